@@ -31,7 +31,9 @@ def fractional(n: int, p: float, concentration: float) -> np.ndarray:
     return RANDOM.binomial(5, chances) / 5
 
 
-def flipped(n: int, p: float, up: float, down: float) -> tuple[np.ndarray, np.ndarray]:
+def flipped(
+    n: int, p: float, up: float, down: float
+) -> tuple[np.ndarray, np.ndarray]:
     """Scores of two models: a share `down` of all examples is right for the first alone, `up` for
     the second alone."""
     first, chance = RANDOM.random(n) < p, RANDOM.random(n)
@@ -39,15 +41,20 @@ def flipped(n: int, p: float, up: float, down: float) -> tuple[np.ndarray, np.nd
     return first * 1.0, second * 1.0
 
 
-def correlated(n: int, means: list[float], correlation: float) -> list[np.ndarray]:
+def correlated(
+    n: int, means: list[float], correlation: float
+) -> list[np.ndarray]:
     """Scores of one task at several lengths."""
     shared = RANDOM.standard_normal(n)
     limits = [NormalDist().inv_cdf(p) for p in means]
     noise = [RANDOM.standard_normal(n) for _ in means]
     mixed = [
-        correlation**0.5 * shared + (1 - correlation) ** 0.5 * each for each in noise
+        correlation**0.5 * shared + (1 - correlation) ** 0.5 * each
+        for each in noise
     ]
-    return [(value < limit) * 1.0 for value, limit in zip(mixed, limits, strict=True)]
+    return [
+        (value < limit) * 1.0 for value, limit in zip(mixed, limits, strict=True)
+    ]
 
 
 def difference(
@@ -63,14 +70,18 @@ def grouped(sizes: list[int]) -> Cells:
         RANDOM.beta(7, 3, len(sizes)),
     )
     return [
-        WeightedCell(1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0)
+        WeightedCell(
+            1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0
+        )
     ]
 
 
 def repeated(n: int, a: int, b: int) -> Cells:
     """Mean scores of equal models, which answered so many times each."""
     chances = RANDOM.beta(4, 1, n)
-    return difference(RANDOM.binomial(a, chances) / a, RANDOM.binomial(b, chances) / b)
+    return difference(
+        RANDOM.binomial(a, chances) / a, RANDOM.binomial(b, chances) / b
+    )
 
 
 def uneven(n: int, m: int, p: float, missing: float) -> Cells:
@@ -100,7 +111,9 @@ def cases() -> Iterator[Case]:
                 yield (
                     name,
                     p,
-                    lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))],
+                    lambda n=n, p=p, c=c: [
+                        WeightedCell(1.0, "a", fractional(n, p, c))
+                    ],
                 )
     for n in (5, 20, 100):
         for name, means in {
@@ -141,7 +154,9 @@ def cases() -> Iterator[Case]:
             yield (
                 name,
                 up - down,
-                lambda n=n, p=p, up=up, down=down: difference(*flipped(n, p, up, down)),
+                lambda n=n, p=p, up=up, down=down: difference(
+                    *flipped(n, p, up, down)
+                ),
             )
         for p, q in ((0.9, 0.5), (0.5, 0.5), (0.97, 0.9)):
             yield (
@@ -159,16 +174,24 @@ def cases() -> Iterator[Case]:
             lambda up=up, down=down: [
                 cell
                 for t in range(13)
-                for cell in difference(*flipped(100, 0.8, up, down), str(t), 1 / 13)
+                for cell in difference(
+                    *flipped(100, 0.8, up, down), str(t), 1 / 13
+                )
             ],
         )
 
-    for n, p, m, q in ((5, 0.8, 100, 0.98), (20, 0.9, 500, 1.0), (50, 0.95, 500, 0.9)):
+    for n, p, m, q in (
+        (5, 0.8, 100, 0.98),
+        (20, 0.9, 500, 1.0),
+        (50, 0.95, 500, 0.9),
+    ):
         yield (
             f"mean of 13 tasks, one with n={n} p={p}, the others with n={m} p={q}",
             (p + 12 * q) / 13,
             lambda n=n, p=p, m=m, q=q: [
-                WeightedCell(1 / 13, str(t), right_or_wrong(*((m, q) if t else (n, p))))
+                WeightedCell(
+                    1 / 13, str(t), right_or_wrong(*((m, q) if t else (n, p)))
+                )
                 for t in range(13)
             ],
         )
@@ -209,7 +232,9 @@ def main() -> None:
     shares: dict[bool, list[float]] = {True: [], False: []}
     for name, truth, make in cases():
         intervals = [weighted_sum(make()) for _ in range(runs)]
-        share = 100 * np.mean([found.low <= truth <= found.high for found in intervals])
+        share = 100 * np.mean(
+            [found.low <= truth <= found.high for found in intervals]
+        )
         width = np.mean([found.high - found.low for found in intervals])
         shares[min(map(int, re.findall(r"n=(\d+)", name))) >= 20].append(share)
         print(f"{share:5.1f} %  width {width:.4f}  {name}", flush=True)

@@ -64,7 +64,11 @@ def save_model(folder: Path) -> None:
 
 def spec(folder: Path) -> dict[str, Any]:
     """The model as the kit's vllm engine runs it."""
-    more = {"enforce_eager": True, "max_length": MAX_LENGTH, "engine_args": ENGINE_ARGS}
+    more = {
+        "enforce_eager": True,
+        "max_length": MAX_LENGTH,
+        "engine_args": ENGINE_ARGS,
+    }
     return {
         "name": "tiny",
         "engine": "vllm",
@@ -88,7 +92,8 @@ def examples(model: Any, length: int) -> list[Example]:
         for n in TASKS
     ]
     chosen = [
-        cells[number % len(TASKS)][number // len(TASKS)] for number in range(count)
+        cells[number % len(TASKS)][number // len(TASKS)]
+        for number in range(count)
     ]
     return sorted(chosen, key=lambda example: example.ids.tolist())
 
@@ -127,7 +132,9 @@ def ask_server(model: Any, asked: list[Example]) -> list[tuple[str, int]]:
     return [by_example[each.task, each.index] for each in asked]
 
 
-def ask_directly(model: Any, llm: Any, asked: list[Example]) -> list[tuple[str, int]]:
+def ask_directly(
+    model: Any, llm: Any, asked: list[Example]
+) -> list[tuple[str, int]]:
     """The answers of `LLM.generate`, each with its cached tokens, in the order of the examples."""
     from vllm import SamplingParams
 
@@ -144,7 +151,10 @@ def ask_directly(model: Any, llm: Any, asked: list[Example]) -> list[tuple[str, 
     outputs = llm.generate(prompts, options, use_tqdm=False)
     decode = model.prompt_format.tokenizer.decode
     return [
-        (decode([t for t in o.outputs[0].token_ids if t > STOP]), o.num_cached_tokens)
+        (
+            decode([t for t in o.outputs[0].token_ids if t > STOP]),
+            o.num_cached_tokens,
+        )
         for o in outputs
     ]
 
@@ -170,7 +180,10 @@ def measure(way: str, folder: Path, lengths: list[int]) -> dict[str, Any]:
             **ENGINE_ARGS,
         }
         llm = LLM(
-            str(folder), skip_tokenizer_init=True, generation_config="vllm", **arguments
+            str(folder),
+            skip_tokenizer_init=True,
+            generation_config="vllm",
+            **arguments,
         )
 
         def ask(asked: list[Example]) -> list[tuple[str, int]]:
@@ -224,7 +237,9 @@ def processor_seconds() -> tuple[float, float]:
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
             others += (
-                0 if process.name().startswith("VLLM::") else times.user + times.system
+                0
+                if process.name().startswith("VLLM::")
+                else times.user + times.system
             )
     times = own.cpu_times()
     return times.user + times.system, others
@@ -233,7 +248,15 @@ def processor_seconds() -> tuple[float, float]:
 # --- the comparison -------------------------------------------------------------------------------
 
 COLUMNS = (
-    *("length", "requests", "direct s", "server s", "ratio", "direct %", "server %"),
+    *(
+        "length",
+        "requests",
+        "direct s",
+        "server s",
+        "ratio",
+        "direct %",
+        "server %",
+    ),
     *("direct ms", "asking ms", "API ms", "equal", "asking *", "API *"),
 )
 
@@ -267,7 +290,10 @@ def main() -> None:
     )
     parser.add_argument("--lengths", nargs="+", default=["4K", "32K", "128K"])
     parser.add_argument(
-        "--repeat", type=int, default=1, help="how often both are measured, in turns"
+        "--repeat",
+        type=int,
+        default=1,
+        help="how often both are measured, in turns",
     )
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -308,10 +334,14 @@ def main() -> None:
                 options.lengths, direct["rows"], server["rows"], strict=True
             ):
                 print(
-                    " ".join(f"{value:>9}" for value in table_row(length, one, other)),
+                    " ".join(
+                        f"{value:>9}" for value in table_row(length, one, other)
+                    ),
                     flush=True,
                 )
-                ratios.setdefault(length, []).append(one["seconds"] / other["seconds"])
+                ratios.setdefault(length, []).append(
+                    one["seconds"] / other["seconds"]
+                )
                 equal &= one["answers"] == other["answers"]
     print(
         f"without requests, milliseconds of processor time a second: {direct['idle_ms']:.1f}, "

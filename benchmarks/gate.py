@@ -71,7 +71,9 @@ def simulated(case: Case, num_examples: int) -> pd.DataFrame:
 
 def comparison(pairs: pd.DataFrame) -> Comparison:
     rows, cells = judge_pairs(pairs, MARGIN, 0.95)
-    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB")
+    a, b = (
+        Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB"
+    )
     return Comparison(
         a,
         b,
@@ -89,7 +91,9 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument("--runs", type=int, default=300, help="comparisons of a row")
+    parser.add_argument(
+        "--runs", type=int, default=300, help="comparisons of a row"
+    )
     parser.add_argument(
         "--examples", type=int, nargs="+", default=[20, 50, 100, 500], metavar="N"
     )

@@ -20,7 +20,14 @@ from pathlib import Path
 
 import numpy as np
 
-from rulerkit import THIRTEEN, PromptFormat, UserError, generate, load_tokenizer, task
+from rulerkit import (
+    THIRTEEN,
+    PromptFormat,
+    UserError,
+    generate,
+    load_tokenizer,
+    task,
+)
 
 COLUMNS = [
     *(
@@ -39,7 +46,12 @@ COLUMNS = [
 
 
 def measure(
-    tokenizer: str, name: str, length: int, num_examples: int, corpora: str, seed: int
+    tokenizer: str,
+    name: str,
+    length: int,
+    num_examples: int,
+    corpora: str,
+    seed: int,
 ) -> dict[str, object]:
     """One cell: seconds to the first example, then the median time of the others, their text and
     ids included."""
@@ -105,11 +117,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 32768, 131072])
+    parser.add_argument(
+        "--lengths", type=int, nargs="+", default=[4096, 32768, 131072]
+    )
     parser.add_argument("--tokenizers", nargs="+", default=["builtin"])
     parser.add_argument("--tasks", nargs="+", default=list(THIRTEEN))
     parser.add_argument("--num-examples", type=int, default=20)
-    parser.add_argument("--corpora", choices=("builtin", "original"), default="builtin")
+    parser.add_argument(
+        "--corpora", choices=("builtin", "original"), default="builtin"
+    )
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument(
         "--isolated",
@@ -127,10 +143,19 @@ def main() -> None:
     rows = []
     print(" ".join(f"{name:>11}" for name in COLUMNS[1:]))
     for tokenizer, name, length in cells:
-        call = (tokenizer, name, length, asked.num_examples, asked.corpora, asked.seed)
+        call = (
+            tokenizer,
+            name,
+            length,
+            asked.num_examples,
+            asked.corpora,
+            asked.seed,
+        )
         try:
             if asked.isolated:
-                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
+                with ProcessPoolExecutor(
+                    1, mp_context=get_context("spawn")
+                ) as pool:
                     row = pool.submit(measure, *call).result()
             else:
                 row = measure(*call)
@@ -139,7 +164,9 @@ def main() -> None:
         if not rows or rows[-1]["tokenizer"] != tokenizer:
             print(tokenizer)
         rows.append(row)
-        print(" ".join(f"{row[name]!s:>11.11}" for name in COLUMNS[1:]), flush=True)
+        print(
+            " ".join(f"{row[name]!s:>11.11}" for name in COLUMNS[1:]), flush=True
+        )
     for tokenizer in asked.tokenizers:
         for length in asked.lengths:
             own = [

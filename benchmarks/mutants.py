@@ -47,7 +47,9 @@ class Mutation(NamedTuple):
     tests: list[str]
 
 
-def mutations(file: str, tests: list[str], *changes: tuple[str, str]) -> list[Mutation]:
+def mutations(
+    file: str, tests: list[str], *changes: tuple[str, str]
+) -> list[Mutation]:
     """Mutations of one file."""
     return [Mutation(file, old, new, tests) for old, new in changes]
 
@@ -58,7 +60,10 @@ MUTATIONS = [
         STATISTICS,
         ("inv_cdf(0.5 + confidence / 2)", "inv_cdf(0.5 + confidence)"),
         ("shrink = 1 + z * z * mass", "shrink = 1 - z * z * mass"),
-        ("share * (1 - share) / num_examples", "share * (1 + share) / num_examples"),
+        (
+            "share * (1 - share) / num_examples",
+            "share * (1 + share) / num_examples",
+        ),
         ("value = up - down", "value = up + down"),
         ("(up - up_low, down_high - down)", "(up - up_low, down - down_low)"),
         ("(up_high - up, down - down_low)", "(up_high - up, down_high - down)"),
@@ -74,7 +79,10 @@ MUTATIONS = [
         ("if task.groups is not None:", "if False:"),
         ("max(self.seen, self._of_groups", "min(self.seen, self._of_groups"),
         ("self.scores.shape[1] * (self", "1 * (self"),
-        ("(self.scores - means[:, None])", "(self.scores - means[:, None], nan=1.0)"),
+        (
+            "(self.scores - means[:, None])",
+            "(self.scores - means[:, None], nan=1.0)",
+        ),
     ),
     *mutations(
         "lengths.py",
@@ -102,7 +110,10 @@ MUTATIONS = [
         ("wanted - n <= allowed", "wanted - n < allowed"),
         ("answers == repetitions", "answers >= repetitions - 1"),
         ("numbers >= 0", "numbers > 0"),
-        ("np.tile(weights, len(tasks)) / len(tasks)", "np.tile(weights, len(tasks))"),
+        (
+            "np.tile(weights, len(tasks)) / len(tasks)",
+            "np.tile(weights, len(tasks))",
+        ),
         ('scores["index"] < num_examples', 'scores["index"] <= num_examples'),
     ),
     *mutations(
@@ -155,8 +166,14 @@ MUTATIONS = [
         ),
         ("or low > at_most\n", "or low >= at_most\n"),
         ("fails = high < fails_below", "fails = high <= fails_below"),
-        ("at_least <= low and high <= at_most", "at_least < low and high <= at_most"),
-        ("at_least <= low and high <= at_most", "at_least <= low and high < at_most"),
+        (
+            "at_least <= low and high <= at_most",
+            "at_least < low and high <= at_most",
+        ),
+        (
+            "at_least <= low and high <= at_most",
+            "at_least <= low and high < at_most",
+        ),
         ("high < at_least or low > at_most", "high <= at_least or low > at_most"),
         ("high < at_least or low > at_most", "high < at_least or low >= at_most"),
     ),
@@ -173,7 +190,9 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
             f"{Path(__file__).name}"
         )
     changed = folder / "rulerkit" / mutation.file
-    changed.write_text(source.replace(mutation.old, mutation.new, 1), encoding="utf-8")
+    changed.write_text(
+        source.replace(mutation.old, mutation.new, 1), encoding="utf-8"
+    )
     child = os.fork()  # numpy, pandas and pytest are imported once, in the parent
     if child == 0:
         os._exit(_failed(mutation.tests, folder))
@@ -221,7 +240,9 @@ def main() -> None:
         folder = Path(name)
         for part in ("rulerkit", "tests", "notebooks", "params"):
             shutil.copytree(
-                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
+                ROOT / part,
+                folder / part,
+                ignore=shutil.ignore_patterns("__pycache__"),
             )
         shutil.copy(ROOT / "pyproject.toml", folder)
         sys.dont_write_bytecode = (
@@ -229,7 +250,9 @@ def main() -> None:
         )
         chosen = [mutation for mutation in MUTATIONS if only in mutation.file]
         for tests in {tuple(mutation.tests): None for mutation in chosen}:
-            if is_caught(Mutation("common/errors.py", "", "", list(tests)), folder):
+            if is_caught(
+                Mutation("common/errors.py", "", "", list(tests)), folder
+            ):
                 raise SystemExit(
                     f"without any mutation a test fails: {', '.join(tests)}"
                 )

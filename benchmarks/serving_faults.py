@@ -65,7 +65,9 @@ class RoundedCache(DynamicCache):
 
     bits = 4
 
-    def update(self, keys: Any, values: Any, *arguments: Any, **options: Any) -> Any:
+    def update(
+        self, keys: Any, values: Any, *arguments: Any, **options: Any
+    ) -> Any:
         return super().update(
             self.rounded(keys), self.rounded(values), *arguments, **options
         )
@@ -192,7 +194,12 @@ def main() -> None:
         rk.evaluate(rk.study(small, model=model))
         judge = judged_softly if given.soft else judged
         rows.append(
-            judge(folder / spec["name"], folder / model.name, name, given.num_examples)
+            judge(
+                folder / spec["name"],
+                folder / model.name,
+                name,
+                given.num_examples,
+            )
         )
         print(" | ".join(field.text for field in rows[-1]), flush=True)
     header = [
@@ -216,7 +223,9 @@ def main() -> None:
     print(render(header, rows, "markdown"))
 
 
-def judged_softly(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]:
+def judged_softly(
+    baseline: Path, candidate: Path, name: str, most: int
+) -> list[Field]:
     sizes = [size for size in SIZES if size < most] + [most]
     worse = []
     for soft in (False, True):
@@ -224,12 +233,16 @@ def judged_softly(baseline: Path, candidate: Path, name: str, most: int) -> list
             compare(baseline, candidate, num_examples=n, soft=soft).verdict.word
             for n in sizes
         ]
-        last = max((i for i, word in enumerate(words) if word != WORSE), default=-1)
+        last = max(
+            (i for i, word in enumerate(words) if word != WORSE), default=-1
+        )
         worse.append(str(sizes[last + 1]) if last + 1 < len(sizes) else "-")
     means = compare(baseline, candidate).soft.itertuples()
     differences, seen = [], []
     for mean in means:
-        differences.append(f"{mean.difference:.1f} [{mean.low:.1f}, {mean.high:.1f}]")
+        differences.append(
+            f"{mean.difference:.1f} [{mean.low:.1f}, {mean.high:.1f}]"
+        )
         shows = mean.low > 0 or mean.high < 0
         seen.append(
             f"{mean.needed}"

@@ -22,7 +22,13 @@ from rulerkit.store.files import row_line
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 NUM_EXAMPLES = 500
-REFERENCES = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
+REFERENCES = {
+    "niah_multivalue": 4,
+    "niah_multiquery": 4,
+    "vt": 5,
+    "cwe": 10,
+    "fwe": 3,
+}
 CODE = {
     "report": "import sys; from rulerkit.cli import main; sys.argv = ['rulerkit', 'report', sys.argv[1]]; main()",
     "leaderboard": "import sys; import rulerkit as rk; from rulerkit.report.leaderboard import boards, everything; "
@@ -45,7 +51,11 @@ PEAK = (
 def record(model: str, task: str, length: int) -> dict[str, object]:
     """A record as `predict` writes it."""
     family = family_of(task)
-    kind = {"family": family.family, "category": family.category, "match": family.match}
+    kind = {
+        "family": family.family,
+        "category": family.category,
+        "match": family.match,
+    }
     result = {
         "task": {"name": task, **kind, "edition": "2025"},
         "length": length,
@@ -139,10 +149,12 @@ def main() -> None:
                     for file in (outputs / "cache").rglob("*.rows"):
                         file.unlink()
                 runs = [
-                    measure(code, outputs / "predictions" / "main") for _ in range(2)
+                    measure(code, outputs / "predictions" / "main")
+                    for _ in range(2)
                 ]
                 said = "   ".join(
-                    f"{seconds:6.1f} s {memory:6.0f} MiB" for seconds, memory in runs
+                    f"{seconds:6.1f} s {memory:6.0f} MiB"
+                    for seconds, memory in runs
                 )
                 print(f"{models:3} models  {command:12} {said}", flush=True)
 

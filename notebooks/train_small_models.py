@@ -107,7 +107,9 @@ def train(
     arguments the call is an error.
     """
     points = (
-        [[0.2, 128, 2], [0.6, length, len(tasks)]] if curriculum is None else curriculum
+        [[0.2, 128, 2], [0.6, length, len(tasks)]]
+        if curriculum is None
+        else curriculum
     )
     check(steps, rates, points, minutes)
     how = {
@@ -145,7 +147,9 @@ def train(
     rows: list[dict[str, Any]] = []
     if state_file.exists():
         state = torch.load(state_file, map_location=device, weights_only=True)
-        for part, content in zip([network, *optimizers], state["parts"], strict=True):
+        for part, content in zip(
+            [network, *optimizers], state["parts"], strict=True
+        ):
             part.load_state_dict(content)
         rows = state["rows"]
 
@@ -161,9 +165,15 @@ def train(
                 tasks[:known], form, longest, Random(f"{seed}/{step}")
             )
             set_rates(optimizers, rates, step, steps)
-            torch.manual_seed(seed + step)  # which tokens of the prompt enter the loss
+            torch.manual_seed(
+                seed + step
+            )  # which tokens of the prompt enter the loss
             result = learn(
-                network, optimizers, ids.to(device), answers.to(device), prompt_weight
+                network,
+                optimizers,
+                ids.to(device),
+                answers.to(device),
+                prompt_weight,
             )
             results.append(result)
 
@@ -194,7 +204,10 @@ def train(
 
     network.half().save_pretrained(folder)
     if done == steps:
-        how |= {"torch": torch.__version__, "transformers": transformers.__version__}
+        how |= {
+            "torch": torch.__version__,
+            "transformers": transformers.__version__,
+        }
         how |= {"device": device, "seconds": rows[-1]["seconds"]}
         about_file.write_text(json.dumps(how, indent=2) + "\n")
         state_file.unlink(missing_ok=True)
@@ -204,10 +217,14 @@ def train(
 def check(steps: Any, rates: Any, points: Any, minutes: Any) -> None:
     """Raise UserError for a value that `train` does not take."""
     two_rates = (
-        _is_list(rates) and len(rates) == 2 and all(_is_number(rate) for rate in rates)
+        _is_list(rates)
+        and len(rates) == 2
+        and all(_is_number(rate) for rate in rates)
     )
     all_points = (
-        _is_list(points) and bool(points) and all(_is_point(point) for point in points)
+        _is_list(points)
+        and bool(points)
+        and all(_is_point(point) for point in points)
     )
     for name, value, is_right, takes in (
         ("steps", steps, _is_count(steps), "a whole number of at least 1"),
@@ -232,7 +249,9 @@ def check(steps: Any, rates: Any, points: Any, minutes: Any) -> None:
         ),
     ):
         if not is_right:
-            raise rk.UserError(f"{name}: {value!r} is not allowed; it takes {takes}")
+            raise rk.UserError(
+                f"{name}: {value!r} is not allowed; it takes {takes}"
+            )
 
 
 def _is_list(value: Any) -> bool:
@@ -256,7 +275,10 @@ def _is_point(value: Any) -> bool:
         return False
     share, length, num_tasks = value
     return (
-        _is_number(share) and share <= 1 and _is_count(length) and _is_count(num_tasks)
+        _is_number(share)
+        and share <= 1
+        and _is_count(length)
+        and _is_count(num_tasks)
     )
 
 
@@ -281,11 +303,15 @@ def make_optimizers(network: Any, rates: Sequence[float]) -> list[Any]:
     }
     weights = list(network.parameters())
     matrices = (
-        [w for w in weights if w.ndim == 2 and w not in tables] if rates[0] else []
+        [w for w in weights if w.ndim == 2 and w not in tables]
+        if rates[0]
+        else []
     )
     others = [w for w in weights if w not in set(matrices)]
 
-    optimizers = [torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
+    optimizers = [
+        torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)
+    ]
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, rates[0], weight_decay=0.01))
     return optimizers
@@ -315,7 +341,9 @@ def make_batch(
 ) -> tuple[Any, Any]:
     """Token ids of examples with their answers, padded on the right, and where the answers are."""
     # Half of the batches have the longest examples, the others any length.
-    length = longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
+    length = (
+        longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
+    )
     fitting = [task for task in tasks if fits(task, length, form)]
     stop = form.tokenizer.encode(form.tokenizer.eos_token or "")
 
@@ -327,7 +355,9 @@ def make_batch(
         except rk.UserError:  # this one is too long for the length
             continue
         blank = "" if example.prompt.endswith(" ") else " "
-        answer = form.tokenizer.encode(blank + (rk.read_answer(example.prompt) or ""))
+        answer = form.tokenizer.encode(
+            blank + (rk.read_answer(example.prompt) or "")
+        )
         ids = np.concatenate([example.ids, answer, stop])
         rows.append(torch.from_numpy(ids).long())
         places.append(torch.arange(len(ids)) >= example.num_tokens)
@@ -393,7 +423,9 @@ def training_curve(history: pd.DataFrame, live: Any = None) -> list[Any]:
                 f"C{i}"
             )  # that of the style, which may be drawn when it no longer holds
             values = 100 * history["right"] if i else history["loss"]
-            axes.plot(history["step"], values, color=color, marker="o", clip_on=False)
+            axes.plot(
+                history["step"], values, color=color, marker="o", clip_on=False
+            )
             axes.locator_params("x", integer=True)
             axes.set(xlabel="Step", xlim=(0, None), ylim=(0, 102 if i else None))
         panels[0].set_ylabel("Loss of answer tokens")
@@ -405,9 +437,13 @@ def training_curve(history: pd.DataFrame, live: Any = None) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Train a small causal language model.")
+    parser = argparse.ArgumentParser(
+        description="Train a small causal language model."
+    )
     add = parser.add_argument
-    add("folder", type=Path, help="of the model; the same call resumes a training")
+    add(
+        "folder", type=Path, help="of the model; the same call resumes a training"
+    )
     add(
         "--config",
         default={},
@@ -416,7 +452,12 @@ def main() -> None:
     )
     add("--size", default=SIZE, type=Path, help="a YAML file with `tasks`")
     add("--length", default=256, type=int, help="the longest examples in tokens")
-    add("--steps", default=800, type=int, help="steps of about four thousand tokens")
+    add(
+        "--steps",
+        default=800,
+        type=int,
+        help="steps of about four thousand tokens",
+    )
     add("--seed", default=0, type=int, help="of the weights and of the examples")
     add(
         "--rates",
@@ -430,11 +471,18 @@ def main() -> None:
         type=json.loads,
         help="points as JSON: [[share, tokens, tasks], ...]",
     )
-    add("--prompt-weight", default=0.2, type=float, help="of the loss of prompt tokens")
+    add(
+        "--prompt-weight",
+        default=0.2,
+        type=float,
+        help="of the loss of prompt tokens",
+    )
     add("--minutes", type=float, help="stop after so many; the same call goes on")
     given = parser.parse_args()
     try:
-        tasks = rk.study(yaml.safe_load(given.size.read_text(encoding="utf-8"))).tasks
+        tasks = rk.study(
+            yaml.safe_load(given.size.read_text(encoding="utf-8"))
+        ).tasks
         train(
             CONFIG | SHAPE | given.config,
             given.folder,

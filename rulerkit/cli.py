@@ -58,7 +58,9 @@ Settings = Annotated[
         help="A parameter: -y 'lengths: [4K, 8K]'. Repeatable.",
     ),
 ]
-Seed = Annotated[int, typer.Option("--seed", help="Random seed for the examples.")]
+Seed = Annotated[
+    int, typer.Option("--seed", help="Random seed for the examples.")
+]
 Tokenizer = Annotated[
     str,
     typer.Option(
@@ -114,7 +116,9 @@ Gpus = Annotated[
 ]
 DryRun = Annotated[
     bool,
-    typer.Option("--dry-run", help="Only list what would be done; uses no network."),
+    typer.Option(
+        "--dry-run", help="Only list what would be done; uses no network."
+    ),
 ]
 Places = Annotated[
     list[str] | None,
@@ -145,7 +149,9 @@ def tasks() -> None:
         text = ", ".join(differs) or f"the default {task.family}"
         echo(f"{mark} {task.name:18} {task.category:12} {text}")
 
-    echo("\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
+    echo(
+        "\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':"
+    )
     for family in FAMILIES:
         default = family(name=family.family)
         knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
@@ -156,7 +162,9 @@ def tasks() -> None:
 def show(
     task: Annotated[
         str,
-        typer.Argument(help="A task's name, or a mapping: '{base: vt, num_hops: 6}'."),
+        typer.Argument(
+            help="A task's name, or a mapping: '{base: vt, num_hops: 6}'."
+        ),
     ],
     length: Annotated[
         str,
@@ -187,8 +195,13 @@ def show(
     else:
         form = rk.PromptFormat(rk.load_tokenizer(tokenizer), template)
         asked = task_of(task, protocol, corpora)
-        example, answer = rk.generate(asked, length, index + 1, seed, form)[index], ""
-    typer.echo(rk.view.to_terminal(example, color=sys.stdout.isatty()), nl=not model)
+        example, answer = (
+            rk.generate(asked, length, index + 1, seed, form)[index],
+            "",
+        )
+    typer.echo(
+        rk.view.to_terminal(example, color=sys.stdout.isatty()), nl=not model
+    )
     echo(answer, nl=False)
 
 
@@ -209,7 +222,9 @@ def generate(
     ],
     length: Annotated[
         list[str] | None,
-        typer.Option(help="Token budget, 4096 or 4K; may be given several times."),
+        typer.Option(
+            help="Token budget, 4096 or 4K; may be given several times."
+        ),
     ] = None,
     num_examples: Annotated[
         int, typer.Option(min=1, help="How many examples of each.")
@@ -235,7 +250,6 @@ def generate(
     for given in task:
         names += rk.THIRTEEN if given == "all" else [given]
     asked = by_name(task_of(name, protocol, corpora) for name in names)
-
     form = rk.PromptFormat(rk.load_tokenizer(tokenizer), template)
     lengths = dict.fromkeys(parse_length(text) for text in length or ["4096"])
     cells = [
@@ -293,7 +307,9 @@ def evaluate(
     # A job that its scheduler starts again goes on with what it has written.
     is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     errors: list[UserError] = []
-    cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
+    cells = rk.evaluate(
+        study, fresh=fresh and not is_restarted, failed=errors.append
+    )
 
     if any(cell.present for cell in cells):
         wanted = None if study.adaptive else study.num_examples
@@ -335,7 +351,10 @@ def check(
         echo("\n  ".join([f"{name}: {subject}", *lines]))
         failed += sum(line.startswith(checks.FAIL) for line in lines)
     if failed:
-        echo(f"\n{failed} of these would make scores wrong; fix them first", err=True)
+        echo(
+            f"\n{failed} of these would make scores wrong; fix them first",
+            err=True,
+        )
         raise typer.Exit(1)
 
 
@@ -370,7 +389,9 @@ def plan(
 
         study = rk.study(settings_of(settings, files))
         num_tasks, num_lengths = len(study.tasks), len(study.lengths)
-        echo(power_text(num_tasks, num_lengths, study.num_examples, margin, flips))
+        echo(
+            power_text(num_tasks, num_lengths, study.num_examples, margin, flips)
+        )
         return
 
     from rulerkit.batch.plan import plan_model
@@ -401,7 +422,9 @@ def fetch(
 
     if not files and not settings:
         fetched = downloads.fetch()
-        echo(f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them")
+        echo(
+            f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them"
+        )
         return
 
     from rulerkit.batch.batch_file import read_batch
@@ -419,7 +442,9 @@ def fetch(
     is_original = any(entry.corpora == "original" for entry in wanted)
 
     states = set()
-    for state, line in fetch_all(models, "original" if is_original else "builtin"):
+    for state, line in fetch_all(
+        models, "original" if is_original else "builtin"
+    ):
         echo(f"{state:8} {line}")
         states.add(state)
     raise typer.Exit(1 if "failed" in states else 0)
@@ -442,7 +467,9 @@ def score(
     ] = None,
     length: Annotated[
         str | None,
-        typer.Option(help="Their nominal length, where their folders do not say."),
+        typer.Option(
+            help="Their nominal length, where their folders do not say."
+        ),
     ] = None,
     max_failures: MaxFailures = None,
 ) -> None:
@@ -503,7 +530,9 @@ def report(
 
     shows_all = format == "csv" or category == "all"
     shown = [
-        cell for cell in cells if shows_all or describe(cell)["category"] == category
+        cell
+        for cell in cells
+        if shows_all or describe(cell)["category"] == category
     ]
     check_same(shown)
     notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
@@ -529,13 +558,16 @@ def compare(
         ),
     ] = "digest",
     max_failures: MaxFailures = None,
-    json: Annotated[bool, typer.Option("--json", help="Everything as JSON.")] = False,
-    soft: Annotated[
-        bool, typer.Option("--soft", help="Judge the probability of the right answer.")
+    json: Annotated[
+        bool, typer.Option("--json", help="Everything as JSON.")
     ] = False,
-    outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path(
-        "outputs"
-    ),
+    soft: Annotated[
+        bool,
+        typer.Option("--soft", help="Judge the probability of the right answer."),
+    ] = False,
+    outputs: Annotated[
+        Path, typer.Option(help="Where predictions/ lies.")
+    ] = Path("outputs"),
 ) -> None:
     """Is B worse than A? Paired differences on the same examples, those that flipped, and a
     verdict.
@@ -565,7 +597,9 @@ def export(
     ] = Path("results.csv"),
     format: Annotated[
         str | None,
-        typer.Option(help="parquet, csv or jsonl; default: as the file's name ends."),
+        typer.Option(
+            help="parquet, csv or jsonl; default: as the file's name ends."
+        ),
     ] = None,
     labels: Annotated[
         bool,
@@ -584,7 +618,9 @@ def export(
 
     results = rk.load(*place or (), labels=labels)
     write(results, output, format)
-    echo(f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}")
+    echo(
+        f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}"
+    )
 
 
 @app.command()
@@ -592,7 +628,9 @@ def browse(
     place: Places = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", dir_okay=False, help="The HTML file to write."),
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="The HTML file to write."
+        ),
     ] = Path("examples.html"),
     most: Annotated[
         int, typer.Option(min=1, help="How many answers the page holds.")
@@ -614,14 +652,17 @@ def browse(
 @app.command()
 def batch(
     file: Annotated[
-        Path, typer.Argument(help="A batch file, such as params/batches/demo.yaml.")
+        Path,
+        typer.Argument(help="A batch file, such as params/batches/demo.yaml."),
     ],
     settings: Settings = None,
     jobs: SideBySide = None,
     gpus: Gpus = None,
     slurm: Annotated[
         bool,
-        typer.Option("--slurm", help="Submit one job per model to Slurm, and return."),
+        typer.Option(
+            "--slurm", help="Submit one job per model to Slurm, and return."
+        ),
     ] = False,
     site: Annotated[
         Path | None,
@@ -647,7 +688,9 @@ def batch(
     from rulerkit.batch.status import report, statuses
 
     if (site and not slurm) or (slurm and (jobs or gpus is not None)):
-        raise UserError("--site goes with --slurm; --jobs and --gpus go without it")
+        raise UserError(
+            "--site goes with --slurm; --jobs and --gpus go without it"
+        )
 
     planned = read_batch(resolve_file(file), settings_of(settings))
     if slurm:
@@ -657,9 +700,16 @@ def batch(
         echo("\n".join(report(statuses(planned.jobs))))
         return
 
+    _run_here(planned, gpus, jobs)
+
+
+def _run_here(planned: "Batch", gpus: str | None, jobs: int | None) -> None:
+    """Execute the jobs of a batch on this machine, and print its leaderboard."""
     for job in planned.jobs:
         job.save()
     failed, elsewhere = _execute(planned.jobs, gpus, jobs)
+
+    # A leaderboard before the end would show models with some of their answers.
     if elsewhere:
         echo(
             "another process is doing a part of this batch: run the same command again once it has "
@@ -676,7 +726,9 @@ def batch(
 def run(
     files: Annotated[
         list[Path],
-        typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml."),
+        typer.Argument(
+            help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml."
+        ),
     ],
     jobs: SideBySide = None,
     gpus: Gpus = None,
@@ -700,7 +752,9 @@ def status(
     settings: Settings = None,
     cells: Annotated[
         bool,
-        typer.Option("--cells", help="Every cell of the models that are not done."),
+        typer.Option(
+            "--cells", help="Every cell of the models that are not done."
+        ),
     ] = False,
 ) -> None:
     """Show the progress of a batch: what is done, running, queued, failed or missing, by its files,
@@ -729,7 +783,9 @@ def status(
 def serve(
     model: Annotated[
         str,
-        typer.Argument(help="A model's name, path or hub id, or its parameter file."),
+        typer.Argument(
+            help="A model's name, path or hub id, or its parameter file."
+        ),
     ],
     settings: Annotated[
         list[str] | None,
@@ -743,7 +799,8 @@ def serve(
     node: Annotated[
         int,
         typer.Option(
-            hidden=True, help="The rank of this node, of several that share a model."
+            hidden=True,
+            help="The rank of this node, of several that share a model.",
         ),
     ] = 0,
 ) -> None:
@@ -842,14 +899,19 @@ def main() -> None:
         sys.exit(2)
     except SystemExit as ended:
         if ended.code == _INTERRUPTED:
-            echo("\nrulerkit: stopped; run the same command again to resume", err=True)
+            echo(
+                "\nrulerkit: stopped; run the same command again to resume",
+                err=True,
+            )
         raise
 
 
 # --- what is given --------------------------------------------------------------------------------
 
 
-def settings_of(settings: list[str] | None, files: list[Path] | None = None) -> "JSON":
+def settings_of(
+    settings: list[str] | None, files: list[Path] | None = None
+) -> "JSON":
     """The parameters of files, and over them those given as YAML on the command line."""
     from rulerkit.common.yaml_files import parse_yaml
 
@@ -913,7 +975,9 @@ def echo(text: str, err: bool = False, nl: bool = True) -> None:
     typer.echo(escape.terminal(text), err=err, nl=nl)
 
 
-def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example, str]":
+def _answered(
+    model: str, task: str, length: int, index: int
+) -> "tuple[Example, str]":
     """An example as a model was asked it; and what it wrote, with the score, as text."""
     from rulerkit.analysis.remake import remaker
     from rulerkit.analysis.sides import find
@@ -1051,7 +1115,11 @@ def _follow(statuses: Iterable[Any], console: Any, num_steps: int) -> list[Any]:
             if status and status.state not in ("running", "done before"):
                 text = "\n".join(describe(status))
                 console.out(escape.terminal(text), highlight=False)
-            if not status and console.is_terminal and time.monotonic() > next_count:
+            if (
+                not status
+                and console.is_terminal
+                and time.monotonic() > next_count
+            ):
                 # Counting answers reads files: not at every look.
                 shown.update(_progress(list(last.values()), num_steps))
                 next_count = time.monotonic() + 2
@@ -1077,7 +1145,9 @@ def _print_outcome(statuses: list[Any]) -> tuple[int, int]:
     before = states.count("done before")
     if before:
         were = "was" if before == 1 else "were"
-        echo(f"{counted(before, 'step')} {were} done before; nothing was asked again")
+        echo(
+            f"{counted(before, 'step')} {were} done before; nothing was asked again"
+        )
 
     well = ("done", "done before", "elsewhere")
     left = [
@@ -1106,7 +1176,11 @@ def _submit(planned: "Batch", site_file: Path | None, dry_run: bool) -> None:
 
     if dry_run:
         for submission in todo:
-            after = f"  after {', '.join(submission.after)}" if submission.after else ""
+            after = (
+                f"  after {', '.join(submission.after)}"
+                if submission.after
+                else ""
+            )
             echo(f"# {submission.script}{after}\n{submission.text(site)}")
 
     missing = missing_of(planned.models, planned.corpora) if site.offline else []

@@ -114,7 +114,9 @@ def sections(name: str) -> dict[str, list[str]]:
     """A file beside this script: the lines under each [heading], in order."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines():
+    for line in (
+        (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
+    ):
         if line.startswith("["):
             lines = found.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
@@ -129,7 +131,9 @@ def listed(line: str) -> list[str]:
 
 @cache
 def prose_tables() -> tuple[
-    dict[str, list[Form]], dict[str, Sequence[str]], list[dict[str, Sequence[str]]]
+    dict[str, list[Form]],
+    dict[str, Sequence[str]],
+    list[dict[str, Sequence[str]]],
 ]:
     """Sentence forms by place in the paragraph, the words that any topic uses, and each topic's own
     words."""
@@ -205,7 +209,10 @@ def _paragraph(
     for place in places:
         while True:
             sentence = dice.pick(forms[place]).fill(words, dice)
-            if sentence not in seen and sentence.count(" ") + 1 in _SENTENCE_WORDS:
+            if (
+                sentence not in seen
+                and sentence.count(" ") + 1 in _SENTENCE_WORDS
+            ):
                 break
         seen.add(sentence)
         sentences.append(sentence)
@@ -345,7 +352,10 @@ class _World:
                     return name
         word = "" if like is None else like.split()[-1 if kind == "book" else 0]
         while True:
-            stem, part = word or self._word("name"), self.dice.pick(self._stock[kind])
+            stem, part = (
+                word or self._word("name"),
+                self.dice.pick(self._stock[kind]),
+            )
             if name := self._new(
                 f"{part} {stem}" if kind == "book" else f"{stem} {part}"
             ):
@@ -367,7 +377,9 @@ class _World:
         dice = self.dice
         forms, shared, topics = prose_tables()
         slots = (
-            shared | dice.pick(topics) | {"trade": [dice.pick(self._stock["trade"])]}
+            shared
+            | dice.pick(topics)
+            | {"trade": [dice.pick(self._stock["trade"])]}
         )
         slots |= {"e": [entity], "land": [land]}
         stated = [
@@ -378,7 +390,10 @@ class _World:
         target = words.start + dice.below(max(1, (len(words) - 1) * 2 // 3))
         count = sum(s.count(" ") + 1 for s in stated)
         fillers: list[str] = []
-        for form in [*dice.some(self._fillers[kind], 3), *dice.some(forms["body"], 8)]:
+        for form in [
+            *dice.some(self._fillers[kind], 3),
+            *dice.some(forms["body"], 8),
+        ]:
             sentence = form.fill(slots, dice)
             if count >= target:
                 break
@@ -402,9 +417,13 @@ def fictional() -> Table:
             entity = world.entity(kind)
             facts = [(r, world.value(r.answer)) for r in world.relations_of(kind)]
             for relation, answer in facts:
-                question = world.dice.pick(relation.questions).replace("{e}", entity)
+                question = world.dice.pick(relation.questions).replace(
+                    "{e}", entity
+                )
                 rows.append((question, (answer,), (len(documents),), ()))
-            documents.append(world.document(kind, entity, land, facts, range(90, 181)))
+            documents.append(
+                world.document(kind, entity, land, facts, range(90, 181))
+            )
             groups.append(article)
     return documents, groups, rows
 
@@ -447,10 +466,19 @@ def fictional_two_hop(rounds: int = 127) -> Table:
             (bridge_kind, None),
         ):
             lookalike = world.entity(kind, like)
-            write(kind, lookalike, {(first if kind == first.kind else second).name: ""})
+            write(
+                kind,
+                lookalike,
+                {(first if kind == first.kind else second).name: ""},
+            )
         phrase = dice.pick(first.phrases).replace("{e}", subject)
         rows.append(
-            (dice.pick(second.questions).replace("{e}", phrase), (answer,), gold, ())
+            (
+                dice.pick(second.questions).replace("{e}", phrase),
+                (answer,),
+                gold,
+                (),
+            )
         )
     # The other eight: the three look-alikes written with the question, and the five documents of
     # the next question with the same first step.
@@ -481,7 +509,9 @@ def main() -> None:
     for name, content in corpora().items():
         path = Path(__file__).parents[1] / "rulerkit" / "data" / f"{name}.json.gz"
         path.write_bytes(
-            gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
+            gzip.compress(
+                json.dumps(content, separators=(",", ":")).encode(), mtime=0
+            )
         )
 
 

@@ -54,7 +54,9 @@ def key_rows(keys: type[settings.Keys]) -> list[list[str]]:
         field = keys.model_fields.get(name)
         if not field:
             continue
-        takes = field.description or " or ".join(map(str, get_args(field.annotation)))
+        takes = field.description or " or ".join(
+            map(str, get_args(field.annotation))
+        )
         default = (
             None
             if field.is_required()
@@ -84,16 +86,23 @@ def command_lines(name: str, command: Any) -> list[str]:
     for parameter in command.params:
         if parameter.param_type_name == "option":
             label = ", ".join(
-                f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts)
+                f"`{option}`"
+                for option in (*parameter.opts, *parameter.secondary_opts)
             )
         else:
             label = f"`{(parameter.metavar or parameter.name or '').upper()}`"
         default = parameter.default
         shown = (
-            "" if default in (None, False, "") or callable(default) else f"`{default}`"
+            ""
+            if default in (None, False, "") or callable(default)
+            else f"`{default}`"
         )
         rows.append(
-            [label, " ".join((getattr(parameter, "help", "") or "").split()), shown]
+            [
+                label,
+                " ".join((getattr(parameter, "help", "") or "").split()),
+                shown,
+            ]
         )
     return lines + (
         table(["argument or option", "meaning", "default"], rows) if rows else []
@@ -111,9 +120,14 @@ def notebook_rows(path: Path) -> list[list[str]]:
             name = ast.unparse(statement.targets[0])
             last = lines[(statement.end_lineno or 1) - 1].encode()
             comment = (
-                last[statement.end_col_offset or 0 :].decode().strip().lstrip("# ")
+                last[statement.end_col_offset or 0 :]
+                .decode()
+                .strip()
+                .lstrip("# ")
             )
-            rows.append([f"`{name}`", comment, f"`{ast.unparse(statement.value)}`"])
+            rows.append(
+                [f"`{name}`", comment, f"`{ast.unparse(statement.value)}`"]
+            )
     return rows
 
 
@@ -155,7 +169,9 @@ def reference() -> str:
     )
     lines += ["## Columns of `rk.load`", "", "Those of `rk.score`, and:", ""]
     added = results.ANSWER_COLUMNS | results.LABEL_COLUMNS
-    lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()])
+    lines += table(
+        ["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()]
+    )
     return "\n".join(lines).rstrip() + "\n"
 
 

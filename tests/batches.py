@@ -180,7 +180,11 @@ class Project:
                 stdout=file,
                 stderr=file,
                 cwd=self.root.parent,
-                env={**self.environment, **environment, "RULERKIT_TEST_MARK": mark},
+                env={
+                    **self.environment,
+                    **environment,
+                    "RULERKIT_TEST_MARK": mark,
+                },
                 start_new_session=True,
                 preexec_fn=hear_signals,
             )
@@ -273,7 +277,9 @@ class Started(NamedTuple):
                 dead = (folder / "stat").read_text().rpartition(")")[2].split()[
                     0
                 ] in "ZX"
-                if not dead and mine in (folder / "environ").read_bytes().split(b"\0"):
+                if not dead and mine in (folder / "environ").read_bytes().split(
+                    b"\0"
+                ):
                     found.append(int(folder.name))
         return found
 

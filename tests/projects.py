@@ -23,7 +23,8 @@ cells = rk.evaluate(study, progress=False)
 print(study.title, [len(cell.rows) for cell in cells])
 """
 FAILS = (
-    SMALL + 'assert study.title != "reader-1024", "the first line\\nthe last line"\n'
+    SMALL
+    + 'assert study.title != "reader-1024", "the first line\\nthe last line"\n'
 )
 FREE = 'import rulerkit as rk\nprint("seed", rk.study(globals(), notebook="30_free", model=None).seed)\n'
 

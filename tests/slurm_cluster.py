@@ -83,7 +83,13 @@ outputs = "outputs"
 def held(name, gpus, **more):
     """The spec of a model that holds on."""
     entry = f"held:{name.replace('-', '_')}"  # a Python name
-    return {"name": name, "entry": entry, "batch_size": BATCH, "gpus": gpus, **more}
+    return {
+        "name": name,
+        "entry": entry,
+        "batch_size": BATCH,
+        "gpus": gpus,
+        **more,
+    }
 
 
 class Job(NamedTuple):
@@ -180,19 +186,24 @@ class Project:
             re.MULTILINE,
         )
         return Counter(
-            [word for word, _ in lines] + [f"{word} {name}" for word, name in lines]
+            [word for word, _ in lines]
+            + [f"{word} {name}" for word, name in lines]
         )
 
     def status(self, **more):
         """The state of each step, by its title."""
-        lines = self.rulerkit("status", self.file, check=False, **more).splitlines()
+        lines = self.rulerkit(
+            "status", self.file, check=False, **more
+        ).splitlines()
         found = [re.match(r"(\w+) +(\S+ \S+)(?:  |$)", line) for line in lines]
         return {match[2]: match[1] for match in found if match}
 
     def queue(self):
         """The jobs of this project's run."""
         found = {}
-        for line in self.call("squeue", "-h", "-a", "-o", "%A|%T|%N|%j").splitlines():
+        for line in self.call(
+            "squeue", "-h", "-a", "-o", "%A|%T|%N|%j"
+        ).splitlines():
             number, state, node, name = line.split("|")
             if name.startswith(f"rulerkit-{self.run}-"):
                 about = self.call("scontrol", "--details", "show", "job", number)
@@ -203,7 +214,9 @@ class Project:
                     if state == "RUNNING"
                     else set()
                 )
-                subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition("-")[0]
+                subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition(
+                    "-"
+                )[0]
                 found[f"{subject} again" if subject in found else subject] = Job(
                     number, state, node, restarts, gpus
                 )
@@ -212,7 +225,9 @@ class Project:
     def journal(self):
         """What the models wrote down."""
         file = self.root / "journal.jsonl"
-        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
+        lines = (
+            file.read_text().splitlines(keepends=True) if file.exists() else []
+        )
         return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
 
     def lives(self, model):
@@ -228,7 +243,9 @@ class Project:
         first, for ever)."""
         lives = self.lives(model)
         calls = (
-            sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
+            sum(bool(row.asked) for row in lives[life - 1])
+            if len(lives) >= life
+            else 0
         )
         return calls >= (1 if model.startswith("never") else 3)
 
@@ -238,7 +255,9 @@ class Project:
 
     def indices(self, model):
         """The examples that a model's files hold, by task, as they stand there."""
-        files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
+        files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob(
+            "*.jsonl"
+        )
         return {
             file.parent.name: [json.loads(line)["index"] for line in file.open()]
             for file in files
@@ -246,7 +265,9 @@ class Project:
 
     def out(self, subject, name=""):
         """What the jobs of a model have said, or others in this folder."""
-        return (self.folder / subject / f"{name or f'{self.run}.job'}.out").read_text()
+        return (
+            self.folder / subject / f"{name or f'{self.run}.job'}.out"
+        ).read_text()
 
     def wait(self, what, until):
         """Wait until something holds."""
@@ -274,7 +295,9 @@ def asked_in_vain(lives):
     again = []
     for rows in lives:
         calls = [row.asked for row in rows if row.asked]
-        again += [prompt for call in calls for prompt in call if prompt in answered]
+        again += [
+            prompt for call in calls for prompt in call if prompt in answered
+        ]
         answered |= {prompt for call in calls[:-1] for prompt in call}
     return again
 
@@ -290,7 +313,9 @@ def clashes(rows):
     ]
     return [
         (first, other)
-        for (first, last, gpus), (other, other_last, others) in combinations(ends, 2)
+        for (first, last, gpus), (other, other_last, others) in combinations(
+            ends, 2
+        )
         if first.node == other.node
         and gpus & others
         and first.time < other_last.time
@@ -317,7 +342,10 @@ def slurm():
         state,
     ]  # once this process closes the line, or is killed
     watcher = subprocess.Popen(
-        end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+        end,
+        stdin=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,
     )
     try:
         up = subprocess.run(

@@ -48,7 +48,9 @@ def test_a_stopped_run_ends_as_any_other(seed, means):
         )
         missing = state.counts[key := (key[0], int(key[1]))] - len(seen[key])
         # some of what is asked, or also what another run left there
-        seen[key] = grid[key][: len(seen[key]) + random.integers(1, 2 * missing + 1)]
+        seen[key] = grid[key][
+            : len(seen[key]) + random.integers(1, 2 * missing + 1)
+        ]
     assert state == whole
 
 
@@ -70,19 +72,23 @@ def test_the_longest_length_that_passes_counts():
     random = np.random.default_rng(2)
     assert replay(StoppingRule(), planted(random, 70, 60, 99)).answer == ">4K"
     assert (
-        replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
+        replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer
+        == "4K"
     )
     state = replay(StoppingRule(), planted(random, 70, 60, 50))
     assert (state.answer, state.settled) == ("<1K", True)
     for then, answer in enumerate(("none, as the mean at 256 is 0", ">512")):
-        start = (np.arange(500) >= 4) * float(then)  # all of the first look are wrong
+        start = (np.arange(500) >= 4) * float(
+            then
+        )  # all of the first look are wrong
         grid = {("vt_small", 256): start, ("vt_small", 512): np.ones(500)}
         assert replay(StoppingRule(), grid).answer == answer
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():
     state = replay(
-        StoppingRule(max_examples=90), planted(np.random.default_rng(3), 100, 91, 50)
+        StoppingRule(max_examples=90),
+        planted(np.random.default_rng(3), 100, 91, 50),
     )
     assert (state.settled, state.answer) == (False, "1K..2K")
     assert 90 < state.needed <= 500
@@ -105,7 +111,9 @@ def test_an_average_is_within_its_width(width):
     for _ in range(40):
         grid = planted(random, 90, 70, 50)
         state = replay(StoppingRule(average=width), grid)
-        value, half = map(float, state.answer.removeprefix("average ").split(" ± "))
+        value, half = map(
+            float, state.answer.removeprefix("average ").split(" ± ")
+        )
         assert half <= width
         held.append(abs(value - 70) <= width)
     assert np.mean(held) >= 0.9
@@ -121,13 +129,17 @@ def test_better_or_worse_than_another_model():
     ):
         means = (90 + points, 80 + points, 70 + points)
         state = replay(
-            StoppingRule(other="other", margin=3), planted(random, *means), other=other
+            StoppingRule(other="other", margin=3),
+            planted(random, *means),
+            other=other,
         )
         assert state.settled
         assert state.answer.startswith(word)
     few = {key: rows[:10] for key, rows in other.items()}
     state = replay(
-        StoppingRule(other="other", margin=3), planted(random, 91, 81, 71), other=few
+        StoppingRule(other="other", margin=3),
+        planted(random, 91, 81, 71),
+        other=few,
     )
     assert (state.settled, max(state.counts.values())) == (False, 10)
 
@@ -138,8 +150,12 @@ def test_the_error_is_spent_over_all_looks(looks):
     random = np.random.default_rng(7)
     steps = np.diff(np.concatenate([[0], shares / (1 - shares)])) ** 0.5
     sums = np.cumsum(random.standard_normal((40_000, looks)) * steps, axis=1)
-    limits = [critical_value(each) for each in look_confidences(tuple(shares), 0.9)]
-    outside = (abs(sums / (shares / (1 - shares)) ** 0.5) > limits).any(axis=1).mean()
+    limits = [
+        critical_value(each) for each in look_confidences(tuple(shares), 0.9)
+    ]
+    outside = (
+        (abs(sums / (shares / (1 - shares)) ** 0.5) > limits).any(axis=1).mean()
+    )
     assert 0.09 < outside < 0.105
 
 
@@ -187,7 +203,12 @@ def test_a_killed_run_ends_as_any_other(tmp_path):
         f"model: {json.dumps(NOISY)}",
     ]
     command += ["-y", "tasks: [vt]", "-y", "lengths: [1024, 2048, 4096]"]
-    command += ["-y", "num_examples: adaptive", "-y", f"outputs: {tmp_path / 'killed'}"]
+    command += [
+        "-y",
+        "num_examples: adaptive",
+        "-y",
+        f"outputs: {tmp_path / 'killed'}",
+    ]
     whole = rows_of(evaluate(tmp_path / "whole"))
     kills = 0
     while True:
@@ -214,7 +235,9 @@ def test_a_killed_run_ends_as_any_other(tmp_path):
     assert rows_of(read_cells(tmp_path / "killed/predictions/main")) == whole
 
 
-def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_path):
+def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(
+    tmp_path,
+):
     path = evaluate(tmp_path, max_failures=0.5)[-1].path
     *lines, last = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines))
@@ -249,7 +272,9 @@ def test_rows_beyond_do_not_change_the_end(tmp_path):
 def test_lengths_that_cannot_be_given_and_repetitions(tmp_path, capsys):
     model = load_model(NOISY)
     model.too_long = lambda length: "4K is its limit" if length > 2048 else ""
-    cells = evaluate(tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384])
+    cells = evaluate(
+        tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384]
+    )
     assert "not run: noisy at 16384: 4K is its limit" in capsys.readouterr().err
     counts = {(cell.run, cell.length): len(cell.rows) for cell in cells}
     assert len(counts) == 4
@@ -276,7 +301,10 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"num_examples": "some"}, "a whole number from 1 to 1000000, or adaptive"),
+        (
+            {"num_examples": "some"},
+            "a whole number from 1 to 1000000, or adaptive",
+        ),
         ({"question": "speed"}, "effective length"),
         ({"question": {"average": 0}}, "POINTS"),
         ({"question": {"average": 1, "other": "x"}}, "POINTS"),

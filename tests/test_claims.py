@@ -12,7 +12,13 @@ from hypothesis import strategies as st
 
 import rulerkit as rk
 from rulerkit.analysis import claims, correlation, failures
-from rulerkit.analysis.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
+from rulerkit.analysis.claims import (
+    FAILS,
+    HOLDS,
+    NOT_APPLICABLE,
+    UNKNOWN,
+    Verdict,
+)
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.report.plots import series_by_length
@@ -69,10 +75,18 @@ SETTINGS = {
     },
     "main": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "num_examples": 100},
     "named": {
-        "names": ["gemini-1.5-pro", "gpt-4-1106", "lwm-7b-chat-1m", "mistral-7b-v0.2"],
+        "names": [
+            "gemini-1.5-pro",
+            "gpt-4-1106",
+            "lwm-7b-chat-1m",
+            "mistral-7b-v0.2",
+        ],
         "num_examples": 100,
     },
-    "lwm at 4K": {"names": ["lwm-7b-chat-1m", "mistral-7b-v0.2"], "lengths": [4 * K]},
+    "lwm at 4K": {
+        "names": ["lwm-7b-chat-1m", "mistral-7b-v0.2"],
+        "lengths": [4 * K],
+    },
     "one task": {"tasks": ["vt"]},
     "one length": {"lengths": [4 * K]},
     "one number": {"values": [4], "queries": []},
@@ -100,7 +114,11 @@ SETTINGS = {
         "edge": "4K",
     },
     "one": {"tasks": ["vt", "cwe"]},
-    "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
+    "two at 4K": {
+        "names": ["a", "b"],
+        "tasks": ["vt", "cwe"],
+        "lengths": [4 * K],
+    },
 }
 CASES = """
 01_main_results        | FFFH--- | main two    | a: 99 99 90 60, b: 99 99 95 95
@@ -164,12 +182,20 @@ def verdicts_of(
     names = {"In": [], "get_ipython": None, "__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(
-            rk, "evaluate", lambda study: study if isinstance(study, list) else [study]
+            rk,
+            "evaluate",
+            lambda study: study if isinstance(study, list) else [study],
         )
         patch.setattr(rk, "score", score)
         patch.setattr(failures, "label", label)
         for cell in cells:
-            if cell["id"] in ("parameters", "study", "evaluate", "verdicts", "label"):
+            if cell["id"] in (
+                "parameters",
+                "study",
+                "evaluate",
+                "verdicts",
+                "label",
+            ):
                 exec("".join(cell["source"]), names)
             if cell["id"] == "parameters":
                 names |= parameters
@@ -189,7 +215,9 @@ def judged(notebook, setting, means, answered=300, **parameters):
             for key, ns in specs
             if key in (model, "*") or (key[0] == "~" and key[1:] in task)
         ).split()
-        mean = float(numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)])
+        mean = float(
+            numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)]
+        )
         return rows({length: mean}, task, given["num_examples"], model, seed)
 
     def score(studies):
@@ -204,10 +232,14 @@ def judged(notebook, setting, means, answered=300, **parameters):
         frame = pd.concat(frames, ignore_index=True)
         blank = {name: 0 for name in scoring.COLUMNS if name not in frame}
         frame["claimed_length"] = given.get("claimed", 32.0 * K)
-        return frame[frame["index"] < answered].assign(**blank | {"aligned": "chat"})
+        return frame[frame["index"] < answered].assign(
+            **blank | {"aligned": "chat"}
+        )
 
     found = given.pop("labels", pd.DataFrame(columns=failures.COLUMNS))
-    given["models"] = [{"base": "perfect", "name": name} for name in given.pop("names")]
+    given["models"] = [
+        {"base": "perfect", "name": name} for name in given.pop("names")
+    ]
     letters = {text: letter for letter, text in LETTERS.items()}
     verdicts = verdicts_of(notebook, given, score, lambda _: found)
     return "".join(letters[verdict.verdict] for verdict in verdicts)
@@ -265,7 +297,9 @@ def labels(answers, model="m"):
             "name": "M",
             "category": scoring.category(task),
         }
-        frames.append(frame.assign(task=task, length=int(length), score=0.0, **about))
+        frames.append(
+            frame.assign(task=task, length=int(length), score=0.0, **about)
+        )
     return pd.concat(frames, ignore_index=True).reindex(columns=failures.COLUMNS)
 
 
@@ -273,7 +307,9 @@ def test_claims_about_errors():
     given = {"model": "perfect", "num_examples": 200}
     for number, letter, model, answers in lines(ERRORS):
         frame = labels(answers, model)
-        found = verdicts_of("12_failures", given, pd.DataFrame, lambda _, f=frame: f)
+        found = verdicts_of(
+            "12_failures", given, pd.DataFrame, lambda _, f=frame: f
+        )
         assert len(found) == 4
         assert found[int(number)].verdict == LETTERS[letter], answers
 
@@ -281,7 +317,14 @@ def test_claims_about_errors():
 def correlated(noise, causes=(0, 0, 1, 1, 2, 3)):
     """Scores of six tasks; those with the same cause go together."""
     random = np.random.default_rng(0)
-    names = ["niah_single_1", "niah_single_words", "vt", "vt_2_chains", "cwe", "qa_1"]
+    names = [
+        "niah_single_1",
+        "niah_single_words",
+        "vt",
+        "vt_2_chains",
+        "cwe",
+        "qa_1",
+    ]
     hidden = random.normal(size=(24, 4))[:, list(causes)]
     return pd.DataFrame(
         60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names
@@ -302,10 +345,14 @@ def test_claims_about_correlations(monkeypatch):
     monkeypatch.setattr(rk, "THIRTEEN", ["niah_single_1", "vt", "cwe", "qa_1"])
     for noise, causes, letters in lines(CORRELATED):
         vectors = correlated(float(noise), list(map(int, causes)))
-        monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
+        monkeypatch.setattr(
+            correlation, "task_vectors", lambda cells, v=vectors: v
+        )
         tasks = list(vectors)
         assert (
-            judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20)
+            judged(
+                "11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20
+            )
             == letters
         )
     monkeypatch.undo()
@@ -313,7 +360,10 @@ def test_claims_about_correlations(monkeypatch):
         judged("11_task_correlation", "one task", "*: 99")
     columns = ["run", "model", "length", "task", "score"]
     cells = pd.DataFrame(
-        [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]],
+        [
+            ["main", "m", 4096, "vt", 50.0],
+            ["main", "m", 4096, "cwe", float("nan")],
+        ],
         columns=columns,
     )
     with pytest.raises(
@@ -325,7 +375,9 @@ def test_claims_about_correlations(monkeypatch):
 def test_intervals_of_correlations_cover_the_truth():
     random, truth, inside = np.random.default_rng(4), 0.7, 0
     for _ in range(300):
-        pair = random.multivariate_normal([0, 0], [[1, truth], [truth, 1]], size=24)
+        pair = random.multivariate_normal(
+            [0, 0], [[1, truth], [truth, 1]], size=24
+        )
         _, low, high = correlation.fisher(
             float(np.corrcoef(pair, rowvar=False)[0, 1]), 24
         )
@@ -355,7 +407,8 @@ def test_intervals_of_correlations_cover_the_truth():
 )
 def test_limits_on_both_sides(low, high, least, most, verdict):
     assert (
-        claims.judge("c", ((low + high) / 2, low, high), least, most).verdict == verdict
+        claims.judge("c", ((low + high) / 2, low, high), least, most).verdict
+        == verdict
     )
 
 

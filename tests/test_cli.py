@@ -35,7 +35,16 @@ COMMANDS = (
         "run",
         "status",
     ),
-    *("fetch", "serve", "check", "plan", "compare", "notebooks", "browse", "export"),
+    *(
+        "fetch",
+        "serve",
+        "check",
+        "plan",
+        "compare",
+        "notebooks",
+        "browse",
+        "export",
+    ),
 )
 ASKED = {
     "models": ["reader-1024", "perfect"],
@@ -78,7 +87,9 @@ def tree(folder):
 
 
 def rows(path):
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    return [
+        json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()
+    ]
 
 
 def builtin(name):
@@ -89,9 +100,12 @@ def builtin(name):
 def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
     lines = (
-        re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line) for line in text.splitlines()
+        re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line)
+        for line in text.splitlines()
     )
-    return {line[1]: re.findall(r"(\d+\.\d\d) \[", line[2]) for line in lines if line}
+    return {
+        line[1]: re.findall(r"(\d+\.\d\d) \[", line[2]) for line in lines if line
+    }
 
 
 # --- help -----------------------------------------------------------------------------------------
@@ -101,7 +115,9 @@ def test_help_of_each_command_teaches(rulerkit, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     assert all(command in rulerkit("--help").out for command in COMMANDS)
     callbacks = [
-        command.callback for command in app.registered_commands if command.callback
+        command.callback
+        for command in app.registered_commands
+        if command.callback
     ]
     assert {callback.__name__ for callback in callbacks} == set(COMMANDS)
     for callback in callbacks:
@@ -127,7 +143,14 @@ def test_tasks_lists_all_with_their_knobs(rulerkit):
 
 def test_show_is_plain_text_when_piped(project, rulerkit):
     ended = rulerkit(
-        "show", "niah_multikey_1", "--length", "600", "--index", "2", "--seed", "5"
+        "show",
+        "niah_multikey_1",
+        "--length",
+        "600",
+        "--index",
+        "2",
+        "--seed",
+        "5",
     )
     assert (ended.status, ended.err) == (0, "")
     assert "\x1b" not in ended.out
@@ -143,7 +166,9 @@ def test_show_is_plain_text_when_piped(project, rulerkit):
         "answer_prefix",
     ):
         assert f"[{role}]" in ended.out
-    ended = rulerkit("show", "{base: vt, num_hops: 2, num_chains: 3}", "--length", "1K")
+    ended = rulerkit(
+        "show", "{base: vt, num_hops: 2, num_chains: 3}", "--length", "1K"
+    )
     assert ended.out.startswith("vt-num_chains_3-num_hops_2: example 0, ")
 
 
@@ -166,12 +191,19 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
         assert row["input"] + row["answer_prefix"] == example.prompt
         assert row["context"] in row["input"]
         assert row["question"] in row["input"]
-        assert row["length"] == example.num_tokens + example.max_new_tokens <= 2048
+        assert (
+            row["length"] == example.num_tokens + example.max_new_tokens <= 2048
+        )
     grid = tmp_path / "grid"
     cells = ("qa_2", "vt", "qa_2", "--length", "1K", "--length", 1024)
-    assert "4 x 3 examples" in rulerkit("generate", *cells, *same, "--output", grid).out
+    assert (
+        "4 x 3 examples"
+        in rulerkit("generate", *cells, *same, "--output", grid).out
+    )
     names = [
-        f"{n}/data/{t}/validation.jsonl" for n in (1024, 2048) for t in ("qa_2", "vt")
+        f"{n}/data/{t}/validation.jsonl"
+        for n in (1024, 2048)
+        for t in ("qa_2", "vt")
     ]
     assert list(tree(grid)) == names
     assert (grid / names[2]).read_bytes() == file.read_bytes()
@@ -200,7 +232,9 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     ]
     assert [scores[0] for scores in table(first).values()] == ["100.00"] * 3
     assert all(float(scores[1]) < 100 for scores in table(first).values())
-    assert ended.out.endswith(f"predictions: {project}/outputs/predictions/again\n")
+    assert ended.out.endswith(
+        f"predictions: {project}/outputs/predictions/again\n"
+    )
     again, before = (
         tree(project / "outputs/predictions" / run) for run in ("again", "main")
     )
@@ -211,8 +245,15 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
 
 def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
     own = "{base: qa_1, name: finnish}"  # a name that tells no family
-    small = ("-y", f"{{tasks: [{own}], lengths: [1024], num_examples: 1, run: new}}")
-    for arguments in (["mute"], ["--model", "perfect"], ["-y", "model: reader-2048"]):
+    small = (
+        "-y",
+        f"{{tasks: [{own}], lengths: [1024], num_examples: 1, run: new}}",
+    )
+    for arguments in (
+        ["mute"],
+        ["--model", "perfect"],
+        ["-y", "model: reader-2048"],
+    ):
         assert rulerkit("evaluate", *arguments, *small).status == 0
     folder = project / "outputs/predictions/new"
     assert {path.name for path in folder.iterdir()} >= {
@@ -245,22 +286,39 @@ def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
     assert ended.out.endswith("72 of 72 examples are answered; 0 tokens of prompts and answers left, at most\n")  # fmt: skip
 
 
-def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rulerkit):
+def test_a_second_call_answers_nothing_and_more_examples_are_added(
+    project, rulerkit
+):
     folder = project / "outputs/predictions/main/perfect"
     before = tree(folder)
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")}
-    assert list(table(rulerkit("evaluate", "-f", "asked.yaml").out)) == ASKED["tasks"]
+    assert (
+        list(table(rulerkit("evaluate", "-f", "asked.yaml").out))
+        == ASKED["tasks"]
+    )
     assert tree(folder) == before
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    asked = ("evaluate", "perfect", "-f", "asked.yaml", "-y", "models: null", "-y")
+    asked = (
+        "evaluate",
+        "perfect",
+        "-f",
+        "asked.yaml",
+        "-y",
+        "models: null",
+        "-y",
+    )
     assert "n = 8 examples" in rulerkit(*asked, "num_examples: 8").out
     repeated = rulerkit(*asked, "{repeat: 2, run: noise}")
     assert (repeated.status, list(table(repeated.out))) == (0, ASKED["tasks"])
     planned = rulerkit(*asked, "{repeat: 3, run: noise}", "--dry-run").out
-    assert re.search(r"vt +12/18", planned), "the repetitions of a cell are added up"
+    assert re.search(r"vt +12/18", planned), (
+        "the repetitions of a cell are added up"
+    )
     after = tree(folder)
     assert all(
-        after[name].startswith(text) for name, text in before.items() if name[-1] == "l"
+        after[name].startswith(text)
+        for name, text in before.items()
+        if name[-1] == "l"
     )
     assert len(rows(folder / "vt/2048.jsonl")) == 8
     assert "n = 2 examples" in rulerkit(*asked, "num_examples: 2").out
@@ -277,7 +335,10 @@ def test_fresh_moves_aside(project, rulerkit):
     )
     before = tree(folder)
     refused(
-        rulerkit(*asked), "was made with seed 3, now it is 4", "run: NAME", "--fresh"
+        rulerkit(*asked),
+        "was made with seed 3, now it is 4",
+        "run: NAME",
+        "--fresh",
     )
     assert tree(folder) == before
     assert rulerkit(*asked, "--fresh").status == 0
@@ -287,21 +348,23 @@ def test_fresh_moves_aside(project, rulerkit):
 
 
 def test_interrupted_it_says_how_to_resume(project):
-    asked = (
-        "{model: perfect, tasks: [fwe], lengths: [32K], num_examples: 5000, run: long}"
-    )
+    asked = "{model: perfect, tasks: [fwe], lengths: [32K], num_examples: 5000, run: long}"
     with subprocess.Popen(
         [*PROGRAM, "evaluate", "-y", asked], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
         preexec_fn=hear_signals,
     ) as process:  # fmt: skip
         until = time.monotonic() + 60
         folder = project / "outputs/predictions"
-        while not list(folder.glob("long/*/*/*.jsonl")) and time.monotonic() < until:
+        while (
+            not list(folder.glob("long/*/*/*.jsonl")) and time.monotonic() < until
+        ):
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith("rulerkit: stopped; run the same command again to resume\n")
+    assert err.endswith(
+        "rulerkit: stopped; run the same command again to resume\n"
+    )
     assert "Traceback" not in err
     assert not list(folder.rglob("*.lock"))
 
@@ -321,7 +384,8 @@ def in_memory(evaluated):
                 rk.generate(task, length, 6, 3, model.prompt_format)
             ):
                 hits = [
-                    ref.lower() in answer.text.lower() for ref in example.references
+                    ref.lower() in answer.text.lower()
+                    for ref in example.references
                 ]
                 right.append(
                     any(hits) if task.category == "qa" else sum(hits) / len(hits)
@@ -367,14 +431,16 @@ def test_score_of_ours_upstreams_and_the_harness_files(
             )
             rulerkit("generate", task, *arguments)
             ours = {
-                row["index"]: row for row in rows(folder / task / f"{length}.jsonl")
+                row["index"]: row
+                for row in rows(folder / task / f"{length}.jsonl")
             }
             theirs = []
             for row in rows(file):
                 mine = ours[row["index"]]
                 prompt = row["input"] + row["answer_prefix"]
                 assert (
-                    hashlib.sha256(prompt.encode()).hexdigest()[:16] == mine["digest"]
+                    hashlib.sha256(prompt.encode()).hexdigest()[:16]
+                    == mine["digest"]
                 )
                 pred, doc = (
                     mine["pred"],
@@ -384,12 +450,19 @@ def test_score_of_ours_upstreams_and_the_harness_files(
                     {**doc, "index": row["index"], "pred": pred, "length": length}
                 )
                 doc["max_length"] = length
-                answer = {"resps": [[pred]], "filtered_resps": [pred], "target": "x"}
+                answer = {
+                    "resps": [[pred]],
+                    "filtered_resps": [pred],
+                    "target": "x",
+                }
                 about = {"doc_id": len(lines), "doc": doc, **answer}
                 lines += [about | {"filter": kind} for kind in ("none", "strict")]
-            write(tmp_path / f"llama/synthetic/{length}/pred/{task}.jsonl", theirs)
+            write(
+                tmp_path / f"llama/synthetic/{length}/pred/{task}.jsonl", theirs
+            )
         write(
-            tmp_path / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl",
+            tmp_path
+            / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl",
             lines,
         )
     upstream = rulerkit("score", tmp_path / "llama")
@@ -412,7 +485,9 @@ def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
     }
     folder = project / "outputs/predictions"
     for format, pattern in shows.items():
-        out = rulerkit("report", folder, "--category", "vt", "--format", format).out
+        out = rulerkit(
+            "report", folder, "--category", "vt", "--format", format
+        ).out
         assert re.search(pattern, out)
         assert "reader (1K window)" in out
     out = rulerkit("report", folder).out
@@ -433,7 +508,9 @@ def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
         assert (row["n"], row["seed"], row["engine"]) == ("6", "3", "reader")
         assert (row["stand_in"] == "True") == (row["task"] != "vt")
         if row["model"] == "reader-1024":
-            assert f"{score:.2f}" == in_memory[row["task"]][row["length"] == "2048"]
+            assert (
+                f"{score:.2f}" == in_memory[row["task"]][row["length"] == "2048"]
+            )
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -462,14 +539,21 @@ BAD_INPUT = {
     ("show", "vt", "--length", "4X"): (
         "'4X' is no length: give tokens, e.g. 4096, 4K or 1M",
     ),
-    ("generate", "vt", "--output", "../file/vt.jsonl"): ("cannot write", "vt.jsonl"),
+    ("generate", "vt", "--output", "../file/vt.jsonl"): (
+        "cannot write",
+        "vt.jsonl",
+    ),
     ("evaluate", "-f", "nothere.yaml"): ("cannot read", "parameter files lie in"),
     ("evaluate", "-f", "../unknown.yaml"): (
         "unknown.yaml",
         "did you mean 'num_examples'",
     ),
     ("evaluate", "-y", "vt"): ("holds no `name: value`", "-y 'num_examples: 5'"),
-    ("evaluate", "perfekt"): ("unknown model", "did you mean 'perfect'", "hub id"),
+    ("evaluate", "perfekt"): (
+        "unknown model",
+        "did you mean 'perfect'",
+        "hub id",
+    ),
     ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): (
         "not fit into 200 tokens",
     ),
@@ -487,7 +571,9 @@ BAD_INPUT = {
     ("plan", "-f", "params/batches/demo.yaml"): (
         "is a batch file: `rulerkit batch FILE` runs it",
     ),
-    ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
+    ("batch", "params/batches/demo.yaml", "--site", "x"): (
+        "--site goes with --slurm",
+    ),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
     ("report", "../project/outputs", "--format", "xls"): (
         "allowed: table, csv, markdown, latex",
@@ -499,20 +585,27 @@ BAD_INPUT = {
         "repair or remove",
     ),
     ("score", "../cwe.jsonl", "--length", "4K"): ("cwe.jsonl is empty",),
-    ("notebooks", "../file"): ("cannot write into ../file", "choose another folder"),
+    ("notebooks", "../file"): (
+        "cannot write into ../file",
+        "choose another folder",
+    ),
 }
 
 
 def test_bad_input_is_one_line(project, tmp_path, rulerkit):
     (tmp_path / "file").write_text("a file where a folder should be")
     (tmp_path / "unknown.yaml").write_text("num_exampels: 3")
-    (tmp_path / "vt.jsonl").write_text('{"pred": "a", "outputs": ["a"]}\ngarbage\n')
+    (tmp_path / "vt.jsonl").write_text(
+        '{"pred": "a", "outputs": ["a"]}\ngarbage\n'
+    )
     (tmp_path / "cwe.jsonl").write_text("")
     before = tree(tmp_path)
     for arguments, says in BAD_INPUT.items():
         refused(rulerkit(*arguments), *says)
     after = tree(tmp_path)
-    assert {name: text for name, text in after.items() if name in before} == before
+    assert {
+        name: text for name, text in after.items() if name in before
+    } == before
     assert not [
         name
         for name in after.keys() - before.keys()

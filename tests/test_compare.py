@@ -71,7 +71,8 @@ def change(path, **entries):
     ]
     path.write_bytes(
         b"".join(
-            row_line({k: v for k, v in row.items() if k != "checksum"}) for row in rows
+            row_line({k: v for k, v in row.items() if k != "checksum"})
+            for row in rows
         )
     )
 
@@ -103,12 +104,16 @@ def pairs(num_tasks, num_lengths, n, **lost):
     )
 
 
-@given(st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20))
+@given(
+    st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20)
+)
 @settings(max_examples=15, deadline=None)
 def test_the_smallest_loss_is_found_and_one_example_less_is_not(
     tasks, lengths, n, margin
 ):
-    levels = {(f"niah_{t}", length) for t in range(tasks) for length in range(lengths)}
+    levels = {
+        (f"niah_{t}", length) for t in range(tasks) for length in range(lengths)
+    }
     families = (
         len(levels)
         + (tasks if lengths > 1 else 0)
@@ -144,7 +149,11 @@ def test_a_broken_task_is_found_though_the_mean_is_within_the_margin(tasks, lost
 def test_a_loss_is_seen_before_it_is_found_to_be_beyond_the_margin():
     """8 of 400 examples of one cell are a loss for certain, but not one of more than a point; of
     40 both are certain."""
-    for lost, seen, beyond in ((2, False, False), (8, True, False), (40, True, True)):
+    for lost, seen, beyond in (
+        (2, False, False),
+        (8, True, False),
+        (40, True, True),
+    ):
         rows, _ = judge_pairs(pairs(2, 1, 400, t0_0=lost), 1.0, 0.95)
         cell = rows.iloc[0]
         assert (cell["loss"], cell["beyond_margin"]) == (seen, beyond)
@@ -178,7 +187,9 @@ def test_questions_of_one_article_count_as_little_as_they_tell():
 
 def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
     better = pairs(2, 2, 50, t0_0=40).rename(columns={"a": "b", "b": "a"})
-    rows, _ = judge_pairs(better.assign(difference=better["b"] - better["a"]), 1, 0.95)
+    rows, _ = judge_pairs(
+        better.assign(difference=better["b"] - better["a"]), 1, 0.95
+    )
     assert not rows[["loss", "beyond_margin"]].any(axis=None)
     assert rows.loc[rows["unable"], ["task", "length"]].to_numpy().tolist() == [
         ["niah_0", 2048], ["niah_1", 1024], ["niah_1", 2048],
@@ -187,7 +198,9 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
 
 def comparison_of(frame, margin=1.0, lacking=()):
     rows, cells = judge_pairs(frame, margin, 0.95)
-    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB")
+    a, b = (
+        Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB"
+    )
     return Comparison(
         a,
         b,
@@ -261,7 +274,9 @@ def test_repetitions_are_one_side(outputs):
     for path in (outputs / "predictions/main-repeat2").rglob("*.json"):
         content = json.loads(path.read_text(encoding="utf-8"))
         content["result"]["model"] |= {"name": "perfect"}
-        path.write_text(json.dumps(content | {"run": "main-repeat2"}), encoding="utf-8")
+        path.write_text(
+            json.dumps(content | {"run": "main-repeat2"}), encoding="utf-8"
+        )
     once = compare("again/perfect", "reader-1024", outputs=outputs).rows
     twice = compare("again/perfect", "main/perfect", outputs=outputs)
     assert twice.b.name == "main/perfect"
@@ -272,8 +287,12 @@ def test_repetitions_are_one_side(outputs):
     # a mean of two answers against one: their differences are not as likely up as down
     assert 1 > twice.rows["p"].iloc[-1] > 2 * once["p"].iloc[-1]
     apart = compare("main/perfect", "main-repeat2/perfect", outputs=outputs).rows
-    assert apart["difference"].tolist() == pytest.approx(once["difference"].tolist())
-    with pytest.raises(UserError, match=r"name one of again/perfect, main/perfect$"):
+    assert apart["difference"].tolist() == pytest.approx(
+        once["difference"].tolist()
+    )
+    with pytest.raises(
+        UserError, match=r"name one of again/perfect, main/perfect$"
+    ):
         compare("perfect", "reader-1024", outputs=outputs)
     # another run whose name only begins like one; an interrupted repetition
     predictions = outputs / "predictions"
@@ -282,9 +301,7 @@ def test_repetitions_are_one_side(outputs):
     )
     shutil.rmtree(predictions / "main-repeat2/perfect/vt")
     found = compare("again/perfect", "main/perfect", outputs=outputs)
-    note = (
-        "16 examples lack an answer in one of the repetitions of main/perfect: left out"
-    )
+    note = "16 examples lack an answer in one of the repetitions of main/perfect: left out"
     assert found.notes[0] == note
 
 
@@ -298,12 +315,17 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs):
     found = compare("main/perfect", "reader-1024", outputs=outputs)
     cells = found.rows[found.rows["level"] == "cell"]
     assert len(cells) == 5
-    assert ("vt", 1024) not in set(zip(cells["task"], cells["length"], strict=True))
+    assert ("vt", 1024) not in set(
+        zip(cells["task"], cells["length"], strict=True)
+    )
     notes = " | ".join(found.notes)
     assert "only main/reader-1024 has vt at 1024: left out" in notes
     assert "37 of 40 examples were answered by both" in notes
     assert math.isclose(
-        found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0
+        found.rows.set_index(["level", "length"]).loc[
+            ("length", 1024), "difference"
+        ],
+        0,
     )
 
 
@@ -346,7 +368,10 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
     found = compare(baseline, "main/perfect", margin=15, outputs=made)
     assert f"main/perfect is not worse than {baseline} by" in found.verdict.text
     record = made / "predictions/main/reader-1024/vt/1024.json"
-    assert set(compare(record, "main/perfect", outputs=made).rows["task"]) == {"vt", ""}
+    assert set(compare(record, "main/perfect", outputs=made).rows["task"]) == {
+        "vt",
+        "",
+    }
     for name, kept in (("before", 1), ("after", 0)):
         file = tmp_path / name / "model/synthetic/1024/pred/vt.jsonl"
         file.parent.mkdir(parents=True)
@@ -380,7 +405,9 @@ def test_other_prompts_are_refused_and_named(outputs):
         compare("main/perfect", "reader-1024", outputs=outputs)
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert found.verdict.word == WORSE
-    assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
+    assert any(
+        "8 of 48 pairs have prompts that differ" in note for note in found.notes
+    )
     assert "other weights or configuration (vt at 2048)" in found.notes
 
 
@@ -420,7 +447,12 @@ def test_other_prompts_are_refused_and_named(outputs):
             {"margin": math.inf},
             "margin is inf: it must be",
         ),
-        ("main/perfect", "reader-1024", {"margin": "1"}, "margin is '1': it must be"),
+        (
+            "main/perfect",
+            "reader-1024",
+            {"margin": "1"},
+            "margin is '1': it must be",
+        ),
         (
             "main/perfect",
             "reader-1024",
@@ -435,7 +467,9 @@ def test_other_prompts_are_refused_and_named(outputs):
         ),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_line(made, a, b, options, message):
+def test_what_cannot_be_compared_is_said_in_one_line(
+    made, a, b, options, message
+):
     with pytest.raises(UserError, match=message) as error:
         compare(a, b, outputs=made, **options)
     assert "\n" not in str(error.value)
@@ -454,17 +488,25 @@ def test_worse_and_not_worse(made):
     ):
         rk.assert_not_worse("main/perfect", "reader-1024", outputs=made)
     found = compare(
-        "main/perfect", "again/perfect", margin=15, lengths=["1K", 2048], outputs=made
+        "main/perfect",
+        "again/perfect",
+        margin=15,
+        lengths=["1K", 2048],
+        outputs=made,
     )
     assert (found.verdict.word, found.same_model) == (NOT_WORSE, True)
     assert all(
-        text in difference_table(found) for text in ("noise floor", "Unable to tell")
+        text in difference_table(found)
+        for text in ("noise floor", "Unable to tell")
     )
     assert "Unable" not in difference_table(
         compare("again/perfect", "dropping", outputs=made)
     )
     rk.assert_not_worse(
-        made / "predictions/main/perfect", "again/perfect", margin=15, outputs=made
+        made / "predictions/main/perfect",
+        "again/perfect",
+        margin=15,
+        outputs=made,
     )
 
 
@@ -492,7 +534,9 @@ def test_the_power_of_a_comparison():
     )
     # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13 = 324 and a few more, as Wilson's limits are wider
     assert "needs 328 examples" in text
-    assert "needs 30 examples" in power_text(13, 1, 200, flips=0)  # 1.96**2 / 0.01 / 13
+    assert "needs 30 examples" in power_text(
+        13, 1, 200, flips=0
+    )  # 1.96**2 / 0.01 / 13
     assert "needs 57 examples" in power_text(
         13, 1, 200, flips=0.002
     )  # not the larger of the two
@@ -500,7 +544,9 @@ def test_the_power_of_a_comparison():
     assert "a cell 6.0 points" in text
     assert "too few examples" in power_text(1, 1, 2)
     assert "needs 4 examples" in power_text(1, 1, 2, margin=100, flips=0)
-    assert smallest_loss(9, 14, 1.0) == 100  # 2**-9 is below 0.05 / 14, 2**-8 is not
+    assert (
+        smallest_loss(9, 14, 1.0) == 100
+    )  # 2**-9 is below 0.05 / 14, 2**-8 is not
     assert math.isnan(smallest_loss(8, 14, 1.0))
     for wrong in ({"margin": 0}, {"flips": 0.6}):
         with pytest.raises(UserError, match="must be"):

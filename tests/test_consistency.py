@@ -30,8 +30,15 @@ def made(tmp_path_factory):
             for task in TASKS:
                 for length in LENGTHS:
                     asked = rk.task(task).with_corpora("builtin")
-                    examples = rk.generate(asked, length, 2, 42, model.prompt_format)
-                    predict(model, examples, root / "predictions" / run, progress=False)
+                    examples = rk.generate(
+                        asked, length, 2, 42, model.prompt_format
+                    )
+                    predict(
+                        model,
+                        examples,
+                        root / "predictions" / run,
+                        progress=False,
+                    )
     return root
 
 
@@ -120,10 +127,25 @@ REFUSED = [
         "model.window null, perfect vt 2048 with 7",
     ),
     # a model that differs from itself comes before one that differs from another model
-    ("main/reader-1024/vt/2048", "task.num_hops", 9, "4, reader-1024 vt 2048 with 9"),
+    (
+        "main/reader-1024/vt/2048",
+        "task.num_hops",
+        9,
+        "4, reader-1024 vt 2048 with 9",
+    ),
     # all models and runs
-    ("main/reader-1024/*/*", "prompt_version", 2, "with prompt_version 1, reader-1024"),
-    ("main/reader-1024/*/*", "protocol", "paper", 'with protocol "clean", reader-1024'),
+    (
+        "main/reader-1024/*/*",
+        "prompt_version",
+        2,
+        "with prompt_version 1, reader-1024",
+    ),
+    (
+        "main/reader-1024/*/*",
+        "protocol",
+        "paper",
+        'with protocol "clean", reader-1024',
+    ),
     (
         "other/perfect/niah_single_2/*",
         "task.haystack",
@@ -169,14 +191,25 @@ def test_the_message_says_what_to_do(outputs):
 
 def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
     moved = {"host": "elsewhere", "platform": "another", "path": "/moved"}
-    one = {"gpu": "H100", "git": "abc1234" + "0" * 33, "device": "cuda:0", **moved}
-    two = {"gpu": "A100", "git": "def5678" + "0" * 33 + "-dirty", "device": "cuda:1"}
+    one = {
+        "gpu": "H100",
+        "git": "abc1234" + "0" * 33,
+        "device": "cuda:0",
+        **moved,
+    }
+    two = {
+        "gpu": "A100",
+        "git": "def5678" + "0" * 33 + "-dirty",
+        "device": "cuda:1",
+    }
     change(outputs, "main/perfect/*/*", environment(moved))
     assert footnotes(cells(outputs)) == []
     change(outputs, "main/perfect/*/*", environment(one))
     change(outputs, "main/reader-1024/*/*", environment(two))
     change(
-        outputs, "main/reader-1024/vt/1024", environment({**two, "gpu": "H100"}, two)
+        outputs,
+        "main/reader-1024/vt/1024",
+        environment({**two, "gpu": "H100"}, two),
     )
     assert footnotes(cells(outputs)) == [
         "Environments differ: gpu H100 (perfect reader, reader (1K window)), A100 (reader (1K "
@@ -215,8 +248,14 @@ def test_leaderboards_do_the_same(outputs, capsys):
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
     keys = {
         "models": MODELS,
-        "notebooks": [{"notebook": "01_main_results", "parameters": {"tasks": TASKS}}],
-        "parameters": {"lengths": LENGTHS, "num_examples": 2, "outputs": str(outputs)},
+        "notebooks": [
+            {"notebook": "01_main_results", "parameters": {"tasks": TASKS}}
+        ],
+        "parameters": {
+            "lengths": LENGTHS,
+            "num_examples": 2,
+            "outputs": str(outputs),
+        },
     }
     (outputs / "b.yaml").write_text(json.dumps(keys))
     batch = read_batch(outputs / "b.yaml")
@@ -227,5 +266,7 @@ def test_leaderboards_do_the_same(outputs, capsys):
     change(outputs, "main/perfect/*/*", result("seed", 43))
     print_leaderboard(batch)
     out, err = capsys.readouterr()
-    assert "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
+    assert (
+        "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
+    )
     assert "100.0" not in out

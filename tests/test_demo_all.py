@@ -84,7 +84,9 @@ def test_what_was_planned_is_what_was_asked(outputs):
             need.task,
             need.length,
         )
-        assert [row["index"] for row in cell.rows] == list(range(need.wanted)), need
+        assert [row["index"] for row in cell.rows] == list(range(need.wanted)), (
+            need
+        )
     for log in outputs.rglob("notebooks/demo-all/*/*.log"):
         assert "not answered" not in log.read_text(), (
             "as evaluate says of a cell that nobody planned"
@@ -99,7 +101,10 @@ def test_fading_takes_the_same_share_of_every_needle(outputs):
     for length, own in found.groupby("length"):
         x = float(str(length)) / 8192 * math.log(2)
         assert share_within(own, 100 * (1 - math.exp(-x)) / x) >= 0.8
-    assert verdicts(outputs, "02_needle_types", "reader-fading")[0] == "does not hold"
+    assert (
+        verdicts(outputs, "02_needle_types", "reader-fading")[0]
+        == "does not hold"
+    )
 
 
 @planted
@@ -119,7 +124,9 @@ def test_dropping_takes_the_same_share_of_few_and_of_many(outputs):
     found = table(outputs, "04_multiple_needles", "reader-dropping")
     assert share_within(found, 80) >= 0.9
     assert found["score"].mean() == pytest.approx(80, abs=3)
-    assert "holds" not in verdicts(outputs, "04_multiple_needles", "reader-dropping")
+    assert "holds" not in verdicts(
+        outputs, "04_multiple_needles", "reader-dropping"
+    )
 
 
 @planted
@@ -160,8 +167,12 @@ def test_models_by_training_length_size_and_kind(outputs):
     expected = ["holds", "does not hold", "not applicable"]
     assert verdicts(outputs, "08_training_length", windows) == expected
     found = table(outputs, "08_training_length", windows)
-    assert (found.loc[found["length"] <= found["claimed_length"], "score"] == 100).all()
-    assert (found.loc[found["length"] > found["claimed_length"], "high"] < 80).all()
+    assert (
+        found.loc[found["length"] <= found["claimed_length"], "score"] == 100
+    ).all()
+    assert (
+        found.loc[found["length"] > found["claimed_length"], "high"] < 80
+    ).all()
     assert verdicts(outputs, "09_model_size", "reader-small+reader-large") == [
         "holds",
         "holds",
@@ -174,7 +185,9 @@ def test_models_by_training_length_size_and_kind(outputs):
 
 @planted
 def test_faults_follow_the_families(outputs):
-    (path,) = (outputs / "tables/demo-all/11_task_correlation").glob("*+etc-?????.csv")
+    (path,) = (outputs / "tables/demo-all/11_task_correlation").glob(
+        "*+etc-?????.csv"
+    )
     found = pd.read_csv(path).set_index("task")
     assert set(found.index) == set(TASKS)
     assert set(found.index[found["in_benchmark"]]) == set(THIRTEEN)
@@ -200,7 +213,9 @@ def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
     recall = table(outputs, "15_depth", "reader-8192")
     needles = recall[recall["task"].str.startswith("niah")]
     beyond = needles["length"] > 8192
-    assert (needles.loc[~beyond | (needles["depth_from"] >= 50), "score"] == 100).all()
+    assert (
+        needles.loc[~beyond | (needles["depth_from"] >= 50), "score"] == 100
+    ).all()
     assert (needles.loc[beyond & (needles["depth_to"] <= 40), "score"] == 0).all()
 
 
@@ -216,7 +231,9 @@ def test_the_later_checkpoint_sees_more(outputs):
 
 @planted
 def test_the_others_wrote_their_tables(outputs):
-    board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
+    board = table(
+        outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute"
+    )
     means = board.groupby(["model", "length"])["score"].mean()
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
     names = {
@@ -233,7 +250,9 @@ def test_the_others_wrote_their_tables(outputs):
         "17_soft_scores",
         "leaderboard",
     ):
-        assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), notebook
+        assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), (
+            notebook
+        )
     for path in outputs.rglob("tables/demo-all/*/*.csv"):
         if len(pd.read_csv(path)):
             text = path.with_suffix(".tex").read_text(encoding="utf-8")

@@ -34,7 +34,10 @@ def without_middle(prompts):
 
 @pytest.fixture(scope="module")
 def recall(tmp_path_factory):
-    models = [rk.model(without_middle, name="blind", tokenizer="builtin"), "perfect"]
+    models = [
+        rk.model(without_middle, name="blind", tokenizer="builtin"),
+        "perfect",
+    ]
     asked = {"models": models, "lengths": [2048], "num_examples": 30}
     study = rk.study(asked, outputs=tmp_path_factory.mktemp("depth"))
     cells = rk.evaluate(study, progress=False)
@@ -52,11 +55,13 @@ def test_a_blind_band_is_seen_in_the_bins_where_it_lies(recall):
 
 
 def test_depths_are_those_of_the_needles(recall):
-    example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[
-        0
-    ]
+    example = rk.generate(
+        rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1
+    )[0]
     needles = [place for place in places(example) if place.role == "needle"]
-    assert [place.depth for place in needles] == pytest.approx(example.depths, abs=0.02)
+    assert [place.depth for place in needles] == pytest.approx(
+        example.depths, abs=0.02
+    )
     for place in needles:
         assert example.prompt[place.start : place.end].strip()
     items = recall[(recall["task"] == "vt") & (recall["model"] == "perfect")]

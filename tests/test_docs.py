@@ -33,8 +33,12 @@ def test_files_and_links_that_pages_name_exist(page):
     paths = re.findall(
         r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text
     )
-    missing = [link for link in links if link and not (page.parent / link).exists()]
-    missing += [path for path in paths if not (ROOT / path).exists() and path.islower()]
+    missing = [
+        link for link in links if link and not (page.parent / link).exists()
+    ]
+    missing += [
+        path for path in paths if not (ROOT / path).exists() and path.islower()
+    ]
     assert [
         path
         for path in missing
@@ -50,7 +54,9 @@ def test_files_and_links_that_pages_name_exist(page):
     ],
     ids=["student", "author"],
 )
-def test_the_code_of_pages_runs_as_printed(tmp_path, monkeypatch, pages, model, cells):
+def test_the_code_of_pages_runs_as_printed(
+    tmp_path, monkeypatch, pages, model, cells
+):
     import matplotlib.pyplot as plt
 
     monkeypatch.chdir(tmp_path)

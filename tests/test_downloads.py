@@ -86,12 +86,19 @@ def small(server):
     """Small files in the place of the originals."""
     return [
         Download(
-            "essays/gkamradt/a.txt", *server.add("/a.txt", b"First essay. It ends.")
+            "essays/gkamradt/a.txt",
+            *server.add("/a.txt", b"First essay. It ends."),
         ),
-        Download("essays/gkamradt/b.txt", *server.add("/b.txt", b"Second essay.\n")),
-        Download("essays/pages/cities.html", server.add("/cities.html", PAGE)[0], None),
+        Download(
+            "essays/gkamradt/b.txt", *server.add("/b.txt", b"Second essay.\n")
+        ),
+        Download(
+            "essays/pages/cities.html", server.add("/cities.html", PAGE)[0], None
+        ),
         Download("essays/pages/gone.html", f"{server.address}/gone.html", None),
-        Download(corpora.SQUAD, *server.add("/dev.json", json.dumps(SQUAD).encode())),
+        Download(
+            corpora.SQUAD, *server.add("/dev.json", json.dumps(SQUAD).encode())
+        ),
         Download(corpora.HOTPOTQA, *server.add("/hotpot.json", b"[]")),
     ]
 
@@ -112,8 +119,12 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small
 
     qa = corpora.load_qa("squad")
     assert qa.documents == ["Tin is a metal."]
-    assert qa.questions == [corpora.Question("What is tin?", ("a metal",), (0,), ())]
-    assert corpora.load_haystack("paul_graham").source.note.endswith("essays: 3 of 4")
+    assert qa.questions == [
+        corpora.Question("What is tin?", ("a metal",), (0,), ())
+    ]
+    assert corpora.load_haystack("paul_graham").source.note.endswith(
+        "essays: 3 of 4"
+    )
 
     server.asked.clear()
     assert downloads.fetch(progress=False, downloads=small) == paths

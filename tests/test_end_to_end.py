@@ -106,11 +106,15 @@ def test_thirteen_tasks_within_their_budget(place, undisturbed):
     answers = set()
     for task, rows in found.items():
         record = json.loads(
-            (place.predictions("undisturbed") / task / f"{LENGTH}.json").read_text()
+            (
+                place.predictions("undisturbed") / task / f"{LENGTH}.json"
+            ).read_text()
         )
         result = record["result"]
         assert result["tokenizer"]["fingerprint"] == tokenizer.fingerprint
-        assert not any(source["stand_in"] for source in result["sources"].values())
+        assert not any(
+            source["stand_in"] for source in result["sources"].values()
+        )
         assert [row["index"] for row in rows] == [0, 1]
         for row in rows:
             assert row["num_prompt_tokens"] < row["length"] <= LENGTH
@@ -119,7 +123,9 @@ def test_thirteen_tasks_within_their_budget(place, undisturbed):
         "a model that says the same to every prompt proves nothing"
     )
     lines = [
-        line.split()[0] for line in undisturbed.stdout.splitlines() if " [" in line
+        line.split()[0]
+        for line in undisturbed.stdout.splitlines()
+        if " [" in line
     ]
     assert lines == [*THIRTEEN, "mean"]
 
@@ -147,7 +153,10 @@ def test_killed_half_way_and_started_again(place, undisturbed):
     assert 11 <= sum(map(len, kept.values())) < 26
     again = place.run("killed")
     assert place.rows("killed") == place.rows("undisturbed")
-    for task, lines in kept.items():  # what was there is still there, in its place
+    for (
+        task,
+        lines,
+    ) in kept.items():  # what was there is still there, in its place
         assert kept_lines(place, "killed")[task][: len(lines)] == lines
     assert again.stdout.replace("killed", "undisturbed") == undisturbed.stdout
     assert not list(place.predictions("killed").rglob("*.lock"))

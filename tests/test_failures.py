@@ -88,7 +88,9 @@ def first_words(example, count=12):
 def other_document(example):
     blocks = example.blocks[slice(*example.context)]
     return next(
-        " ".join(b.text.split()[5:10]) for b in reversed(blocks) if b.role != "needle"
+        " ".join(b.text.split()[5:10])
+        for b in reversed(blocks)
+        if b.role != "needle"
     )
 
 
@@ -104,7 +106,12 @@ HAND = [
     ("copied demonstration", "cwe", shown_answer, ""),
     ("copied demonstration", {"base": "cwe", "num_cw": 1}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
-    ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
+    (
+        "parametric words",
+        "cwe",
+        lambda e: "1. the 2. an 3. a 4. of",
+        "the an a of",
+    ),
     (
         "duplicated values",
         "niah_multivalue",
@@ -137,7 +144,12 @@ HAND = [
     ),
     ("other document", "qa_1", other_document, "Document"),
     ("incomplete uuid", "niah_multikey_3", lambda e: e.references[0][:-1], ""),
-    ("partial", "niah_multivalue", lambda e: ", ".join(e.references[1:]), "3 of 4"),
+    (
+        "partial",
+        "niah_multivalue",
+        lambda e: ", ".join(e.references[1:]),
+        "3 of 4",
+    ),
     ("nothing recognised", "qa_2", lambda e: "Rumpelstiltskin", ""),
 ]
 
@@ -149,7 +161,9 @@ def uncommon(example):
         if piece.role != "needle"
     }
     return sorted(
-        word for word in context if word.isalpha() and word in example.context_text
+        word
+        for word in context
+        if word.isalpha() and word in example.context_text
     )[0]
 
 
@@ -172,13 +186,15 @@ def test_every_label_has_an_answer_by_hand():
 
 def test_cut_off_where_nothing_else_fits():
     assert (
-        labelled("niah_single_2", lambda e: "The special magic number for", "length")[
-            "label"
-        ]
+        labelled(
+            "niah_single_2", lambda e: "The special magic number for", "length"
+        )["label"]
         == "cut off"
     )
     assert (
-        labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")["label"]
+        labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")[
+            "label"
+        ]
         == "near distractor"
     )
     assert (
@@ -206,7 +222,8 @@ def test_the_answer_that_is_given_without_context():
     cells = [
         guesses,
         cell_of(
-            among, {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]}
+            among,
+            {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]},
         ),
     ]
     assert no_context_answers(cells) == {
@@ -219,7 +236,10 @@ def test_the_answer_that_is_given_without_context():
         "no-context answer",
         "complete",
     ]
-    assert found["qa_1-context_none"].tolist() == ["nothing recognised", "complete"]
+    assert found["qa_1-context_none"].tolist() == [
+        "nothing recognised",
+        "complete",
+    ]
     assert "no-context answer" not in set(label(cells, no_context={})["label"])
     other = cell_of(among, {1: "in Timbuktu"}, name="another model")
     assert label([guesses, other])["label"].iloc[-1] == "nothing recognised"
@@ -269,7 +289,10 @@ def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
     labels = label(
         [
             predict(
-                model, asked(spec, num_examples=120), tmp_path / "run", progress=False
+                model,
+                asked(spec, num_examples=120),
+                tmp_path / "run",
+                progress=False,
             )
         ]
     )
@@ -284,10 +307,17 @@ def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
     )
     specs = ["qa_1", {"base": "qa_1", "context": "none"}]
     cells = [
-        predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
+        predict(
+            model, asked(spec, num_examples=120), tmp_path / "run", progress=False
+        )
         for spec in specs
     ]
-    share = label(cells).query("task == 'qa_1'")["label"].eq("no-context answer").mean()
+    share = (
+        label(cells)
+        .query("task == 'qa_1'")["label"]
+        .eq("no-context answer")
+        .mean()
+    )
     low, high = wilson(share, 120, 0.999)
     assert low <= 0.7 * 0.5 <= high
 
@@ -316,13 +346,16 @@ def test_the_notebook_finds_what_is_planted(tmp_path):
     assert copied["share"] > 0.7
     assert found.loc["cwe", 4096, "copied demonstration"]["count"] == 0
     assert (
-        found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
+        found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"]
+        > 0.7
     )
-    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")[
-        "verdict"
-    ]
+    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index(
+        "claim"
+    )["verdict"]
     copies = next(
-        claim for claim in verdicts.index if claim.startswith("Common words: most")
+        claim
+        for claim in verdicts.index
+        if claim.startswith("Common words: most")
     )
     assert verdicts[copies] == "cannot be judged with this data", (
         "12 answers are too few"

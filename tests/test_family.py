@@ -121,7 +121,9 @@ command("score colours.jsonl --length 4K")
 
 def test_everything_works_for_a_new_family(tmp_path):
     shutil.copytree(
-        PACKAGE, tmp_path / "rulerkit", ignore=shutil.ignore_patterns("__pycache__")
+        PACKAGE,
+        tmp_path / "rulerkit",
+        ignore=shutil.ignore_patterns("__pycache__"),
     )
     tasks = tmp_path / "rulerkit/generation/tasks"
     (tasks / "colours.py").write_text(FAMILY)
@@ -132,7 +134,10 @@ def test_everything_works_for_a_new_family(tmp_path):
             "from rulerkit.generation.tasks.colours import Colours\n",
         ),
         ("    QuestionAnswering,\n)", "    Colours,\n"),
-        ('    Needles(name="niah_single_words"', '    Colours(name="colours"),\n'),
+        (
+            '    Needles(name="niah_single_words"',
+            '    Colours(name="colours"),\n',
+        ),
     ):
         text = text.replace(line, new + line)
     (tasks / "__init__.py").write_text(text)

@@ -36,7 +36,9 @@ def save(folder, changed="", place=0):
         ("scale", 0),
     ],
 )
-def test_one_value_near_an_end_of_a_tensor_changes_the_digest(tmp_path, name, place):
+def test_one_value_near_an_end_of_a_tensor_changes_the_digest(
+    tmp_path, name, place
+):
     plain = weights_digests(save(tmp_path))
     assert weights_digests(save(tmp_path)) == plain
     assert weights_digests(save(tmp_path, name, place)) != plain
@@ -81,10 +83,17 @@ def test_weights_that_are_cut_short_are_one_line(tmp_path, cut):
 def test_records_are_compared_by_the_rules_that_both_hold():
     old = {"model": {"fingerprint": "e"}}
     new = {"model": {"fingerprint": "e", "weights": {"tensors": "a"}}}
-    full = {"model": {"fingerprint": "e", "weights": {"tensors": "a", "full": "f"}}}
-    other = {"model": {"fingerprint": "e", "weights": {"tensors": "b", "full": "g"}}}
+    full = {
+        "model": {"fingerprint": "e", "weights": {"tensors": "a", "full": "f"}}
+    }
+    other = {
+        "model": {"fingerprint": "e", "weights": {"tensors": "b", "full": "g"}}
+    }
     assert (
-        differences(old, new) == differences(new, old) == differences(new, full) == []
+        differences(old, new)
+        == differences(new, old)
+        == differences(new, full)
+        == []
     )
     assert differences(new, other) == [("model.weights.tensors", "a", "b")]
     assert [field for field, *_ in differences(full, other)] == [
@@ -99,6 +108,8 @@ def test_records_are_compared_by_the_rules_that_both_hold():
     )
     assert differences(one, other) == [("model.code.python3.11", "a", "b")]
     assert (
-        differences(old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}})
+        differences(
+            old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}}
+        )
         != []
     )

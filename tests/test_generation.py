@@ -52,14 +52,17 @@ def check_example(example, bos, tokenizer):
     )
     needles = [piece for piece in pieces if piece.role == "needle"]
     for piece in needles:
-        text = unicodedata.normalize("NFC", tokenizer.decode(piece.tokens).strip())
+        text = unicodedata.normalize(
+            "NFC", tokenizer.decode(piece.tokens).strip()
+        )
         assert text == unicodedata.normalize("NFC", piece.text.strip())
     family, texts = TASKS[example.task].family, [piece.text for piece in needles]
     if family == "niah":
         assert len(texts) == len(example.references)
     if family != "question_answering":
         assert all(
-            any(reference in text for text in texts) for reference in example.references
+            any(reference in text for text in texts)
+            for reference in example.references
         )
 
 
@@ -81,7 +84,9 @@ def test_lines_of_one_size_fill_too():
     """Keys and values that are numbers have the same count in every line."""
     asked = builtin({"base": "niah_multikey_2", "key": "numbers"})
     assert all(
-        filled(example) >= 99 for n in (4096, 8192) for example in generate(asked, n, 2)
+        filled(example) >= 99
+        for n in (4096, 8192)
+        for example in generate(asked, n, 2)
     )
 
 
@@ -91,7 +96,14 @@ def test_the_longest_of_the_paper(data, folder):
     """On the original corpora."""
     tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
     form = PromptFormat(tokenizer, template="base")
-    for name in ("niah_multikey_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_2"):
+    for name in (
+        "niah_multikey_1",
+        "niah_multikey_3",
+        "vt",
+        "cwe",
+        "fwe",
+        "qa_2",
+    ):
         example = generate(name, 131072, 8, prompt_format=form)[7]
         check_example(example, form.bos, tokenizer)
         assert filled(example) >= (99.5 if name in QA else 99.9)
@@ -114,7 +126,9 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     the budget."""
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
     tokenizer = Tokenizer(
-        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, 1
+        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts],
+        inner.decode,
+        1,
     )
     form = PromptFormat(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact
@@ -166,7 +180,9 @@ def test_lengths_are_paired(name):
         assert short.text_of("question") == long.text_of("question")
         assert short.answer_prefix == long.answer_prefix
         if TASKS[name].category != "aggregation":
-            apart = [abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)]
+            apart = [
+                abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)
+            ]
             assert max(apart) < coarse[TASKS[name].category], (
                 short.depths,
                 long.depths,
@@ -192,7 +208,9 @@ def test_too_short_lengths(spec):
         assert "\n" not in text
         assert str(length) in text
         longer = int(
-            re.search(r"longer length \(example 0 fits into (\d+) tokens\)", text)[1]
+            re.search(
+                r"longer length \(example 0 fits into (\d+) tokens\)", text
+            )[1]
         )
         assert filled(generate(builtin(spec), longer, 1)[0]) <= 100
 
@@ -243,7 +261,9 @@ def test_golden_digests():
     for spec in (*TASKS, *editions):
         examples = generate(builtin(spec), 4096, 38)
         marks = "".join(fingerprint(examples[index]) for index in (0, 1, 37))
-        digests[examples.task.name] = hashlib.sha256(marks.encode()).hexdigest()[:16]
+        digests[examples.task.name] = hashlib.sha256(marks.encode()).hexdigest()[
+            :16
+        ]
     assert digests == GOLDEN, "GOLDEN = " + json.dumps(digests, indent=4)
     assert PROMPT_VERSION == GOLDEN_VERSION
 

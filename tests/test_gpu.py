@@ -35,7 +35,9 @@ MISSING = [
 ]
 
 TOTAL = len(rk.THIRTEEN) * len(LENGTHS) * EXAMPLES
-START_LIMIT = 1800  # seconds in which the model must load and give half of its answers
+START_LIMIT = (
+    1800  # seconds in which the model must load and give half of its answers
+)
 END_LIMIT = 30  # seconds in which the server must end after its parent was killed
 
 EQUAL_FIRST_TOKENS = 0.8
@@ -55,7 +57,9 @@ pytestmark = [
         not MODEL,
         reason="RULERKIT_GPU_MODEL names no model: set it to a folder or hub id, then make test-gpu",
     ),
-    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
+    pytest.mark.skipif(
+        bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"
+    ),
 ]
 
 EVALUATE = """
@@ -66,7 +70,13 @@ rk.evaluate(rk.study(model=model, lengths=lengths, num_examples=examples, output
 
 
 def spec(engine, **more):
-    return {"path": MODEL, "engine": engine, "name": "smoke", "dtype": DTYPE, **more}
+    return {
+        "path": MODEL,
+        "engine": engine,
+        "name": "smoke",
+        "dtype": DTYPE,
+        **more,
+    }
 
 
 def evaluate(model, outputs):
@@ -96,13 +106,18 @@ def stored(outputs):
 def kill_half_way(outputs):
     """Start a run, kill it once half of the answers are stored, and wait for its server to end.
     Returns the files of answers that it left."""
-    given = json.dumps([spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES])
+    given = json.dumps(
+        [spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES]
+    )
     call = [sys.executable, "-c", EVALUATE, given]
-    run = subprocess.Popen(call, env=os.environ | {"RULERKIT_TEST_MARK": str(outputs)})
+    run = subprocess.Popen(
+        call, env=os.environ | {"RULERKIT_TEST_MARK": str(outputs)}
+    )
     until = time.monotonic() + START_LIMIT
     try:
         while (
-            sum(text.count("\n") for text in stored(outputs).values()) < TOTAL // 2 + 1
+            sum(text.count("\n") for text in stored(outputs).values())
+            < TOTAL // 2 + 1
         ):
             assert run.poll() is None, (
                 "the run ended before it was killed: its error stands above"
@@ -191,14 +206,15 @@ def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
     pairs = {key: (ours[key]["pred"], theirs[key]["pred"]) for key in ours}
     equal = sum(a == b for a, b in pairs.values())
     first = sum(
-        encode(a)[:1].tolist() == encode(b)[:1].tolist() for a, b in pairs.values()
+        encode(a)[:1].tolist() == encode(b)[:1].tolist()
+        for a, b in pairs.values()
     )
-    shares = (
-        f"{equal / TOTAL:.1%} of the answers, {first / TOTAL:.1%} of their first tokens"
-    )
+    shares = f"{equal / TOTAL:.1%} of the answers, {first / TOTAL:.1%} of their first tokens"
     print(f"\nequal to transformers in {dtype}: {shares} ({TOTAL} answers)")
     for key in [key for key, (a, b) in pairs.items() if a != b][:5]:
-        print(key, {"vllm": pairs[key][0][:80], "transformers": pairs[key][1][:80]})
+        print(
+            key, {"vllm": pairs[key][0][:80], "transformers": pairs[key][1][:80]}
+        )
     if dtype == "float32":
         assert equal == TOTAL, (
             "in float32 all must be equal; does an attention kernel of vLLM use TF32 on this GPU?"

@@ -45,7 +45,9 @@ class Outputs:
             outputs=folder,
         )
         labels = failures.label(rk.evaluate(study, progress=False))
-        scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
+        scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(
+            wanted=2
+        )
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
         summary = rk.summarize(
             scores.assign(task=scores["task"].replace("vt", text), note=text)
@@ -53,7 +55,9 @@ class Outputs:
         verdict = claims.Verdict(text, claims.HOLDS, text)
         example = rk.generate("niah_single_1", 1024, 1)[0]
         blocks = tuple(
-            replace(b, text=text, key=text, value=text) if b.role == "needle" else b
+            replace(b, text=text, key=text, value=text)
+            if b.role == "needle"
+            else b
             for b in example.blocks
         )
         example = replace(example, blocks=blocks, task=text, references=(text,))
@@ -89,7 +93,8 @@ class Outputs:
             "example": to_terminal(example, color=False),
         }
         self.saved = {
-            name: study.save_table(frame, name) for name, frame in self.frames.items()
+            name: study.save_table(frame, name)
+            for name, frame in self.frames.items()
         }
         for name, path in self.saved.items():
             self.latex[f"saved {name}"] = path.with_suffix(".tex").read_text(
@@ -154,7 +159,8 @@ def letters(text):
 def test_nothing_runs_in_a_browser(outputs, tmp_path):
     text, made = outputs
     rendered = {
-        f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()
+        f"markdown {name}": markdown2html(part)
+        for name, part in made.markdown.items()
     }
     ran, parts = browse(made.html | rendered, tmp_path)
     assert not ran
@@ -169,7 +175,9 @@ def test_nothing_runs_in_a_browser(outputs, tmp_path):
     BROWSER is None, reason="no chromium here: pages are opened in a real browser"
 )
 def test_the_browser_would_have_seen_it(tmp_path):
-    ran, parts = browse({"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path)
+    ran, parts = browse(
+        {"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path
+    )
     assert ran
     assert parts["html"]["links"]
     assert MATHEMATICS.search(parts["latex"]["runs"][0])
@@ -182,7 +190,10 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
     for name, table in made.latex.items():
         assert not CONTROLS.search(table), name
         ours = re.sub(
-            r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% ", "", table, flags=re.MULTILINE
+            r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% ",
+            "",
+            table,
+            flags=re.MULTILINE,
         )
         assert not re.search(r"(?<!\\)[$%#]", ours), name
         commands = set(re.findall(r"\\([A-Za-z]+)", table))
@@ -211,12 +222,18 @@ def test_csv_reads_back_and_holds_no_formula(outputs):
         back = pd.read_csv(made.saved[name], keep_default_na=False)
         texts = [
             *back.columns,
-            *(value for value in back.to_numpy().ravel() if isinstance(value, str)),
+            *(
+                value
+                for value in back.to_numpy().ravel()
+                if isinstance(value, str)
+            ),
         ]
         assert not [
             value
             for value in texts
-            if value[:1] in "=+-@\t\r" and value and not re.fullmatch(r"-?\d+", value)
+            if value[:1] in "=+-@\t\r"
+            and value
+            and not re.fullmatch(r"-?\d+", value)
         ]
         plain = back.rename(columns=unquoted).map(unquoted)
         assert list(plain.columns) == list(frame.columns)
@@ -226,7 +243,9 @@ def test_csv_reads_back_and_holds_no_formula(outputs):
 
 def unquoted(value):
     return (
-        re.sub(r"^'(?='*[=+\-@\t\r\n])", "", value) if isinstance(value, str) else value
+        re.sub(r"^'(?='*[=+\-@\t\r\n])", "", value)
+        if isinstance(value, str)
+        else value
     )
 
 
@@ -234,11 +253,15 @@ def test_plain_text_has_no_controls(outputs):
     text, made = outputs
     for name, shown in made.plain.items():
         assert not CONTROLS.search(shown), name
-        assert escape.one_line(text) in shown or escape.terminal(text) in shown, name
+        assert escape.one_line(text) in shown or escape.terminal(text) in shown, (
+            name
+        )
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_command_line_shows_names_and_errors_harmlessly(kind, tmp_path, rulerkit):
+def test_the_command_line_shows_names_and_errors_harmlessly(
+    kind, tmp_path, rulerkit
+):
     name = HOSTILE[kind].replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)

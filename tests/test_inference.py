@@ -82,7 +82,11 @@ class Questions:
             "seed": self.seed,
             "protocol": "clean",
             "prompt_version": 1,
-            "prompt_format": {"template": "base", "after": "", "thinking_tokens": 0},
+            "prompt_format": {
+                "template": "base",
+                "after": "",
+                "thinking_tokens": 0,
+            },
             "tokenizer": {"name": "builtin", "fingerprint": "f00"},
             "sources": {
                 "essay": {
@@ -158,7 +162,8 @@ def go(model, questions, folder, fresh=False):
 def lines(path):
     """A prediction file's lines by index, as text."""
     return sorted(
-        path.read_text().splitlines(), key=lambda line: int(json.loads(line)["index"])
+        path.read_text().splitlines(),
+        key=lambda line: int(json.loads(line)["index"]),
     )
 
 
@@ -220,7 +225,12 @@ def test_a_cell_is_rows_and_a_record(folder):
     assert record["result"]["model"] == {"name": "parrot", "engine": "parrot"}
     assert record["result"]["seed"] == 42
     assert record["environment"]["gpu"] == "none"
-    about = {"format": 2, "num_examples": 3, "label": "Parrot", "claimed_length": 4096}
+    about = {
+        "format": 2,
+        "num_examples": 3,
+        "label": "Parrot",
+        "claimed_length": 4096,
+    }
     assert about.items() <= record.items()
     assert cell.complete
 
@@ -265,7 +275,9 @@ def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
                 yield pair
 
     lock_file = folder / "parrot" / "vt" / "1024.lock"
-    monkeypatch.setattr("rulerkit.evaluation.writer.Lock", partial(Lock, beat=0.05))
+    monkeypatch.setattr(
+        "rulerkit.evaluation.writer.Lock", partial(Lock, beat=0.05)
+    )
     with pytest.raises(UserError, match="taken over"):
         go(Sleeper(), Questions(10), folder)
     assert read_cells(folder)[0].missing == list(range(3, 10))
@@ -289,7 +301,9 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     class Partly(Parrot):
         def answer(self, examples):
             for example, answer in super().answer(examples):
-                failure = Failure(f"HTTP 400 for {example.index}", example.index == 3)
+                failure = Failure(
+                    f"HTTP 400 for {example.index}", example.index == 3
+                )
                 yield example, failure if example.index in (3, 7) else answer
 
     cell = go(Partly(), Questions(10), folder)
@@ -310,7 +324,9 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
 @pytest.mark.parametrize(
     "text",
     [
-        lambda example: example.prompt[-300:],  # a base model that repeats the question
+        lambda example: example.prompt[
+            -300:
+        ],  # a base model that repeats the question
         lambda example: (
             "thinking " * 400 + example.prompt[:400]
         ),  # a long thought that quotes
@@ -322,9 +338,15 @@ def test_quoting_the_prompt_is_an_answer(folder, text):
 
 def test_an_engine_that_returns_the_prompt_is_stopped(folder):
     with pytest.raises(ModelError, match="only the new text"):
-        go(Parrot(text=lambda example: example.prompt + " yes"), Questions(3), folder)
+        go(
+            Parrot(text=lambda example: example.prompt + " yes"),
+            Questions(3),
+            folder,
+        )
     pipeline = rk.model(
-        lambda prompts: [f"{p} yes" for p in prompts], name="m", tokenizer="builtin"
+        lambda prompts: [f"{p} yes" for p in prompts],
+        name="m",
+        tokenizer="builtin",
     )
     with pytest.raises(
         ModelError, match="return_full_text=False"
@@ -378,19 +400,24 @@ def test_surroundings_are_recorded_and_never_block(folder):
     model.surroundings = {"gpu": "another"}
     record = go(model, Questions(6), folder).record
     assert record["environment"]["gpu"] == "another"
-    assert [known["gpu"] for known in record["environments"]] == ["none", "another"]
+    assert [known["gpu"] for known in record["environments"]] == [
+        "none",
+        "another",
+    ]
     assert len(go(Parrot(), Questions(8), folder).record["environments"]) == 2
 
 
 def test_prompts_that_changed_without_saying_so_stop_the_run(folder):
     cell = go(Parrot(), Questions(6), folder)
     rows = [
-        {**row, "digest": "0" * 16} if row["index"] == 5 else row for row in cell.rows
+        {**row, "digest": "0" * 16} if row["index"] == 5 else row
+        for row in cell.rows
     ]
     cell.path.write_bytes(b"".join(map(row_line, rows)))
     questions = Questions(9)
     with pytest.raises(
-        UserError, match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh"
+        UserError,
+        match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh",
     ):
         go(Silent(), questions, folder)
     assert set(questions.made) <= {0, 5, 6}
@@ -400,7 +427,8 @@ def test_a_full_disk_keeps_what_was_written(small_disk):
     folder = small_disk / "main"
     model = Parrot(text=lambda example: "x" * 2000)
     with pytest.raises(
-        UserError, match="No space left on device; everything written so far is kept"
+        UserError,
+        match="No space left on device; everything written so far is kept",
     ) as error:
         go(model, Questions(100), folder)
     assert "\n" not in str(error.value)
@@ -409,7 +437,9 @@ def test_a_full_disk_keeps_what_was_written(small_disk):
     assert len(cell.rows) == len(model.answered) - 1 > 5
     assert not cell.path.with_suffix(".lock").exists()
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
-    assert go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).complete
+    assert go(
+        Parrot(text=lambda example: "x" * 2000), Questions(100), folder
+    ).complete
 
 
 def test_cells_are_found_in_files_and_folders(folder):
@@ -426,7 +456,12 @@ def test_cells_are_found_in_files_and_folders(folder):
         file.parent.mkdir(exist_ok=True)
         file.write_text("no row")
     found = [(cell.run, cell.length) for cell in read_cells(folder.parent)]
-    assert found == [("main", 1024), ("main", 2048), ("second", 1024), ("second", 2048)]
+    assert found == [
+        ("main", 1024),
+        ("main", 2048),
+        ("second", 1024),
+        ("second", 2048),
+    ]
     (cell,) = read_cells(folder / "parrot" / "vt" / "2048.jsonl")
     assert cell.length == 2048
 
@@ -454,5 +489,9 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
     model.fits = fits
     with pytest.raises(TooLong):
         go(model, Questions(), tmp_path)
-    assert [len(cell.rows) for cell in read_cells(tmp_path)] == ([fits] if fits else [])
-    assert sum(path.is_file() for path in tmp_path.rglob("*")) == (2 if fits else 0)
+    assert [len(cell.rows) for cell in read_cells(tmp_path)] == (
+        [fits] if fits else []
+    )
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == (
+        2 if fits else 0
+    )

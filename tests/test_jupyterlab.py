@@ -38,14 +38,15 @@ def lab(tmp_path_factory):
     if not BROWSER:
         pytest.skip("no chromium here: install it, or name it with CHROMIUM")
     pytest.importorskip(
-        "playwright", reason="playwright drives the browser: pip install playwright"
+        "playwright",
+        reason="playwright drives the browser: pip install playwright",
     )
     folder = tmp_path_factory.mktemp("lab")
     for path in NOTEBOOKS:
         known = notebook_parameters(path)
-        given = {name: value for name, value in SMALL.items() if name in known} | {
-            "outputs": str(folder / "outputs")
-        }
+        given = {
+            name: value for name, value in SMALL.items() if name in known
+        } | {"outputs": str(folder / "outputs")}
         nbformat.write(
             parameterize_notebook(load_notebook_node(str(path)), given),
             folder / path.name,
@@ -117,26 +118,34 @@ def test_all_cells_run_without_an_error(path, lab, browser):
         page.wait_for_timeout(1500)
         cells = _saved(folder / path.name)
         failed = any(
-            output.output_type == "error" for cell in cells for output in cell.outputs
+            output.output_type == "error"
+            for cell in cells
+            for output in cell.outputs
         )
         idle = (
-            page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").count()
+            page.locator(
+                ".jp-Notebook-ExecutionIndicator[data-status=idle]"
+            ).count()
             > 0
         )
         return failed or (idle and all(cell.execution_count for cell in cells))
 
     _await(finished, PATIENCE, f"{path.name} was not run to its end")
     page.close()
-    outputs = [output for cell in _saved(folder / path.name) for output in cell.outputs]
-    assert [output.evalue for output in outputs if output.output_type == "error"] == []
+    outputs = [
+        output for cell in _saved(folder / path.name) for output in cell.outputs
+    ]
+    assert [
+        output.evalue for output in outputs if output.output_type == "error"
+    ] == []
     assert [
         output.text
         for output in outputs
         if output.get("name") == "stderr" and "Warning" in output.text
     ] == []
-    if "num_examples" in notebook_parameters(path) and "evaluate" in path.read_text(
-        encoding="utf-8"
-    ):
+    if "num_examples" in notebook_parameters(
+        path
+    ) and "evaluate" in path.read_text(encoding="utf-8"):
         assert bars >= 1
 
 
@@ -150,11 +159,16 @@ def results(lab):
     }
     models = [
         rk.model(
-            lambda prompts, texts=texts: [*texts, *texts][: len(prompts)], name=name
+            lambda prompts, texts=texts: [*texts, *texts][: len(prompts)],
+            name=name,
         )
         for name, texts in answers.items()
     ]
-    asked = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 2}
+    asked = {
+        "tasks": ["niah_single_1", "vt"],
+        "lengths": [1024],
+        "num_examples": 2,
+    }
     rk.evaluate(rk.study(asked, models=models, outputs=outputs), progress=False)
     return outputs
 
@@ -223,7 +237,9 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
     view.locator("body").press("Escape")
     assert sides.count() == 0
     assert (
-        view.locator("body").evaluate("() => window.ran ?? window.parent.ran ?? null")
+        view.locator("body").evaluate(
+            "() => window.ran ?? window.parent.ran ?? null"
+        )
         is None
     )
     assert problems == []

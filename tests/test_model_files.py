@@ -53,10 +53,13 @@ def test_a_file_of_the_paper_says_what_the_paper_says():
         is_other = file.stem in ("rwkv-v5-7b", "mamba-2.8b")
         assert row["checkpoint"] in (first if is_other else spec.values()), file
         claimed = (
-            row["claimed_in_score_tables"].partition(";")[0] or row["context_length"]
+            row["claimed_in_score_tables"].partition(";")[0]
+            or row["context_length"]
         )
         assert spec["claimed_length"] == parse_length(claimed), file
-        assert spec["aligned"] == ("chat" if row["aligned"] == "true" else "base"), file
+        assert spec["aligned"] == (
+            "chat" if row["aligned"] == "true" else "base"
+        ), file
         printed = row["parameters"].replace(
             "8x7B", "12.9B/46.7B"
         )  # what Mistral says these are
@@ -67,9 +70,9 @@ def test_a_file_of_the_paper_says_what_the_paper_says():
         default = "gpt-4" if spec["engine"] == "openai" else "auto"
         assert spec.get("template", default) == form, file
         assert form in FORMS
-    assert sorted(spec["slug"] for spec in SPECS.values() if "slug" in spec) == sorted(
-        PAPER
-    )
+    assert sorted(
+        spec["slug"] for spec in SPECS.values() if "slug" in spec
+    ) == sorted(PAPER)
     assert len(PAPER) == 40
 
 
@@ -97,6 +100,7 @@ def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it():
             # vLLM does not multiply the factor into the positions
             positions = overrides["max_position_embeddings"]
             assert (
-                rope["factor"] * rope["original_max_position_embeddings"] == positions
+                rope["factor"] * rope["original_max_position_embeddings"]
+                == positions
             ), file
             assert positions >= spec["claimed_length"], file

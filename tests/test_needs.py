@@ -28,7 +28,10 @@ def nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield
-    assert {path.name for path in tmp_path.rglob("*")} <= {"notebooks", "mine.ipynb"}
+    assert {path.name for path in tmp_path.rglob("*")} <= {
+        "notebooks",
+        "mine.ipynb",
+    }
 
 
 def asked(home, source, **parameters):
@@ -39,7 +42,9 @@ def asked(home, source, **parameters):
     return [(need.model, need.task, need.length, need.wanted) for need in needs]
 
 
-@pytest.mark.parametrize("name", ["00_tasks", "01_main_results", "08_training_length"])
+@pytest.mark.parametrize(
+    "name", ["00_tasks", "01_main_results", "08_training_length"]
+)
 def test_notebooks_of_the_kit_can_be_planned(name):
     """All of them are held to what they ask by test_demo_all."""
     path = REPOSITORY / f"notebooks/{name}.ipynb"

@@ -31,7 +31,11 @@ def project(tmp_path, monkeypatch):
 
 def job_of(project, **parameters):
     """The job of a model, without notebooks."""
-    content = {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
+    content = {
+        "models": [told("a")],
+        "together": ["50_asks"],
+        "parameters": parameters,
+    }
     job = read_batch(project.batch(content)).jobs[0]
     job.save()
     return job
@@ -92,7 +96,9 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project):
         with project.started("batch", batch) as running:
             wait_until(
                 "it goes on",
-                lambda n=known: rows.exists() and rows.read_bytes().count(b"\n") > n,
+                lambda n=known: (
+                    rows.exists() and rows.read_bytes().count(b"\n") > n
+                ),
             )
             strike(running, accident, status)
         now = rows.read_bytes().splitlines(keepends=True)
@@ -126,7 +132,9 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project):
     assert f"a {EXAMPLES} rows" in project.said("all/50_asks")
     assert len(project.journal()) <= EXAMPLES + len(ACCIDENTS)
     assert [file.name for file in project.root.rglob("*.lock")] == []
-    assert [file.name for file in (project.root / "outputs").rglob(".*-*.*")] == []
+    assert [
+        file.name for file in (project.root / "outputs").rglob(".*-*.*")
+    ] == []
 
 
 def strike(running, accident, status):
@@ -177,7 +185,9 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project):
 
 def remount(place, options):
     subprocess.run(
-        ["mount", "-o", f"remount,{options}", place], check=True, capture_output=True
+        ["mount", "-o", f"remount,{options}", place],
+        check=True,
+        capture_output=True,
     )
 
 
@@ -205,7 +215,9 @@ def test_a_full_disk_costs_nothing_that_was_written(project, small_disk):
             )
         )
         now = rows.read_bytes().splitlines(keepends=True) if rows.exists() else []
-        now = [line for line in now if line.endswith(b"}\n")]  # the last may be cut off
+        now = [
+            line for line in now if line.endswith(b"}\n")
+        ]  # the last may be cut off
         assert now[: len(lines)] == lines
         lines = now
         counts.append(len(lines))
@@ -218,9 +230,9 @@ def test_a_full_disk_costs_nothing_that_was_written(project, small_disk):
     ended = project.call("batch", batch)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert rows.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
-    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [
-        *range(examples)
-    ]
+    assert [
+        json.loads(line)["index"] for line in rows.read_text().splitlines()
+    ] == [*range(examples)]
     asked = project.asked("a")
     assert len(asked) == examples
     assert asked.total() - examples <= len(counts), (
@@ -240,7 +252,11 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
     )
     remount(small_disk, "ro")
     ended = project.call("batch", batch)
-    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (2, "", 1)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (
+        2,
+        "",
+        1,
+    )
     assert re.match(
         r"rulerkit: cannot write \S+job\.yaml: Read-only file system; everything",
         ended.stderr,

@@ -41,7 +41,9 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
     """Valid, short, saved as Jupyter saves it, without outputs; first the question, then the
     parameters; no programs in its cells, no results in its text."""
     text = path.read_text(encoding="utf-8")
-    assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
+    assert (
+        text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
+    )
     notebook = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
@@ -63,20 +65,28 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
                 r"`[^`]*`|\]\([^)]*\)|Llama2-7B('s score at 4K)?"
                 r"|(Section|Table|Figure|Appendix)s? [\dA-Z.]+( (to|and) [\d.]+)?"
             )
-            number = re.search(r".{0,30}\d.{0,30}", re.sub(places, "", cell["source"]))
+            number = re.search(
+                r".{0,30}\d.{0,30}", re.sub(places, "", cell["source"])
+            )
             assert not number, f"{cell['id']}: {number}"
             continue
-        for node in ast.walk(ast.parse(cell["source"])):  # magics and `!pip` fail here
+        for node in ast.walk(
+            ast.parse(cell["source"])
+        ):  # magics and `!pip` fail here
             assert not isinstance(node, PROGRAMS), (
                 f"{ast.unparse(node)!r} belongs in the package"
             )
         assert "sys.path" not in cell["source"]
-        assert "print(" not in cell["source"], "a final expression shows it better"
+        assert "print(" not in cell["source"], (
+            "a final expression shows it better"
+        )
     question, parameters, *rest = cells
     for word in ("# ", "?", "**Reads**", "**Writes**"):
         assert word in question["source"]
     assert parameters["metadata"]["tags"] == ["parameters"]
-    assert not any("parameters" in cell["metadata"].get("tags", []) for cell in rest)
+    assert not any(
+        "parameters" in cell["metadata"].get("tags", []) for cell in rest
+    )
     source = next(cell["source"] for cell in rest if cell["cell_type"] == "code")
     assert f'notebook="{path.stem}"' in source
     names = []
@@ -109,12 +119,16 @@ def run(name, folder, **parameters):
 def shown(cells, name, kind):
     """What a cell shows, as one kind of data."""
     outputs = next(cell["outputs"] for cell in cells if cell["id"] == name)
-    return "".join("".join(output.get("data", {}).get(kind, "")) for output in outputs)
+    return "".join(
+        "".join(output.get("data", {}).get(kind, "")) for output in outputs
+    )
 
 
 def files(folder):
     return {
-        str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()
+        str(path.relative_to(folder))
+        for path in folder.rglob("*")
+        if path.is_file()
     }
 
 
@@ -152,7 +166,10 @@ def test_main_results_of_one_model(tmp_path):
     assert shown(cells, "score-by-length", "image/png")
     assert shown(cells, "tasks-by-length", "image/png")
     outputs = tmp_path / "outputs"
-    made = {"reader-4096" + end for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")}
+    made = {
+        "reader-4096" + end
+        for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")
+    }
     assert files(outputs / "figures/main/01_main_results") == made
     made = {
         "reader-4096" + end
@@ -167,7 +184,10 @@ def test_main_results_of_one_model(tmp_path):
         )
     }
     assert files(outputs / "tables/main/01_main_results") == made
-    assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
+    assert (
+        len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl")))
+        == 26
+    )
 
 
 def test_main_results_of_several_models_and_other_tasks(tmp_path):
@@ -196,14 +216,16 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path):
     assert "not comparable: protocol" in beside
     assert "WARNING" in beside
     assert (
-        tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf"
+        tmp_path
+        / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf"
     ).is_file()
 
 
 def test_saved_tables_say_what_they_show(tmp_path):
     """Two models of one label, and one task, whose map is drawn."""
     models = [
-        {"base": "reader-4096", "name": name, "label": "Ours"} for name in ("ra", "rb")
+        {"base": "reader-4096", "name": name, "label": "Ours"}
+        for name in ("ra", "rb")
     ]
     asked = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 2}
     run("15_depth", tmp_path, models=models, **asked)
@@ -253,8 +275,8 @@ def test_the_command_of_the_readme_from_another_folder(tmp_path):
         timeout=600,
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    table = (tmp_path / "outputs/tables/main/01_main_results/reader-8192.md").read_text(
-        encoding="utf-8"
-    )
+    table = (
+        tmp_path / "outputs/tables/main/01_main_results/reader-8192.md"
+    ).read_text(encoding="utf-8")
     assert re.search(r"\| reader \(8K window\).*\| 8K ", table)
     assert {path.name for path in tmp_path.iterdir()} == {"out.ipynb", "outputs"}

@@ -69,7 +69,9 @@ def test_scores_have_one_interval(scores):
         .rows.query("source == 'ours' and model.str.contains('4K')")
         .iloc[0]
     )
-    same(row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]])
+    same(
+        row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]]
+    )
     same(
         [row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS],
         means[LIMITS].to_numpy().ravel(),

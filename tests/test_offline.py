@@ -125,7 +125,8 @@ class Hub:
         request.send_response(206 if start else 200)
         if start:
             request.send_header(
-                "Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}"
+                "Content-Range",
+                f"bytes {start}-{len(content) - 1}/{len(content)}",
             )
         for key, value in {
             **headers,
@@ -144,7 +145,8 @@ class Hub:
     def got(self, name):
         """The files of a repository that were fetched."""
         found = (
-            re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path) for path in self.asked
+            re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path)
+            for path in self.asked
         )
         return {match[1] for match in found if match}
 
@@ -209,7 +211,14 @@ def place(tmp_path, monkeypatch):
     """An empty project root with empty caches, and none of this machine's settings."""
     for name in list(os.environ):
         if name.startswith(
-            ("HF_", "HUGGING", "TRANSFORMERS_", "TIKTOKEN", "DATA_GYM", "RULERKIT_")
+            (
+                "HF_",
+                "HUGGING",
+                "TRANSFORMERS_",
+                "TIKTOKEN",
+                "DATA_GYM",
+                "RULERKIT_",
+            )
         ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
@@ -239,7 +248,11 @@ def tiny(tmp_path_factory):
     save_llama(folder, size, "300KB", max_position_embeddings=8192)
     assert all(
         (folder / name).is_file()
-        for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
+        for name in (
+            *SHARDS,
+            "model.safetensors.index.json",
+            "generation_config.json",
+        )
     )
     (folder / "README.md").write_text("not to be fetched")
     return folder
@@ -286,7 +299,9 @@ def failures(done):
     """What a fetch says of what failed; it ended with status 1 and without a traceback."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
-    return [line for line in done.stdout.splitlines() if line.startswith("failed ")]
+    return [
+        line for line in done.stdout.splitlines() if line.startswith("failed ")
+    ]
 
 
 def holds(line, *parts):
@@ -306,7 +321,9 @@ def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
     assert not hub.asked, "looking sends no request"
     done = program("fetch", "-f", asked, HF_ENDPOINT=hub.address)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith(f"fetched  model org/tiny (hub id): {place / 'hf'}")
+    assert done.stdout.startswith(
+        f"fetched  model org/tiny (hub id): {place / 'hf'}"
+    )
     got = hub.got("org/tiny")
     assert got >= {
         *SHARDS,
@@ -373,9 +390,9 @@ def test_an_incomplete_model_is_missing_and_is_completed(place, hub, tiny):
     for name in names:
         (snapshot / name).resolve().unlink()
     hub.asked.clear()
-    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout.startswith(
-        "fetched "
-    )
+    assert program(
+        "fetch", "-f", asked, HF_ENDPOINT=hub.address
+    ).stdout.startswith("fetched ")
     assert hub.got("org/tiny") == names, "only these are fetched again"
 
 
@@ -390,11 +407,15 @@ def test_a_download_that_is_cut_goes_on_where_it_was(place, hub, tiny):
     hub.cut.clear()
     hub.asked.clear()
     assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
-    assert hub.got("org/tiny") == {SHARDS[1]}, "what came whole is not fetched again"
+    assert hub.got("org/tiny") == {SHARDS[1]}, (
+        "what came whole is not fetched again"
+    )
     assert missing(TINY) == []
 
 
-def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place, hub, tiny):
+def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
+    place, hub, tiny
+):
     hub.repositories |= {"org/tiny": tiny, "org/gated": tiny}
     hub.gated = {"org/gated"}
     asked = "[org/gated, org/none, {path: org/tiny, revision: v9, name: v9}, org/x--y, {path: org/tiny, name: main}]"
@@ -459,11 +480,18 @@ def test_a_tokenizer_of_its_own_and_code_are_fetched_too(place, hub, tiny):
         "trust_remote_code": True,
         "name": "x",
     }
-    assert missing(spec) == ["model org/tuned (hub id)", "tokenizer org/words (hub id)"]
+    assert missing(spec) == [
+        "model org/tuned (hub id)",
+        "tokenizer org/words (hub id)",
+    ]
     asked = json.dumps({"model": spec})
     done = program("fetch", "-y", asked, HF_ENDPOINT=hub.address)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert hub.got("org/tuned") == {"config.json", "modeling_x.py", "pytorch_model.bin"}
+    assert hub.got("org/tuned") == {
+        "config.json",
+        "modeling_x.py",
+        "pytorch_model.bin",
+    }
     assert hub.got("org/words") & {*SHARDS} == set()
     assert missing(spec) == []
 
@@ -519,7 +547,10 @@ def test_a_folder_that_was_not_copied_whole_is_named(place):
     expected = f"folder {folder}: {', '.join(parts)} and 2 more missing"
     assert missing(spec) == [expected]
     assert list(fetch_all([read_spec(spec)])) == [
-        ("failed", f"{expected}: a folder cannot be fetched; copy it again, whole")
+        (
+            "failed",
+            f"{expected}: a folder cannot be fetched; copy it again, whole",
+        )
     ]
     for part in (1, 3, 4, 5):
         (folder / f"model-0000{part}-of-00005.safetensors").write_text("")

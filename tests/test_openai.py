@@ -25,7 +25,9 @@ from tests.tiny_llama import save_tokenizer
 
 @contextmanager
 def serving(server):
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread = threading.Thread(
+        target=server.serve_forever, args=(0.05,), daemon=True
+    )
     thread.start()
     yield server
     server.released.set()
@@ -105,7 +107,11 @@ def test_every_path_sends_the_whole_prompt(server, path):
                 False,
             )
     body, most = server.real[-1], examples[0].max_new_tokens
-    assert (body["temperature"], body["max_tokens"], body["model"]) == (0, most, "m")
+    assert (body["temperature"], body["max_tokens"], body["model"]) == (
+        0,
+        most,
+        "m",
+    )
     if path == "prefill":
         assert [message["role"] for message in body["messages"]] == [
             "user",
@@ -114,7 +120,10 @@ def test_every_path_sends_the_whole_prompt(server, path):
         assert body["messages"][1]["content"] in [
             each.answer_prefix for each in examples
         ]
-        assert (body["continue_final_message"], body["add_generation_prompt"]) == (
+        assert (
+            body["continue_final_message"],
+            body["add_generation_prompt"],
+        ) == (
             True,
             False,
         )
@@ -132,9 +141,14 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
         **described,
     }
     usage = cell.rows[0]["usage"]
-    assert (usage["server_model"], usage["server_finish_reason"]) == ("m-0613", "stop")
+    assert (usage["server_model"], usage["server_finish_reason"]) == (
+        "m-0613",
+        "stop",
+    )
     spent = (
-        (usage["prompt_tokens"] - 128) * 10 + 128 * 5 + usage["completion_tokens"] * 30
+        (usage["prompt_tokens"] - 128) * 10
+        + 128 * 5
+        + usage["completion_tokens"] * 30
     )
     assert usage["cost"] == pytest.approx(spent / 1e6)
     assert all(body["seed"] == 7 for body in server.seen)
@@ -154,7 +168,9 @@ def test_requests_are_under_way_together(
 
 # --- paths and the BOS ----------------------------------------------------------------------------
 
-TEMPLATE = "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
+TEMPLATE = (
+    "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
+)
 SERVED = "<|user|>{user}<|end|><|assistant|>"
 
 
@@ -164,7 +180,8 @@ def folder(tmp_path_factory):
     made = tmp_path_factory.mktemp("tokenizer")
     names = ("niah_single_2", "vt", "qa_1")
     texts = [
-        generate(task(n).with_corpora("builtin"), 2048, 1)[0].prompt for n in names
+        generate(task(n).with_corpora("builtin"), 2048, 1)[0].prompt
+        for n in names
     ]
     marks = ("<|user|>", "<|end|>", "<|assistant|>")
     save_tokenizer(made, texts, 2000, *marks, template=TEMPLATE)
@@ -194,13 +211,17 @@ def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
         ]
         for body in server.real:
             sent = body["prompt"]
-            ids = sent if path == "ids" else server.tokenizer.encode(sent).tolist()
+            ids = (
+                sent if path == "ids" else server.tokenizer.encode(sent).tolist()
+            )
             assert ids.count(0) == (0 if adds_bos else 1)
             assert [0] * adds_bos + ids in prompts
 
 
 def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder):
-    with serving(ReaderServer(load_tokenizer(str(folder)), True, SERVED)) as server:
+    with serving(
+        ReaderServer(load_tokenizer(str(folder)), True, SERVED)
+    ) as server:
         # without the client's own fields the server does what others do that never heard of them
         extra = {"continue_final_message": None}
         model = client(
@@ -220,7 +241,9 @@ def no_ids(body):
 
 def no_completions(body):
     """As OpenAI says it of its chat models."""
-    words = "This is a chat model and not supported in the v1/completions endpoint."
+    words = (
+        "This is a chat model and not supported in the v1/completions endpoint."
+    )
     return (404, {}, error(words, code=None)) if "prompt" in body else None
 
 
@@ -245,12 +268,15 @@ def test_auto_takes_the_first_path_that_the_server_takes(server, behave, path):
 def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     for path in ("auto", "ids", "text"):
         with pytest.raises(
-            UserError, match=r"counts \d+ tokens where the tokenizer .* counts \d+"
+            UserError,
+            match=r"counts \d+ tokens where the tokenizer .* counts \d+",
         ):
             _ = client(server, tokenizer=str(folder), prompt_path=path).server
     assert server.real == []
     # a closed service: its own counts are recorded, ours decide the length
-    chat = client(server, tokenizer=str(folder), prompt_path="chat", template="gpt-4")
+    chat = client(
+        server, tokenizer=str(folder), prompt_path="chat", template="gpt-4"
+    )
     assert not chat.server.exact
     ask_and_check(chat)
 
@@ -263,11 +289,15 @@ def test_newer_models_want_another_name_for_the_limit(server):
         body["max_tokens"] = body["max_completion_tokens"]
         return None
 
-    server.behave = behave  # and servers have several words for the end of an answer
+    server.behave = (
+        behave  # and servers have several words for the end of an answer
+    )
     server.amend = lambda body, reply: reply["choices"][0].update(
         finish_reason="end_turn"
     )
-    ask_and_check(client(server, prompt_path="chat", extra_body={"temperature": None}))
+    ask_and_check(
+        client(server, prompt_path="chat", extra_body={"temperature": None})
+    )
     assert all("temperature" not in body for body in server.seen)
 
 
@@ -297,7 +327,11 @@ ONCE = [
 
 ALWAYS = [
     ((400, {}, error("not\nthis one")), "HTTP 400: not this one", False),
-    ((400, {}, error("filtered", code="content_filter")), "HTTP 400: filtered", True),
+    (
+        (400, {}, error("filtered", code="content_filter")),
+        "HTTP 400: filtered",
+        True,
+    ),
     ((200, {}, reply("SAFETY")), "the service declined (safety)", True),
     (
         (200, {}, reply("stop", "", refusal="I cannot.")),
@@ -343,7 +377,8 @@ def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
         "max_retries": 2,
     }
     models = [
-        {**common, "path": "m", "name": p, "prompt_path": p} for p in ("ids", "chat")
+        {**common, "path": "m", "name": p, "prompt_path": p}
+        for p in ("ids", "chat")
     ]
     names = ["niah_single_1", "vt"]
     study = rk.study(
@@ -362,7 +397,10 @@ def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
         for line in file.read_text().splitlines()
     ]
     expected = sorted((reason, refused) for _, reason, refused in doomed.values())
-    assert sorted((entry["reason"], entry["refused"]) for entry in ledger) == expected
+    assert (
+        sorted((entry["reason"], entry["refused"]) for entry in ledger)
+        == expected
+    )
     assert len(doomed) == 2 * len(ALWAYS)
     assert len(rows) == 4 * 18 - len(doomed)
     server.behave = lambda body: None
@@ -400,7 +438,9 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server):
 
     server.behave = behave
     ask_and_check(client(server, concurrency=3), 12)
-    assert [moment for moment in times if busy[0] + 0.3 < moment < busy[0] + 1] == []
+    assert [
+        moment for moment in times if busy[0] + 0.3 < moment < busy[0] + 1
+    ] == []
     assert max(times) > busy[0] + 1
 
 
@@ -412,8 +452,12 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     start = time.perf_counter()
     answers, problem = ask(model, examples)
     assert time.perf_counter() - start < 15
-    assert len(answers) <= 2  # none but those that were under way for the second time
-    assert {answer.reason for answer in answers.values()} <= {"no answer within 1 s"}
+    assert (
+        len(answers) <= 2
+    )  # none but those that were under way for the second time
+    assert {answer.reason for answer in answers.values()} <= {
+        "no answer within 1 s"
+    }
     assert re.search(
         r"in a row had no answer \(no answer within .*`timeout: SECONDS`", problem
     )
@@ -426,7 +470,9 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
 
 def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
     def amend(body, reply):
-        reply["usage"]["prompt_tokens"] = min(512, reply["usage"]["prompt_tokens"])
+        reply["usage"]["prompt_tokens"] = min(
+            512, reply["usage"]["prompt_tokens"]
+        )
 
     server.amend = amend
     model = client(server, concurrency=2)
@@ -469,7 +515,8 @@ def test_a_length_that_a_server_refuses_failed_and_what_it_cannot_count_is_said(
         in ended.out
     )
     assert (
-        ">=512, 1K failed" in rulerkit("report", str(tmp_path / "predictions/main")).out
+        ">=512, 1K failed"
+        in rulerkit("report", str(tmp_path / "predictions/main")).out
     )
     ended = rulerkit(
         "evaluate", "-y", json.dumps(asked | {"lengths": [1024], "run": "failed"})
@@ -486,7 +533,11 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server):
         reply["choices"][0]["message"]["reasoning_content"] = "hm"
 
     server.amend = amend
-    thinking = {"prompt_path": "chat", "thinking_tokens": 64, "enable_thinking": True}
+    thinking = {
+        "prompt_path": "chat",
+        "thinking_tokens": 64,
+        "enable_thinking": True,
+    }
     model = client(server, base_url=f"{server.url}/", **thinking)
     examples = some(model, 2)
     answers, problem = ask(model, examples)
@@ -527,7 +578,11 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path
     headers = {"Authorization": "Bearer hush-4"}
     hidden = {
         "base_url": server.url.replace("//", "//me:hush-1@") + "?code=hush-2",
-        "extra_body": {"api_key": "hush-3", "headers": headers, "stop_token_ids": [1]},
+        "extra_body": {
+            "api_key": "hush-3",
+            "headers": headers,
+            "stop_token_ids": [1],
+        },
     }
     model = client(server, **hidden)
     predict(model, some(model, 1), tmp_path / "run", progress=False)
@@ -541,7 +596,8 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path
     assert all("hush" not in each for each in (problem, str(caught.value), text))
     record = json.loads(text)
     assert (
-        record["environment"]["base_url"] == server.url.replace("//", "//***@") + "?***"
+        record["environment"]["base_url"]
+        == server.url.replace("//", "//***@") + "?***"
     )
     assert record["result"]["model"]["extra_body"]["stop_token_ids"] == [1]
 
@@ -571,7 +627,9 @@ def test_nobody_there_and_a_server_that_does_not_work(server):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(UserError, match=r"nothing answers at http.*connect.*base_url"):
+    with pytest.raises(
+        UserError, match=r"nothing answers at http.*connect.*base_url"
+    ):
         _ = client(server, base_url=url).prompt_format
     for status, body in (
         (502, "<html>Bad gateway</html>"),
@@ -590,9 +648,13 @@ def test_lengths_beyond_what_the_server_takes_are_named(server):
     server.listing = {"data": [{"id": "m", "max_model_len": 2048}]}
     model = client(server)
     assert model.too_long(2048) is None
-    assert "its limit is 2048 tokens: lengths up to 2048 fit" in model.too_long(2049)
+    assert "its limit is 2048 tokens: lengths up to 2048 fit" in model.too_long(
+        2049
+    )
     seen = len(server.seen)
-    assert client(server, prompt_path="ids", max_length="4K").too_long(4096) is None
+    assert (
+        client(server, prompt_path="ids", max_length="4K").too_long(4096) is None
+    )
     assert len(server.seen) == seen  # what the mapping says needs no server
 
 

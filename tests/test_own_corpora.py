@@ -28,19 +28,28 @@ SENTENCES = {  # who, what, end, what stands between sentences
         "{}は「{}」と{}回言った！",
         "",
     ),
-    "thai": ("ครู นักเรียน กัปตัน", "พบหนังสือเก่า เดินข้ามสะพาน ปลูกต้นไม้", "{}{}{}ครั้งแล้ว", " "),
+    "thai": (
+        "ครู นักเรียน กัปตัน",
+        "พบหนังสือเก่า เดินข้ามสะพาน ปลูกต้นไม้",
+        "{}{}{}ครั้งแล้ว",
+        " ",
+    ),
     "arabic": ("المعلم الطالب القبطان", "كتب عبر زرع", "هل {} {} {} مرة؟", " "),
     "hindi": ("शिक्षक छात्र कप्तान", "लिखा पढ़ा गाया", "{} ने {} {} बार।", " "),
 }
 CITIES = [a + b for a, b in product("东西南北上下", "山河城村路桥湖港")]
-PARTS = [a + b for a, b in product("bdfg", "ae")]  # 64 words, few more than `cwe` needs
+PARTS = [
+    a + b for a, b in product("bdfg", "ae")
+]  # 64 words, few more than `cwe` needs
 
 
 def text(language, count=300):
     """A few sentences, repeated with numbers."""
     who, what, form, between = SENTENCES[language]
     pairs = list(product(who.split(), what.split()))
-    return between.join(form.format(*pairs[i % len(pairs)], i) for i in range(count))
+    return between.join(
+        form.format(*pairs[i % len(pairs)], i) for i in range(count)
+    )
 
 
 @pytest.fixture
@@ -81,9 +90,9 @@ def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(
         assert asked.score(read_answer(example.prompt), example.references) == 1
         blocks = example.context_blocks
         before = [a.text for a, b in pairwise(blocks) if b.role == "needle"]
-        assert all(t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before), (
-            before
-        )
+        assert all(
+            t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before
+        ), before
     assert len({round(depth) for depth in example.depths}) == 4
 
 
@@ -156,10 +165,14 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
 
 
 def test_the_command_line_takes_files(home, rulerkit):
-    shown = rulerkit("show", "qa_1", "--corpora", "{qa: qa.jsonl}", "--length", "1K")
+    shown = rulerkit(
+        "show", "qa_1", "--corpora", "{qa: qa.jsonl}", "--length", "1K"
+    )
     assert "的塔建于哪一年" in shown.out
     words = ["--corpora", "{essay: texts, words: words.txt}"]
-    made = rulerkit("generate", "niah_multikey_1", "--output", home / "x.jsonl", *words)
+    made = rulerkit(
+        "generate", "niah_multikey_1", "--output", home / "x.jsonl", *words
+    )
     assert made.status == 0, made.err
     assert (home / "x.jsonl").read_text(encoding="utf-8").count("\n") == 500
     few = [
@@ -221,7 +234,9 @@ def test_what_cannot_be_used_is_one_line(home, kind, content, message):
         own.write_bytes(content)
     tasks = ["niah_single_2", "qa_1", "cwe"]
     with pytest.raises(UserError, match=message) as error:
-        rk.evaluate(study(home, corpora={kind: "own"}, tasks=tasks), progress=False)
+        rk.evaluate(
+            study(home, corpora={kind: "own"}, tasks=tasks), progress=False
+        )
     assert "\n" not in str(error.value)
 
 
@@ -230,6 +245,8 @@ def test_a_task_keeps_the_file_that_it_names(home):
         {"base": "niah_single_2", "essays": "texts", "name": "own"},
         "niah_single_2",
     ]
-    asked = study(home, tasks=tasks, corpora={"base": "original", "words": "words.txt"})
+    asked = study(
+        home, tasks=tasks, corpora={"base": "original", "words": "words.txt"}
+    )
     assert [task.essays for task in asked.tasks] == ["texts", "paul_graham"]
     assert asked.corpora == "original"

@@ -52,7 +52,9 @@ def write_page(outputs, run, fault=None, parameters=None, **keys):
 
 def examples_of(page):
     """The examples that a page of answers holds: place -> scores of both sides."""
-    content = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
+    content = json.loads(
+        re.search(r'id="data">(.*?)</script>', page.read_text())[1]
+    )
     scores = {}
     for example in content["examples"]:
         place = f"{content['tasks'][example['t']]}/{example['l']}/{example['i']}"
@@ -73,7 +75,9 @@ def outputs(tmp_path_factory):
 def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
     page = write_page(outputs, "tuesday", {"drop": 0.3})
     text = page.read_text()
-    assert re.search("done +checkpoint predictions +2/2 cells, 80/80 examples\n", text)
+    assert re.search(
+        "done +checkpoint predictions +2/2 cells, 80/80 examples\n", text
+    )
     assert re.search("missing +checkpoint 01_main_results", text)
     assert "Floor: what" in text
     assert "checkpoint since monday<" in text
@@ -96,7 +100,9 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
 
 def test_each_model_is_compared_with_the_baseline_too(outputs):
     write_page(outputs, "tuesday", {"drop": 0.3})
-    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60)
+    page = write_page(
+        outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60
+    )
     verdicts = re.findall(
         r"<h2>checkpoint since (\w+)</h2>\s*<p>([^:]*)", page.read_text()
     )
@@ -105,16 +111,24 @@ def test_each_model_is_compared_with_the_baseline_too(outputs):
         in dict(verdicts)["monday"]
     )
     assert "<h2>reader-4096 since monday</h2>" in page.read_text()
-    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="tuesday/checkpoint")
+    page = write_page(
+        outputs, "thursday", {"drop": 0.3}, baseline="tuesday/checkpoint"
+    )
     assert page.read_text().count("<h2>checkpoint since ") == 1, (
         "the last run is the baseline"
     )
-    pages = [path for path, _ in links(page) if path.parent.parent.name == "batches"]
+    pages = [
+        path for path, _ in links(page) if path.parent.parent.name == "batches"
+    ]
     assert [path.parent.name for path in pages][:2] == ["thursday", "tuesday"]
     assert all(path.is_file() for path, _ in links(pages[1]))
-    assert "tuesday/checkpoint is worse than monday/checkpoint" in pages[1].read_text()
+    assert (
+        "tuesday/checkpoint is worse than monday/checkpoint"
+        in pages[1].read_text()
+    )
     with pytest.raises(
-        UserError, match=r"^baseline in \S+: unknown model .* did you mean 'monday/"
+        UserError,
+        match=r"^baseline in \S+: unknown model .* did you mean 'monday/",
     ):
         write_page(outputs, "friday", baseline="mondy/checkpoint")
 
@@ -122,7 +136,9 @@ def test_each_model_is_compared_with_the_baseline_too(outputs):
 def test_other_prompts_are_not_compared(outputs):
     page = write_page(outputs, "seed-1", parameters={"seed": 1})
     assert "Not comparable: " in page.read_text()
-    page = write_page(outputs, "seed-1", parameters={"seed": 1, "num_examples": 3})
+    page = write_page(
+        outputs, "seed-1", parameters={"seed": 1, "num_examples": 3}
+    )
     assert "<p>n = 3 examples per task and length" in page.read_text()
 
 
@@ -195,7 +211,8 @@ def test_two_nights_of_a_batch_on_a_terminal(tmp_path, monkeypatch):
     assert re.search(r"\bdone +nightly 50_own", text)
     page = project.root / "outputs/index.html"
     assert (
-        "by more than 1 point: vt at 1K -100.00 points [-100.00, -" in page.read_text()
+        "by more than 1 point: vt at 1K -100.00 points [-100.00, -"
+        in page.read_text()
     )
     (file, place), *_ = (link for link in links(page) if link[1])
     assert len(examples_of(file)[place]) == 2

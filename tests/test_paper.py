@@ -44,7 +44,9 @@ def upstream_rows(lengths=SIX):
 
 def markdown_rows(text):
     lines = [
-        line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")
+        line[2:-2].split(" | ")
+        for line in text.splitlines()
+        if line.startswith("| ")
     ]
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
@@ -74,8 +76,13 @@ def test_the_leaderboard_shows_what_is_printed(version):
             assert row["Claimed"] == expected["claimed_length"].upper()
             for n in SIX:
                 number = row[f"{n // 1024}K"].strip("*")
-                assert number == ("" if math.isnan(scores[n]) else f"{scores[n]:.1f}")
-            if isinstance(expected["effective_length"], str) and "Effective" in row:
+                assert number == (
+                    "" if math.isnan(scores[n]) else f"{scores[n]:.1f}"
+                )
+            if (
+                isinstance(expected["effective_length"], str)
+                and "Effective" in row
+            ):
                 effective = row["Effective"].replace("&lt;", "<")
                 assert effective == expected["effective_length"].upper()
             for name, title in list(TITLES.items())[3:]:
@@ -84,7 +91,8 @@ def test_the_leaderboard_shows_what_is_printed(version):
                     "" if pd.isna(expected[name]) else f"{expected[name]:.1f}"
                 )
                 if isinstance(
-                    printed_rank := expected.get(name.replace("wavg", "rank")), str
+                    printed_rank := expected.get(name.replace("wavg", "rank")),
+                    str,
                 ):
                     assert rank == f"({re.sub('^3th', '3rd', printed_rank)})"
     expected_others = {"v3": (0, 8, 11), "v1": (1, 6, 8)}[version]
@@ -115,7 +123,10 @@ def test_scores_that_reach_the_threshold_are_underlined():
 
 def test_upstreams_list_adds_the_models_that_the_paper_lacks():
     rows = upstream_rows().set_index("model")
-    assert rows["source"].value_counts().to_dict() == {"upstream": 15, "authors": 12}
+    assert rows["source"].value_counts().to_dict() == {
+        "upstream": 15,
+        "authors": 12,
+    }
     assert rows.loc["Qwen2.5-14B-Instruct-1M (14B)", "avg"] == pytest.approx(95.2)
     assert math.isnan(rows.loc["EXAONE-4.0-1.2B (1.2B)", "avg"])  # has no 128K
 
@@ -167,7 +178,9 @@ def test_our_scores_against_the_papers(share, columns, verdict):
 
 def test_the_mean_over_our_lengths_against_the_papers() -> None:
     """Other tasks than the paper's are not compared, nor models that it does not have."""
-    scores = scores_at({m: {4096: 0.9, 8192: 0.8} for m in ("llama-3.1-8b", "m")}, n=20)
+    scores = scores_at(
+        {m: {4096: 0.9, 8192: 0.8} for m in ("llama-3.1-8b", "m")}, n=20
+    )
     found = (
         paper.against_paper(summarize(scores))
         .query("category == 'all'")
@@ -197,13 +210,18 @@ def test_ours_stand_among_the_papers():
     found = boards(scores_at({"m": {n: float(n < 131072) for n in SIX}}, n=4))
     each = board(found, 3)
     row = ours(each).iloc[0]
-    assert (row["avg"], row["effective_length"]) == (pytest.approx(500 / 6), "64K")
+    assert (row["avg"], row["effective_length"]) == (
+        pytest.approx(500 / 6),
+        "64K",
+    )
     assert row["avg_low"] < row["avg"] < row["avg_high"]
     printed = paper.paper_summary("v3", "all13").query("aligned == 'chat'")
     assert row["rank_dec"] == 1 + (printed["wavg_dec"] > row["wavg_dec"]).sum()
     assert each.rows["wavg_dec"].iloc[1:].dropna().is_monotonic_decreasing
     assert each.rows["baseline"].iloc[0]
-    assert ours(board(found, 12)).empty, "a chat model is not ranked among base models"
+    assert ours(board(found, 12)).empty, (
+        "a chat model is not ranked among base models"
+    )
     frame = pd.read_csv(io.StringIO(each.text("csv")))
     assert len(frame) == len(each.rows)
     assert {"4K", "4K_low", "128K_high", "wavg_dec_low"} <= set(frame.columns)
@@ -225,12 +243,16 @@ def test_all_rows_are_averaged_over_the_lengths_that_they_share():
     )
     assert any("that all rows share: 4K, 8K." in note for note in each.notes)
     alone = board(boards(scores[scores["model"] == "m"], upstream=False), 3)
-    assert alone.rows["avg"].notna().sum() == 17 + 1, "the paper's models and ours"
+    assert alone.rows["avg"].notna().sum() == 17 + 1, (
+        "the paper's models and ours"
+    )
 
 
 def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
     scores = scores_at({"m": dict.fromkeys(SIX, 1.0)}, n=4)
-    reader = scores.assign(model="r", label="r", engine="reader", tokenizer="builtin")
+    reader = scores.assign(
+        model="r", label="r", engine="reader", tokenizer="builtin"
+    )
     few = scores[scores["task"] == "vt"].assign(model="few", label="few")
     each = board(boards(pd.concat([scores, reader, few])), 3)
     ranks = ours(each).set_index("model")["rank_dec"]
@@ -293,7 +315,9 @@ def test_the_page_sorts(tmp_path):
       document.title = orders.join("|");
     </script>"""
     file = tmp_path / "page.html"
-    html = f"<meta charset=utf-8><title></title>{page(boards(scores)).text}{clicks}"
+    html = (
+        f"<meta charset=utf-8><title></title>{page(boards(scores)).text}{clicks}"
+    )
     file.write_text(html, encoding="utf-8")
     options = [
         "--headless",
@@ -315,7 +339,9 @@ def test_the_page_sorts(tmp_path):
     values = rows.set_index("model")[131072].to_dict()
     assert len(names) == len(values) + 2  # ours, and one without 128K
     assert names == sorted(names, key=str.lower)
-    assert [values[name] for name in down[:-2]] == sorted(values.values(), reverse=True)
+    assert [values[name] for name in down[:-2]] == sorted(
+        values.values(), reverse=True
+    )
     assert [values[name] for name in up[:-2]] == sorted(values.values())
     assert set(down[-2:]) == set(up[-2:]), "what is missing comes last"
     assert effective.index("Gemini-1.5-Pro") < effective.index("GPT-4")
@@ -324,7 +350,9 @@ def test_the_page_sorts(tmp_path):
 def test_the_notebook_shows_everything_in_outputs(tmp_path):
     asked = {"lengths": [4096], "num_examples": 2, "run": "small"}
     asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}
-    rk.evaluate(rk.study(models=["reader-4096", "perfect"], **asked), progress=False)
+    rk.evaluate(
+        rk.study(models=["reader-4096", "perfect"], **asked), progress=False
+    )
     cells = run(
         "leaderboard",
         tmp_path,
@@ -332,10 +360,14 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
         paper_version="v1",
     )
     html = shown(cells, "tables", "text/html")
-    assert all(f"<summary>Table {number}:" in html for number in leaderboard.TABLES)
+    assert all(
+        f"<summary>Table {number}:" in html for number in leaderboard.TABLES
+    )
     assert "Command-R (35B)" in html, "version 1 of the paper"
     tables = {
-        f"table_{n}{end}" for n in leaderboard.TABLES for end in (".csv", ".md", ".tex")
+        f"table_{n}{end}"
+        for n in leaderboard.TABLES
+        for end in (".csv", ".md", ".tex")
     }
     folder = tmp_path / "outputs/tables/small/leaderboard"
     assert files(folder) == tables | {"leaderboard.html"}
@@ -345,7 +377,9 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
     assert by_name["perfect reader"]["4K"].startswith("**100.0** ±")
     study = rk.study(**asked, model=None)
     for leave_out in ("perfect", ["perfect"]):
-        assert set(leaderboard.everything(study, leave_out)["model"]) == {"reader-4096"}
+        assert set(leaderboard.everything(study, leave_out)["model"]) == {
+            "reader-4096"
+        }
     with pytest.raises(
         UserError, match="unknown model in run small 'perfct': did you mean"
     ):

@@ -54,7 +54,11 @@ def refused(given, says):
 
 
 def notebook(path, source):
-    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
+    cell = {
+        "cell_type": "code",
+        "metadata": {"tags": ["parameters"]},
+        "source": source,
+    }
     return write(path, json.dumps({"cells": [cell]}))
 
 
@@ -62,7 +66,13 @@ def globals_of(injected, **values):
     """A notebook's globals behind papermill: its cells in `In`, the injected one among them, and
     all names set."""
     cells = ["", "lengths = [4096]", f"# Parameters\n{injected}", "lenghts = 3"]
-    return {"In": cells, "get_ipython": lambda: None, "rk": rk, "lenghts": 3, **values}
+    return {
+        "In": cells,
+        "get_ipython": lambda: None,
+        "rk": rk,
+        "lenghts": 3,
+        **values,
+    }
 
 
 # --- defaults and composing -----------------------------------------------------------------------
@@ -73,9 +83,9 @@ def test_defaults_are_those_of_the_notebook(project):
     assert names(asked) == ["reader-8192"]
     assert tuple(task.name for task in asked.tasks) == THIRTEEN
     assert asked.predictions == project / "outputs/predictions/main"
-    cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())[
-        "cells"
-    ]
+    cells = json.loads(
+        (REPOSITORY / "notebooks/01_main_results.ipynb").read_text()
+    )["cells"]
     given = {}
     exec("".join(cells[1]["source"]), given)
     left_out = ("repeat", "edition", "max_failures", "soft")
@@ -90,14 +100,23 @@ def test_defaults_are_those_of_the_notebook(project):
 
 
 def test_files_compose_and_later_ones_win(project, tmp_path):
-    mine = write(tmp_path / "elsewhere/mine.yaml", "num_examples: 3\nrun: second\n")
-    files = ["params/models/reader-4096.yaml", REPOSITORY / "params/sizes/paper.yaml"]
+    mine = write(
+        tmp_path / "elsewhere/mine.yaml", "num_examples: 3\nrun: second\n"
+    )
+    files = [
+        "params/models/reader-4096.yaml",
+        REPOSITORY / "params/sizes/paper.yaml",
+    ]
     merged = load_files([*files, "mine.yaml"])
     assert merged == load_files([*files, mine])
     asked = study(merged)
     assert names(asked) == ["reader-4096"]
     assert asked.lengths == (4096, 8192, 16384, 32768, 65536, 131072)
-    assert (asked.num_examples, asked.run, asked.corpora) == (3, "second", "original")
+    assert (asked.num_examples, asked.run, asked.corpora) == (
+        3,
+        "second",
+        "original",
+    )
     assert study(merged, seed=2).seed == 2
 
 
@@ -112,20 +131,31 @@ def test_every_file_of_params_can_be_used():
 # --- models ---------------------------------------------------------------------------------------
 
 
-def test_globs_and_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
+def test_globs_and_paths_count_from_the_project_root(
+    project, tmp_path, monkeypatch
+):
     for step in (2000, 1000, 3000):
         (project / f"checkpoints/r7-{step}").mkdir(parents=True)
     (tmp_path / "elsewhere/checkpoints/r7-9000").mkdir(parents=True)
     asked = study(models=["perfect", "checkpoints/r7-*"])
     assert names(asked) == ["perfect", "r7-1000", "r7-2000", "r7-3000"]
-    assert names(study(models=["checkpoints/r7-[12]000"])) == ["r7-1000", "r7-2000"]
-    with pytest.raises(UserError, match=r"no folder .*project/checkpoints/r7-9000"):
+    assert names(study(models=["checkpoints/r7-[12]000"])) == [
+        "r7-1000",
+        "r7-2000",
+    ]
+    with pytest.raises(
+        UserError, match=r"no folder .*project/checkpoints/r7-9000"
+    ):
         rk.load_model({"path": "checkpoints/r7-9000"})
-    with pytest.raises(UserError, match=r"no folder .*project/a: a path counts from"):
+    with pytest.raises(
+        UserError, match=r"no folder .*project/a: a path counts from"
+    ):
         study(model="./a")
     here = tmp_path / "elsewhere/checkpoints/r7-9000"
     write(here / "config.json", "{}")
-    assert study_of(None, None, "./checkpoints/r7-9000").models[0]["path"] == str(here)
+    assert study_of(None, None, "./checkpoints/r7-9000").models[0]["path"] == str(
+        here
+    )
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
     monkeypatch.delenv("RULERKIT_HOME")
@@ -138,27 +168,39 @@ def test_models_win_over_model_and_may_be_made_in_python(project):
     assert names(study(model="mute", models=["reader-16K"])) == ["reader-16384"]
     assert names(study(model="mute", models=None)) == ["mute"]
     assert names(study(model=None)) == []
-    echo = rk.model(lambda prompts: [prompt[-5:] for prompt in prompts], name="echo")
+    echo = rk.model(
+        lambda prompts: [prompt[-5:] for prompt in prompts], name="echo"
+    )
     asked = study(
-        models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2, repeat=2
+        models=["mute", echo],
+        tasks=["vt"],
+        lengths=[1024],
+        num_examples=2,
+        repeat=2,
     )
     assert asked.title == "mute+echo"
     cells = rk.evaluate(asked, progress=False)
     assert [(cell.model, cell.run) for cell in cells[2:]] == [("echo", "main"), ("echo", "main-repeat2")]  # fmt: skip
     assert all(len(row["pred"]) == 5 for row in cells[2].rows)
-    assert cells[2].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
+    assert (
+        cells[2].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
+    )
 
 
 def test_what_is_no_model(project):
-    refused({"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5")
+    refused(
+        {"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5"
+    )
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
     both = [{"base": "vt", "num_hops": hops, "name": "chain"} for hops in (2, 3)]
     refused(
-        {"tasks": both}, "two different tasks are named chain: give one of them another"
+        {"tasks": both},
+        "two different tasks are named chain: give one of them another",
     )
     refused(
-        {"tasks": both[:1] + [both[0] | {"name": "vt"}]}, "vt is another task's name"
+        {"tasks": both[:1] + [both[0] | {"name": "vt"}]},
+        "vt is another task's name",
     )
     study(tasks=[{"base": "vt", "max_new_tokens": 60, "name": "vt"}])
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
@@ -166,7 +208,8 @@ def test_what_is_no_model(project):
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
     drawn = {"path": "a/b", "sampling": {"top_k": 0}}
     refused(
-        {"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number"
+        {"model": drawn},
+        "sampling.top_k: 0 is not allowed; it takes a whole number",
     )
 
 
@@ -194,7 +237,10 @@ def test_values_that_are_not_allowed(project):
     [
         ("", "it must hold `name: value` lines"),
         ("lengths: [4096", "is not YAML"),
-        ("model: {base: mute, label: a, label: b}", "the key 'label' stands twice"),
+        (
+            "model: {base: mute, label: a, label: b}",
+            "the key 'label' stands twice",
+        ),
         (
             "run: no",
             "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or",
@@ -219,7 +265,8 @@ def test_in_a_notebook_only_known_names_are_read(project):
     asked = study(source, notebook="01_main_results")
     assert (asked.num_examples, asked.lengths, asked.seed) == (3, (8192,), 7)
     refused(
-        globals_of("num_exampels = 3"), "unknown parameter 'num_exampels': did you mean"
+        globals_of("num_exampels = 3"),
+        "unknown parameter 'num_exampels': did you mean",
     )
     refused(globals_of("epochs = 3"), "unknown parameter 'epochs'")
     path = notebook(
@@ -239,10 +286,13 @@ def test_in_a_notebook_only_known_names_are_read(project):
 def test_tables_and_figures_are_named_after_the_models_they_show(project):
     from matplotlib.figure import Figure
 
-    asked = study(notebook="01_main", models=["perfect", "reader-4096"], run="second")
+    asked = study(
+        notebook="01_main", models=["perfect", "reader-4096"], run="second"
+    )
     table = asked.save_table("a | b", "tasks")
     assert (
-        table == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
+        table
+        == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
     )
     assert table.read_text() == "a | b"
     frame = pd.DataFrame(
@@ -250,7 +300,9 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     )
     csv = asked.save_table(frame, "numbers")
     assert csv.read_text().startswith("a_b,n,k\n50 %,-1.23456,131072\n")
-    *_, head, _, first, second, _, _ = csv.with_suffix(".tex").read_text().splitlines()
+    *_, head, _, first, second, _, _ = (
+        csv.with_suffix(".tex").read_text().splitlines()
+    )
     assert head == r"a\_b & n & k \\"
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     asked.save_table(frame, "numbers", latex=frame[["k"]])
@@ -289,13 +341,17 @@ def test_long_texts_are_broken_into_lines_and_notes_stay_small():
     text = latex_text(table, ["n = 5 %"])
     assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
     assert text.endswith("{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
-    assert latex_text(table[["verdict", "n"]]).startswith("\\begin{tabular}{lr}\n")
+    assert latex_text(table[["verdict", "n"]]).startswith(
+        "\\begin{tabular}{lr}\n"
+    )
 
 
 # --- several models -------------------------------------------------------------------------------
 
 
-def test_a_session_holds_the_last_model_until_another_is_asked_for(project, capsys):
+def test_a_session_holds_the_last_model_until_another_is_asked_for(
+    project, capsys
+):
     loads, closed = [], []
 
     def build(name):
@@ -336,7 +392,10 @@ def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
     calls = []
     models = [rk.model(broken, name="broken", batch_size=1), "perfect"]
     asked = study(
-        models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2
+        models=models,
+        tasks=["niah_single_1"],
+        lengths=[512, 1024],
+        num_examples=2,
     )
     cells = rk.evaluate(asked, progress=False)
     assert {(cell.model, cell.length): len(cell.rows) for cell in cells} == {

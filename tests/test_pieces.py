@@ -99,7 +99,8 @@ def check_cuts(vocabulary, parts):
     encoder = piece_encoder(vocabulary)
     joined = [*encoder.encode(parts[:1], starts=True), *map(encoder, parts[1:])]
     assert (
-        np.concatenate(joined).tolist() == vocabulary.encode("".join(parts)).tolist()
+        np.concatenate(joined).tolist()
+        == vocabulary.encode("".join(parts)).tolist()
     ), parts
 
 
@@ -122,7 +123,9 @@ def test_clean_cuts_are_exact(vocabulary, texts, border, draw):
         "utf-8", "ignore"
     )
     text = text.decode()
-    cuts = [i for i in range(1, len(text)) if encoder.clean_cut(text[:i], text[i:])]
+    cuts = [
+        i for i in range(1, len(text)) if encoder.clean_cut(text[:i], text[i:])
+    ]
     for chosen in (cuts, sorted(draw.sample(cuts, draw.randint(0, len(cuts))))):
         bounds = [0, *chosen, len(text)]
         check_cuts(vocabulary, [text[a:b] for a, b in pairwise(bounds)])
@@ -134,7 +137,8 @@ def test_a_tokenizer_that_merges_across_borders_is_not_called_exact():
 
     def encode_many(texts):
         return [
-            [len(text[: i + 1]) * 7 % 251 for i in range(len(text))] for text in texts
+            [len(text[: i + 1]) * 7 % 251 for i in range(len(text))]
+            for text in texts
         ]
 
     assert not PieceEncoder(Tokenizer(encode_many, str)).exact

@@ -54,7 +54,11 @@ def summary_of(*names, examples=4, have=4, aligned="chat", engine="reader"):
 
 def signature_of(function):
     own = isfunction(function) and function.__module__ == plots.__name__
-    return signature(function).parameters if own and function.__name__[0] != "_" else ()
+    return (
+        signature(function).parameters
+        if own and function.__name__[0] != "_"
+        else ()
+    )
 
 
 def texts(axes):
@@ -66,7 +70,9 @@ def boxes(figure, slanted=True):
     slanted texts, whose boxes overlap though they do not, only if wanted."""
     figure.draw_without_rendering()
     unseen = set()
-    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
+    for axis in (
+        axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)
+    ):
         low, high = sorted(axis.get_view_interval())
         unseen |= {
             tick.label1
@@ -79,9 +85,13 @@ def boxes(figure, slanted=True):
         if t.get_text().strip() and t.get_visible()
     ]
     found = [
-        t for t in found if t not in unseen and (slanted or t.get_rotation() % 90 == 0)
+        t
+        for t in found
+        if t not in unseen and (slanted or t.get_rotation() % 90 == 0)
     ]
-    return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
+    return [
+        (t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found
+    ]
 
 
 def assert_fit_for_print(axes):
@@ -113,11 +123,17 @@ def test_lines_are_the_scores_and_bars_their_intervals():
         axes.get_lines(), axes.collections, ("a", "b"), strict=True
     ):
         own = rows[rows["model"] == name]
-        np.testing.assert_allclose(line.get_xdata(), LENGTHS, rtol=0.03)  # side by side
+        np.testing.assert_allclose(
+            line.get_xdata(), LENGTHS, rtol=0.03
+        )  # side by side
         np.testing.assert_allclose(line.get_ydata(), own["score"])
         ends = np.array([segment[:, 1] for segment in bars.get_segments()])
         np.testing.assert_allclose(ends, own[["low", "high"]])
-    assert [label.get_text() for label in axes.get_xticklabels()] == ["4K", "8K", "16K"]
+    assert [label.get_text() for label in axes.get_xticklabels()] == [
+        "4K",
+        "8K",
+        "16K",
+    ]
 
 
 @pytest.mark.parametrize("num_models", [1, 8, 14, 20])
@@ -125,7 +141,9 @@ def test_every_model_is_named_and_nothing_overlaps(num_models):
     names = [f"model number {i}" for i in range(num_models)]
     summary = summary_of(*names)
     axes = plots.score_by_length(
-        summary.lengths, plots.thresholds(summary.models), plots.remarks(summary.cells)
+        summary.lengths,
+        plots.thresholds(summary.models),
+        plots.remarks(summary.cells),
     )
     said = {text for text, _ in boxes(axes.figure)}
     assert {name.upper() for name in names} <= said
@@ -136,19 +154,31 @@ def test_every_model_is_named_and_nothing_overlaps(num_models):
 def test_threshold_is_drawn_and_named():
     summary = summary_of("a")
     assert plots.thresholds(summary.models) == {"Llama2-7B (chat) at 4K": 85.6}
-    axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
+    axes = plots.score_by_length(
+        summary.lengths, plots.thresholds(summary.models)
+    )
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
-    assert axes.figure.get_supxlabel() == "thin dashed: Llama2-7B (chat) at 4K = 85.6"
+    assert (
+        axes.figure.get_supxlabel()
+        == "thin dashed: Llama2-7B (chat) at 4K = 85.6"
+    )
     axes = plots.score_by_length(summary.lengths, 50, note="stand-in corpora")
     assert (
-        axes.figure.get_supxlabel() == "thin dashed: threshold = 50; stand-in corpora"
+        axes.figure.get_supxlabel()
+        == "thin dashed: threshold = 50; stand-in corpora"
     )
 
 
 def test_an_incomplete_length_is_a_gap():
     summary = summary_of("a", "b", have=2)
-    axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
+    axes = plots.score_by_length(
+        summary.lengths, note=plots.remarks(summary.cells)
+    )
+    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [
+        False,
+        False,
+        True,
+    ]
     note = "reference readers; stand-in corpora; incomplete"
     assert axes.figure.get_supxlabel() == note
     assert plots.remarks(summary_of("a", engine="transformers").cells) == ""
@@ -175,7 +205,11 @@ def test_a_point_between_gaps_has_its_interval():
         axes = plots.score_by_length(shown)
         known = shown.dropna(subset=["score"]).groupby("model")[["low", "high"]]
         drawn = [
-            [part[:, 1].tolist() for part in line.get_segments() if part.ndim == 2]
+            [
+                part[:, 1].tolist()
+                for part in line.get_segments()
+                if part.ndim == 2
+            ]
             for line in axes.collections
         ]
         assert drawn == [part.to_numpy().tolist() for _, part in known]
@@ -184,11 +218,16 @@ def test_a_point_between_gaps_has_its_interval():
 
 
 def test_a_floor_does_not_look_like_a_level_at_all_lengths():
-    rows = summary_of("a", "b").lengths.query("category == 'all'").assign(floor=5.0)
+    rows = (
+        summary_of("a", "b").lengths.query("category == 'all'").assign(floor=5.0)
+    )
     shown = rows[(rows["label"] == "A") | (rows["length"] == 4096)]
     (axes,) = plots.series_by_length(shown, "label", flat=["B"])
     line, floor, level = axes.get_lines()
-    assert floor.get_linestyle() not in (line.get_linestyle(), level.get_linestyle())
+    assert floor.get_linestyle() not in (
+        line.get_linestyle(),
+        level.get_linestyle(),
+    )
     assert level.get_ydata().tolist() == [100, 100, 100]
 
 
@@ -235,7 +274,9 @@ def test_a_long_name_of_a_task_is_whole():
     assert width > differences.figure.get_figwidth() / 2
 
 
-@pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
+@pytest.mark.parametrize(
+    "lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)]
+)
 def test_names_of_many_lengths_do_not_touch(lengths):
     cells = (
         summary_of("a")
@@ -243,7 +284,8 @@ def test_names_of_many_lengths_do_not_touch(lengths):
         .assign(floor=99.0, label="cut off", count=3, share=1.0)
     )
     cells = pd.concat(
-        cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
+        cells.assign(length=length, task=list("abcd"), name="a")
+        for length in lengths
     )
     assert_fit_for_print(plots.score_by_length(cells.assign(category="all")))
     assert_fit_for_print(plots.tasks_by_length(cells)[0])
@@ -253,13 +295,13 @@ def test_names_of_many_lengths_do_not_touch(lengths):
 def test_notes_of_several_panels_stand():
     rows = summary_of("a").lengths
     figure, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
-    plots.score_by_length(rows, note="reference readers; stand-in corpora", ax=axes[0])
+    plots.score_by_length(
+        rows, note="reference readers; stand-in corpora", ax=axes[0]
+    )
     plots.score_by_length(
         rows, note="small protocol; stand-in corpora", published="all", ax=axes[1]
     )
-    note = (
-        "reference readers; stand-in corpora; grey: scores as printed; small protocol"
-    )
+    note = "reference readers; stand-in corpora; grey: scores as printed; small protocol"
     assert figure.get_supxlabel() == note
 
 
@@ -291,7 +333,10 @@ def test_parts_without_an_item_are_grey_and_leave_gaps():
         True
     ] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
-    for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
+    for panels in (
+        plots.depth_map(repeated, "vt"),
+        plots.recall_by_depth(repeated),
+    ):
         assert [axes.get_title() for axes in panels] == [
             "m [r]\nvt",
             "m [r-repeat2]\nvt",
@@ -322,9 +367,13 @@ def test_fields_show_the_scores():
     assert len(panels) == 1
     own = summary.cells[summary.cells["model"] == "b"]
     assert texts(panels[0]) == [f"{score:.1f}" for score in own["score"]]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(THIRTEEN)
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(
+        THIRTEEN
+    )
     assert_fit_for_print(panels[0])
-    (one,) = plots.tasks_by_length(own[own["task"] == "vt"], note="small protocol")
+    (one,) = plots.tasks_by_length(
+        own[own["task"] == "vt"], note="small protocol"
+    )
     assert_fit_for_print(one)
     assert one.get_window_extent().height / one.figure.dpi > 0.16
 
@@ -379,9 +428,9 @@ def figures(tmp_path_factory):
     thirteen = summary_of("a", "b").lengths
     alphas = {2.0: plots.word_counts(generate("fwe", 2048, 1)[0])}
     words = plots.word_counts(generate("cwe", 4096, 1)[0])
-    correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix(
-        "niah_task_"
-    )
+    correlations = pd.DataFrame(
+        np.linspace(-1, 1, 324).reshape(18, 18)
+    ).add_prefix("niah_task_")
     correlations.index = correlations.columns
     return {
         "score_by_length": lambda **ax: plots.score_by_length(
@@ -401,14 +450,18 @@ def figures(tmp_path_factory):
         "correlation_heatmap": lambda **ax: plots.correlation_heatmap(
             correlations, ["niah_task_3"], list("aabbccddeeffgghhii"), note, **ax
         ),
-        "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
+        "failures_by_length": lambda **ax: plots.failures_by_length(
+            shares, note, **ax
+        ),
         "differences_by_task": lambda **ax: plots.differences_by_task(
             compare.compare_study(study, cells).rows,
             1,
             ("reader-1024", "reader-dropping"),
             **ax,
         ),
-        "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
+        "word_frequencies": lambda **ax: plots.word_frequencies(
+            words, alphas, **ax
+        ),
     }
 
 
@@ -422,7 +475,9 @@ def luminance(color):
 
 def ground_of(text):
     """The colour on which a text stands: that of its field in a heatmap, else the paper's."""
-    collections = text.axes.collections if text.axes and text in text.axes.texts else ()
+    collections = (
+        text.axes.collections if text.axes and text in text.axes.texts else ()
+    )
     for field in (part for part in collections if isinstance(part, QuadMesh)):
         column, row = (int(place) for place in text.get_position())
         return field.to_rgba(field.get_array())[row, column]
@@ -431,7 +486,8 @@ def ground_of(text):
 
 @pytest.mark.parametrize("ground", ["white", "black"])
 @pytest.mark.parametrize(
-    "name", [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])]
+    "name",
+    [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])],
 )
 def test_a_figure_is_readable_in_print_and_drawn_where_asked(
     figures, name, ground, monkeypatch

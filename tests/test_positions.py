@@ -20,10 +20,13 @@ def depth_of_an_answer(example, random):
     """Where one answer drawn among an example's stands in the context, 0 to 1: by tokens, for QA by
     document."""
     pieces = [
-        p for p in example.pieces if p.role in ("haystack", "needle", "distractor")
+        p
+        for p in example.pieces
+        if p.role in ("haystack", "needle", "distractor")
     ]
     sizes = [
-        1 if example.task.startswith("qa") else piece.num_tokens for piece in pieces
+        1 if example.task.startswith("qa") else piece.num_tokens
+        for piece in pieces
     ]
     answers = [i for i, piece in enumerate(pieces) if piece.role == "needle"]
     chosen = answers[random.randrange(len(answers))]
@@ -48,6 +51,9 @@ def test_answers_may_stand_anywhere(name):
     if name == "qa_1":
         groups = load_qa("fictional").groups
         gold = {
-            int(str(p.key)) for e in examples for p in e.blocks if p.role == "needle"
+            int(str(p.key))
+            for e in examples
+            for p in e.blocks
+            if p.role == "needle"
         }
         assert {groups[document] for document in gold} == set(groups)

@@ -72,11 +72,21 @@ R1 = (
 TEMPLATES = {
     "llama-3.1": (
         LLAMA31,
-        ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
+        (
+            "<|begin_of_text|>",
+            "<|start_header_id|>",
+            "<|end_header_id|>",
+            "<|eot_id|>",
+        ),
         "<|begin_of_text|>",
         True,
     ),
-    "qwen2.5": (CHATML, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"), None, False),
+    "qwen2.5": (
+        CHATML,
+        ("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
+        None,
+        False,
+    ),
     "gemma": (
         GEMMA,
         ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
@@ -135,7 +145,8 @@ def folder(trained, tmp_path_factory):
             backend.normalizer = normalizers.Lowercase()
         if added and bos:
             backend.post_processor = processors.TemplateProcessing(
-                single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
+                single=f"{bos} $A",
+                special_tokens=[(bos, backend.token_to_id(bos))],
             )
         backend.save(str(place / "tokenizer.json"))
         settings = {
@@ -155,7 +166,9 @@ def folder(trained, tmp_path_factory):
 
 
 def asked_of(tokenizer, function=None, **spec):
-    return rk.model(function or answers, name="m", tokenizer=str(tokenizer), **spec)
+    return rk.model(
+        function or answers, name="m", tokenizer=str(tokenizer), **spec
+    )
 
 
 def answers(prompts):
@@ -218,7 +231,9 @@ def test_a_bos_may_have_the_id_0():
 
 
 def with_ids(whole, ids, example=None):
-    return replace(whole, example=replace(example or whole.example, whole_ids=ids))
+    return replace(
+        whole, example=replace(example or whole.example, whole_ids=ids)
+    )
 
 
 def with_blocks(whole, blocks, example=None):
@@ -247,7 +262,9 @@ def underfilled(whole):
 
 
 def changed_ids(change):
-    return lambda whole: with_ids(whole, np.concatenate(change(whole.example.ids)))
+    return lambda whole: with_ids(
+        whole, np.concatenate(change(whole.example.ids))
+    )
 
 
 def changed_end(change):
@@ -262,7 +279,10 @@ FAULTS = [
     ("BOS", changed_ids(lambda ids: [ids[1:]])),
     ("ids", changed_ids(lambda ids: [ids[:90], ids[90:91] + 1, ids[91:]])),
     ("template", changed_end(lambda template, prefix: [template])),
-    ("template", changed_end(lambda template, prefix: [template, prefix, prefix])),
+    (
+        "template",
+        changed_end(lambda template, prefix: [template, prefix, prefix]),
+    ),
     ("template", changed_end(lambda template, prefix: [prefix, template])),
     ("template", lambda whole: with_blocks(whole, whole.example.blocks[2:])),
     (
@@ -306,11 +326,12 @@ def test_a_stop_string_inside_an_answer(folder, settings, spec):
 
 def test_the_template_of_another_model(folder):
     for form in ("qwen", CHATML):
-        assert fails(check_case(one(asked_of(folder("llama-3.1"), template=form)))) == {
-            "template marks"
-        }, form
+        assert fails(
+            check_case(one(asked_of(folder("llama-3.1"), template=form)))
+        ) == {"template marks"}, form
     assert (
-        fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
+        fails(check_case(one(asked_of(folder("llama-3.1"), template="base"))))
+        == set()
     )
 
 
@@ -324,7 +345,9 @@ def test_the_tokenizer_of_another_model(folder):
     other = str(folder("gemma", lower=True))
     wrong = rk.load_model({"path": str(own), "name": "m", "tokenizer": other})
     assert "tokenizer" in fails(check_case(one(wrong)))
-    small = rk.load_model({"path": str(folder("gemma", vocab_size=300)), "name": "m"})
+    small = rk.load_model(
+        {"path": str(folder("gemma", vocab_size=300)), "name": "m"}
+    )
     (finding,) = [f for f in check_case(one(small)) if f.name == "tokenizer"]
     assert finding.level == FAIL
     assert "vocabulary of 300" in finding.seen
@@ -334,7 +357,9 @@ def test_a_system_prompt_that_is_dropped(folder):
     place = folder("qwen2.5")
     asked = asked_of(place, system_prompt="Answer briefly.")
     assert fails(check_case(one(asked))) == set()
-    assert fails(check_case(replace(one(asked_of(place)), model=asked))) >= {"template"}
+    assert fails(check_case(replace(one(asked_of(place)), model=asked))) >= {
+        "template"
+    }
 
 
 def test_a_thought_without_room(folder):
@@ -355,7 +380,9 @@ def test_a_chat_model_without_a_template_is_a_finding(folder):
     (place / "tokenizer_config.json").write_text("{}")
     spec = {"path": str(place), "name": "m", "aligned": "chat"}
     found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
-    assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
+    assert [(finding.level, finding.name) for finding in found] == [
+        (FAIL, "model")
+    ]
     for part in (
         "model m",
         "no chat template",
@@ -387,7 +414,10 @@ class Server(Engine):
             yield (
                 example,
                 Answer(
-                    text, "stop", tokenizer.count(text), {"prompt_tokens": len(ids)}
+                    text,
+                    "stop",
+                    tokenizer.count(text),
+                    {"prompt_tokens": len(ids)},
                 ),
             )
 
@@ -400,8 +430,16 @@ def the_same(ids):
     ("change", "names", "says"),
     [
         (the_same, set(), ""),
-        (lambda ids: ids[len(ids) // 2 :], {"engine's count", "both ends"}, "was cut"),
-        (lambda ids: np.concatenate([ids[:1], ids]), {"engine's count"}, "second BOS"),
+        (
+            lambda ids: ids[len(ids) // 2 :],
+            {"engine's count", "both ends"},
+            "was cut",
+        ),
+        (
+            lambda ids: np.concatenate([ids[:1], ids]),
+            {"engine's count"},
+            "second BOS",
+        ),
         (
             lambda ids: np.concatenate([ids[:5], ids, ids[:5]]),
             {"engine's count"},
@@ -412,7 +450,9 @@ def the_same(ids):
 def test_what_a_server_does_to_a_prompt(folder, change, names, says):
     found = list(check_answers(Server(folder("llama-3.1"), change), LENGTH))
     assert fails(found) == names
-    assert says in "".join(finding.fix for finding in found if finding.level == FAIL)
+    assert says in "".join(
+        finding.fix for finding in found if finding.level == FAIL
+    )
 
 
 def test_functions_that_echo_truncate_or_say_nothing():
@@ -428,5 +468,7 @@ def test_functions_that_echo_truncate_or_say_nothing():
     assert fails(echoed) == {"asked"}
     assert "returned the prompt" in echoed[0].seen
     assert fails(
-        check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)
+        check_answers(
+            asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH
+        )
     ) == {"answer"}

@@ -49,9 +49,9 @@ LLAMA3_LIKE = (
 
 
 def example(form, name="niah_single_1", length=1400):
-    return generate(task(name).with_corpora("builtin"), length, 1, prompt_format=form)[
-        0
-    ]
+    return generate(
+        task(name).with_corpora("builtin"), length, 1, prompt_format=form
+    )[0]
 
 
 @pytest.mark.parametrize("name", TABLE_6)
@@ -69,10 +69,14 @@ def test_forms_byte_for_byte(name):
     made = example(PromptFormat("builtin", template=name, prefix_in="user"))
     before, _, after = TABLE_6[name].removesuffix(DIRECT).partition("{t}")
     assert made.prompt.startswith(before + "A special magic number")
-    assert made.prompt.endswith("provided text?" + DIRECT + made.answer_prefix + after)
+    assert made.prompt.endswith(
+        "provided text?" + DIRECT + made.answer_prefix + after
+    )
 
 
-@pytest.mark.parametrize("name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"])
+@pytest.mark.parametrize(
+    "name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"]
+)
 def test_ids_of_every_form(vocabulary, name):
     """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all
     within the length. The 2024 demonstration begins with a blank, glm's frame ends with one: both
@@ -89,7 +93,10 @@ def test_ids_of_every_form(vocabulary, name):
             ids = made.ids.tolist()
             assert ids == [*form.bos, *vocabulary.encode(made.prompt).tolist()]
             assert made.num_tokens == len(ids) <= 1400 - made.max_new_tokens
-            assert made.prompt.startswith(before + " Memorize") or made.task[:2] != "vt"
+            assert (
+                made.prompt.startswith(before + " Memorize")
+                or made.task[:2] != "vt"
+            )
             bos = vocabulary.bos_id
             if bos is not None:
                 assert ids.count(bos) == (ids[0] == bos) <= 1
@@ -99,10 +106,16 @@ def test_ids_of_every_form(vocabulary, name):
 
 @pytest.mark.parametrize("file", ["", "/tokenizer.model"])
 def test_llama3_opens_itself(data, file):
-    form = PromptFormat(str(data / "tokenizers" / "llama-3") + file, template="llama3")
+    form = PromptFormat(
+        str(data / "tokenizers" / "llama-3") + file, template="llama3"
+    )
     assert form.bos == ()
     made = example(form)
-    assert made.ids.tolist()[:3] == [128000, 128006, form.tokenizer.encode("user")[0]]
+    assert made.ids.tolist()[:3] == [
+        128000,
+        128006,
+        form.tokenizer.encode("user")[0],
+    ]
     assert made.ids.tolist().count(128000) == 1
 
 
@@ -121,16 +134,21 @@ def test_own_template_of_a_folder(data):
 
 
 def test_a_system_prompt(data):
-    form = PromptFormat(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
+    form = PromptFormat(
+        str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief."
+    )
     assert (
-        form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
+        form.around[0]
+        == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
     )
 
 
 def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
-    form = PromptFormat(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
+    form = PromptFormat(
+        str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE
+    )
     made = example(form, "vt")
     value = made.prompt.rpartition("are assigned the value ")[2].partition(",")[0]
     assert made.prompt.endswith(f"<|end_header_id|>\n\n{made.answer_prefix}")
@@ -193,7 +211,11 @@ def test_sentencepiece_template_has_one_bos(data, tmp_path):
         data / "tokenizers" / "llama-2" / "tokenizer.model"
     )
     template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
-    settings = {"bos_token": "<s>", "add_bos_token": True, "chat_template": template}
+    settings = {
+        "bos_token": "<s>",
+        "add_bos_token": True,
+        "chat_template": template,
+    }
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     made = example(PromptFormat(str(tmp_path)))
     assert made.ids.tolist()[0] == 1
@@ -211,7 +233,9 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
         (500, "inside", 500),
         (500, "beside", 0),
     ):
-        form = PromptFormat("builtin", thinking_tokens=thinking, thinking_room=place)
+        form = PromptFormat(
+            "builtin", thinking_tokens=thinking, thinking_room=place
+        )
         made = example(form, length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + kept <= 4096
         assert made.prompt.endswith(plain.answer_prefix) == (not thinking)
@@ -226,9 +250,15 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
         ({"template": "llama-2"}, "llama2"),
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
-        ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
         (
-            {"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."},
+            {"template": "{{ messages[0].content }}{{ messages[0].content }}"},
+            "message",
+        ),
+        (
+            {
+                "template": "{{ messages[-1].content }}",
+                "system_prompt": "Be brief.",
+            },
             "system",
         ),
     ],

@@ -29,7 +29,10 @@ NEEDS_DATA = pytest.mark.skipif(
 
 def examples(spec, protocol, length=4096, num_examples=40, **settings):
     return generate(
-        task(spec, protocol).with_corpora("builtin"), length, num_examples, **settings
+        task(spec, protocol).with_corpora("builtin"),
+        length,
+        num_examples,
+        **settings,
     )
 
 
@@ -52,7 +55,9 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
     form = PromptFormat(f"{DATA}/tokenizers/gpt-neox")
     made = list(generate(task("qa_1", "paper"), 4096, 200, prompt_format=form))
     documents = [example.blocks[slice(*example.context)] for example in made]
-    places = [[piece.role for piece in listed].index("needle") for listed in documents]
+    places = [
+        [piece.role for piece in listed].index("needle") for listed in documents
+    ]
     depths = [
         place / (len(listed) - 1)
         for place, listed in zip(places, documents, strict=True)
@@ -64,10 +69,14 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
     )
     assert numbers.most_common(1)[0][0] == (24, 26)
     assert 24 <= sum(map(len, documents)) / len(documents) <= 26
-    assert 0.80 <= sum(example.num_tokens + 32 for example in made) / 200 / 4096 <= 0.86
-    assert all(piece.role != "haystack" for listed in documents for piece in listed), (
-        "all are of the same article"
+    assert (
+        0.80
+        <= sum(example.num_tokens + 32 for example in made) / 200 / 4096
+        <= 0.86
     )
+    assert all(
+        piece.role != "haystack" for listed in documents for piece in listed
+    ), "all are of the same article"
     questions = [
         example.text_of("question").rpartition("Question: ")[2].strip()
         for example in made[:2]
@@ -99,7 +108,8 @@ def test_the_paper_has_needles_at_forty_depths():
     }
     steps = {round(depth * 39 / 100) for depth in depths}
     assert all(
-        min(abs(depth - 100 * step / 39) for step in steps) < 1.0 for depth in depths
+        min(abs(depth - 100 * step / 39) for step in steps) < 1.0
+        for depth in depths
     )
     assert len(steps) >= 36
     free = [
@@ -108,7 +118,10 @@ def test_the_paper_has_needles_at_forty_depths():
         for depth in example.depths
     ]
     assert (
-        sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free)
+        sum(
+            abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3
+            for depth in free
+        )
         > 30
     )
 
@@ -116,7 +129,9 @@ def test_the_paper_has_needles_at_forty_depths():
 @pytest.mark.parametrize(("edition", "lines"), [("2024", 10), ("2025", 16)])
 def test_the_paper_has_upstreams_lines_in_the_demonstration(edition, lines):
     made = generate(task("vt", "paper", edition), 4096, 5)
-    assert {example.text_of("demonstration").count(LINE) for example in made} == {lines}
+    assert {example.text_of("demonstration").count(LINE) for example in made} == {
+        lines
+    }
 
 
 def test_the_paper_fills_long_lists_with_random_letters():
@@ -146,7 +161,9 @@ def test_the_paper_fills_long_lists_with_random_letters():
         "qa_2",
     ],
 )
-def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(name):
+def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(
+    name,
+):
     paper, clean = (
         examples(name, "paper", num_examples=4),
         examples(name, "clean", num_examples=4),
@@ -154,8 +171,15 @@ def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(nam
     for example, answer in load_model("perfect").answer(paper):
         assert paper.task.score(answer.text, example.references) == 1
         assert example.num_tokens + example.max_new_tokens <= 4096
-    same = [one.digest == other.digest for one, other in zip(paper, clean, strict=True)]
-    assert all(same) if name in ("niah_single_1", "niah_multikey_3") else not any(same)
+    same = [
+        one.digest == other.digest
+        for one, other in zip(paper, clean, strict=True)
+    ]
+    assert (
+        all(same)
+        if name in ("niah_single_1", "niah_multikey_3")
+        else not any(same)
+    )
 
 
 # --- the protocol belongs to the study and to the record ------------------------------------------
@@ -198,9 +222,15 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
     ]
     assert cells[0].record["result"]["protocol"] == "clean"
     notes = {}
-    for protocol, edition in (("clean", "2025"), ("clean", "2024"), ("paper", "2025")):
+    for protocol, edition in (
+        ("clean", "2025"),
+        ("clean", "2024"),
+        ("paper", "2025"),
+    ):
         made = generate(task("niah_single_1", protocol, edition), 1024, 1)
-        cell = predict(model, made, tmp_path / f"{protocol}-{edition}", progress=False)
+        cell = predict(
+            model, made, tmp_path / f"{protocol}-{edition}", progress=False
+        )
         notes[protocol, edition] = score([cell])["note"][0]
     assert notes.popitem()[1] == "Protocol paper with the prompts of 2025"
     assert list(notes.values()) == ["", "Protocol clean with the prompts of 2024"]
@@ -229,7 +259,9 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
 def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
     tmp_path,
 ):
-    tasks = [task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")]
+    tasks = [
+        task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")
+    ]
     made = [generate(one, 4096, 3) for one in tasks]
     cells = [
         predict(load_model("perfect"), one, tmp_path / "main", progress=False)

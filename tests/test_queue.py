@@ -24,7 +24,9 @@ def project(tmp_path, monkeypatch):
     """A project, whose GPUs are locked in a folder of its own."""
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # what is set later is taken back
+    monkeypatch.setenv(
+        "CUDA_VISIBLE_DEVICES", ""
+    )  # what is set later is taken back
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(project.root / "tmp"))
@@ -35,7 +37,11 @@ def project(tmp_path, monkeypatch):
 def jobs_of(project, models, **parameters):
     """The models' jobs alone, without notebooks: they are asked what a notebook over all would
     need."""
-    content = {"models": models, "together": ["50_asks"], "parameters": parameters}
+    content = {
+        "models": models,
+        "together": ["50_asks"],
+        "parameters": parameters,
+    }
     jobs = [job for job in read_batch(project.batch(content)).jobs if job.model]
     for job in jobs:
         job.save()
@@ -98,7 +104,11 @@ def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
     (job,) = jobs_of(project, [told("a", gpus=2)])
     for status in execute([job], ["0", "1", "2"]):
         if status and status.state == "running":
-            assert [is_locked(project, gpu) for gpu in "012"] == [True, True, False]
+            assert [is_locked(project, gpu) for gpu in "012"] == [
+                True,
+                True,
+                False,
+            ]
     assert status.state == "done" or not status
     assert not is_locked(project, "0")
     assert {row.gpus for row in project.journal()} == {"0,1"}
@@ -107,7 +117,8 @@ def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
 def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project):
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
     with pytest.raises(
-        UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"
+        UserError,
+        match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm",
     ):
         check(jobs, ["0", "1"])
     check(jobs, [])
@@ -154,10 +165,14 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
     ]
     assert list(map(len, used)) == [4, 3], "at the same time"
     order = list(dict.fromkeys(row.model for row in rows if row.model != "g"))
-    assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
+    assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], (
+        "the largest first"
+    )
 
 
-def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(project, monkeypatch):
+def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
+    project, monkeypatch
+):
     """Another job on this machine may have other GPUs by the same numbers."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with (project.root / "tmp/rulerkit-gpu-0").open("w") as file:
@@ -179,7 +194,10 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
     the same two, either may leave a job to the other and end with 1; the next call finds all done.
     """
     project.set("b", "meets", "go")
-    common = {"together": ["50_asks"], "parameters": {"run": "one", "num_examples": 3}}
+    common = {
+        "together": ["50_asks"],
+        "parameters": {"run": "one", "num_examples": 3},
+    }
     one = project.batch(
         {"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one"
     )
@@ -240,7 +258,10 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
         project.wait_for("a")
         second = project.call("run", job.file)
         whole = project.call(
-            "batch", project.root / "params/batches/mine.yaml", "-y", "num_examples: 3"
+            "batch",
+            project.root / "params/batches/mine.yaml",
+            "-y",
+            "num_examples: 3",
         )
         status = project.call("status", job.file.parents[1])
         project.go()
@@ -260,6 +281,8 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     assert set(project.asked("a").values()) == {1}
     (tmp_path / "empty").mkdir()
     file = os.path.relpath(job.file, tmp_path / "empty")
-    again = project.call("run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME="")
+    again = project.call(
+        "run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME=""
+    )
     assert again.stdout == "1 step was done before; nothing was asked again\n"
     assert list((tmp_path / "empty").iterdir()) == []

@@ -83,11 +83,17 @@ def test_a_planted_rate_is_the_one_that_is_scored(
         ({"memory": 0.5}, "qa_1"),
     ],
 )
-def test_where_there_is_nothing_to_err_about_all_is_right(effects, spec, tmp_path):
-    assert mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
+def test_where_there_is_nothing_to_err_about_all_is_right(
+    effects, spec, tmp_path
+):
+    assert (
+        mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
+    )
 
 
-@pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("vt", 1500)])
+@pytest.mark.parametrize(
+    ("name", "half"), [("niah_single_2", 1500), ("vt", 1500)]
+)
 def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
     near, far, expected = [], [], []
     for example, answer in reader(fade=half).answer(asked(name, 4096)):
@@ -95,7 +101,9 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
         for piece in example.pieces:
             if piece.role == "needle":
                 away = example.num_tokens - before
-                found = str(piece.key if name == "vt" else piece.value) in answer.text
+                found = (
+                    str(piece.key if name == "vt" else piece.value) in answer.text
+                )
                 (near if away < 2048 else far).append(found)
                 expected.append(2 ** (-away / half))
             before += piece.num_tokens
@@ -104,10 +112,15 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
     assert sum(near) / len(near) > sum(far) / len(far) + 0.1
 
 
-def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path):
+def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(
+    tmp_path,
+):
     model = reader(drop=0.0, template="gpt-4")
     examples = generate(
-        task("qa_1").with_corpora("builtin"), 2048, 5, prompt_format=model.prompt_format
+        task("qa_1").with_corpora("builtin"),
+        2048,
+        5,
+        prompt_format=model.prompt_format,
     )
     assert DIRECT in examples[0].prompt
     assert mean_score(model, examples, tmp_path) == 1
@@ -118,8 +131,12 @@ def test_a_confused_reader_takes_a_neighbouring_line():
         asked("niah_multikey_2", 2048, 20)
     ):
         lines = [piece for piece in example.pieces if piece.value]
-        wanted = next(i for i, piece in enumerate(lines) if piece.role == "needle")
-        taken = next(i for i, piece in enumerate(lines) if piece.value == answer.text)
+        wanted = next(
+            i for i, piece in enumerate(lines) if piece.role == "needle"
+        )
+        taken = next(
+            i for i, piece in enumerate(lines) if piece.value == answer.text
+        )
         assert 0 < abs(taken - wanted) <= 2
 
 
@@ -143,7 +160,9 @@ def test_floors_are_the_scores_of_readers_that_do_not_read(
     assert seen["copy"] >= copied
     assert seen["frequent"] >= frequent
     assert (
-        max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
+        max(seen.values()) == 0
+        if name == "niah_single_2"
+        else max(seen.values()) <= 1
     )
 
 
@@ -166,7 +185,9 @@ def test_answers_repeat_exactly_whatever_else_was_asked():
         assert said(reader(**ALL), examples) == first
         backwards = {
             e.index: a.text
-            for e, a in reader(**ALL).answer(examples[i] for i in reversed(range(8)))
+            for e, a in reader(**ALL).answer(
+                examples[i] for i in reversed(range(8))
+            )
         }
         assert [backwards[i] for i in range(8)] == first
 

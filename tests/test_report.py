@@ -56,7 +56,9 @@ def test_versions_of_a_service_are_named(tmp_path):
     write_cell(tmp_path)
     write_cell(tmp_path, 4096)
     assert footnotes(scored(tmp_path)[0]) == []
-    write_cell(tmp_path, 2048).write_bytes(row_line(row(0)) + row_line(row(1, "m-2")))
+    write_cell(tmp_path, 2048).write_bytes(
+        row_line(row(0)) + row_line(row(1, "m-2"))
+    )
     for _ in ("read", "from the cache"):
         assert footnotes(scored(tmp_path)[0]) == [
             "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the "
@@ -88,7 +90,13 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
     for length, have in ((1024, 4), (2048, 2), (4096, 0)):
         write_cell(tmp_path, length, have)
     cells = scored(tmp_path)[0]
-    for allowed, second in ((None, ""), (1, ""), (2, 100.0), (0.5, 100.0), (0.49, "")):
+    for allowed, second in (
+        (None, ""),
+        (1, ""),
+        (2, 100.0),
+        (0.5, 100.0),
+        (0.49, ""),
+    ):
         table = summarize(
             score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]
         ).cells
@@ -104,7 +112,9 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
     folder = str(tmp_path / "predictions")
     words = "0/4, 1 refused by the service, 3 failed"
     assert words in rulerkit("score", folder).out
-    said = rulerkit("report", folder, "--max-failures", "2", "--format", "csv").out
+    said = rulerkit(
+        "report", folder, "--max-failures", "2", "--format", "csv"
+    ).out
     assert words in said
     assert (
         "m on vt at 2K: 2/4, 1 refused by the service, 1 failed"
@@ -119,7 +129,9 @@ def test_a_model_without_any_answer_is_named(tmp_path):
     assert footnotes(cells) == [
         "silent has no answer: 4 requests failed, the first: it broke."
     ]
-    with pytest.raises(UserError, match=r"nothing to summarize.*4 requests failed"):
+    with pytest.raises(
+        UserError, match=r"nothing to summarize.*4 requests failed"
+    ):
         summarize(scores[scores["model"] == "silent"])
 
 
@@ -127,7 +139,9 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     for model in ("one", "two"):
         write_cell(tmp_path, 1024, 4, model)
         write_cell(tmp_path, 2048, 4 if model == "one" else 3, model)
-    sides = [tmp_path / "predictions" / "main" / model for model in ("one", "two")]
+    sides = [
+        tmp_path / "predictions" / "main" / model for model in ("one", "two")
+    ]
     found = compare(*sides)
     assert list(found.rows.loc[found.rows["level"] == "cell", "length"]) == [1024]
     assert (

@@ -96,7 +96,9 @@ def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(
 def test_labels_are_those_of_the_failures(outputs: Path) -> None:
     results = load(outputs, labels=True)
     cells = read_cells(outputs / "predictions")
-    expected = label(cells).set_index(["model", "task", "length", "index"])["label"]
+    expected = label(cells).set_index(["model", "task", "length", "index"])[
+        "label"
+    ]
     keys = results.set_index(["model", "task", "length", "index"])
     assert (keys["failure"] == expected.loc[keys.index]).all()
     assert keys["failure"].nunique() > 1
@@ -113,7 +115,9 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     pd.testing.assert_frame_equal(
         answers_of(load(outputs).loc[wrong.index], labels=True), whole
     )
-    twice = answers_of(pd.concat([wrong, wrong]), labels=True)  # indices stand twice
+    twice = answers_of(
+        pd.concat([wrong, wrong]), labels=True
+    )  # indices stand twice
     pd.testing.assert_frame_equal(twice, pd.concat([whole, whole]))
 
 
@@ -121,7 +125,8 @@ def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
     rows = [
-        {"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)
+        {"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]}
+        for i in range(3)
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems: list[str] = []
@@ -133,7 +138,9 @@ def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None
     assert "not labelled" in problems[0]
 
 
-def test_a_damaged_cell_is_left_out_by_name(outputs: Path, tmp_path: Path) -> None:
+def test_a_damaged_cell_is_left_out_by_name(
+    outputs: Path, tmp_path: Path
+) -> None:
     copy = Path(shutil.copytree(outputs, tmp_path / "outputs"))
     file = copy / "predictions/main/perfect/vt/1024.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"pred"', b'"prod"', 1))
@@ -152,9 +159,13 @@ def test_exports_hold_every_row_and_column(
     results, file = load(outputs), tmp_path / f"results.{kind}"
     export(results, file)
     readers = {"csv": pd.read_csv, "parquet": pd.read_parquet}
-    back = readers[kind](file) if kind in readers else pd.read_json(file, lines=True)
+    back = (
+        readers[kind](file) if kind in readers else pd.read_json(file, lines=True)
+    )
     assert list(back.columns) == list(results.columns)
-    assert back["prediction"].fillna("").tolist() == results["prediction"].tolist()
+    assert (
+        back["prediction"].fillna("").tolist() == results["prediction"].tolist()
+    )
     references = back["references"].map(json.loads if kind == "csv" else list)
     assert references.tolist() == results["references"].tolist()
     with pytest.raises(UserError, match="allowed: parquet, csv, jsonl"):
@@ -179,7 +190,9 @@ def test_commands(
     assert len(file.read_text().splitlines()) == 96
     page = tmp_path / "page.html"
     said = run("browse", str(outputs), "-o", str(page), "--most", "40")
-    assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
+    assert (
+        f"open {page} in a browser: 40 of 96 answers can be opened there" in said
+    )
     assert '"remarks":"reference readers; stand-in corpora"' in page.read_text()
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
@@ -212,7 +225,9 @@ def test_commands(
 # --- the page -------------------------------------------------------------------------------------
 
 
-def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> None:
+def test_the_heatmap_has_the_means_and_wrong_items_are_traced(
+    outputs: Path,
+) -> None:
     results = load(outputs)
     content = content_of(browse(results))
     means = results.groupby(["model", "task", "length"])["score"].mean()
@@ -226,9 +241,9 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> 
     multikey = content["tasks"].index("niah_multikey_1")
     wrong = [e for e in content["examples"] if e["t"] == multikey and e["s"] == 0]
     assert wrong
-    for (
-        example
-    ) in wrong:  # the value of another key: a distractor, with its window and its depth
+    for example in (
+        wrong
+    ):  # the value of another key: a distractor, with its window and its depth
         (item, role, depth), *_ = example["x"]
         assert role == "distractor"
         window = next(w for w in example["w"] if w[0] == "distractor")
@@ -238,7 +253,9 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> 
         assert example["r"][0] in needle[3]
 
 
-def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> None:
+def test_a_page_of_few_examples_has_the_worst_of_every_cell(
+    outputs: Path,
+) -> None:
     results = load(outputs)
     examples = content_of(browse(results, most=16))["examples"]
     assert len(examples) == 16
@@ -249,7 +266,9 @@ def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> No
     assert min(e["s"] for e in examples) == 100 * worst.min()
 
 
-def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> None:
+def test_a_thousand_examples_take_less_than_three_megabytes(
+    tmp_path: Path,
+) -> None:
     asked = {"models": ["reader-1024"], "lengths": [2048], "num_examples": 80}
     study = rk.study(asked, tasks=list(rk.THIRTEEN), outputs=tmp_path)
     results = rk.score(rk.evaluate(study, progress=False))

@@ -25,9 +25,21 @@ from rulerkit.store.cells import Cell
 from tests.records import record_of
 
 
-def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
-    kind = {"name": task, "family": "", "category": category(task), "match": match}
-    form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
+def cell(
+    rows, task="vt", length=4096, match="all", thinking=0, model="m", **record
+):
+    kind = {
+        "name": task,
+        "family": "",
+        "category": category(task),
+        "match": match,
+    }
+    form = {
+        "template": "base",
+        "thinking_tokens": thinking,
+        "before": "",
+        "after": "",
+    }
     about = {
         "num_examples": 2,
         "label": "M",
@@ -36,7 +48,9 @@ def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **rec
     } | record
     about |= {"task": kind | {"edition": None}, "prompt_format": form}
     return Cell(
-        Path(f"{task}/{length}.jsonl"), record_of(model, length=length, **about), rows
+        Path(f"{task}/{length}.jsonl"),
+        record_of(model, length=length, **about),
+        rows,
     )
 
 
@@ -54,7 +68,8 @@ def row(pred, outputs, index=0, reason="stop"):
 def test_models_that_share_a_label_are_told_apart_by_their_names():
     models = {"vt": "n", "cwe": "m", "fwe": "m"}
     cells = [
-        cell([row("1", ["1"])], task, model=model) for task, model in models.items()
+        cell([row("1", ["1"])], task, model=model)
+        for task, model in models.items()
     ]
     assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(label(cells)["name"]) == ["M [n]", "M [m]", "M [m]"]
@@ -142,7 +157,11 @@ def test_named_items(pred, items):
 
 def test_strict_scores_ask_for_nothing_else():
     assert strict_items("a, b", ["A", "B"]) == (1.0, 1.0, 1.0)
-    assert strict_items("a, b, c, d", ["a", "b"]) == (0.5, pytest.approx(2 / 3), 0.0)
+    assert strict_items("a, b, c, d", ["a", "b"]) == (
+        0.5,
+        pytest.approx(2 / 3),
+        0.0,
+    )
     assert strict_items("a", ["a", "b"]) == (1.0, pytest.approx(2 / 3), 0.0)
     assert strict_items("", ["a"]) == (0.0, 0.0, 0.0)
     assert (
@@ -210,12 +229,17 @@ def test_thinking_models_answer_after_their_thought():
     found = score([cell(rows, thinking=1000)])
     assert found["score"].tolist() == [0.0, 0.0]
     assert found["empty"].tolist() == [False, False]
-    assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
+    assert (
+        found["cut_thought"].tolist()
+        == found["cut_off"].tolist()
+        == [False, True]
+    )
     assert score([cell(rows)])["score"].tolist() == [1.0, 1.0]
 
 
 @pytest.mark.parametrize(
-    ("pred", "outputs", "word"), [(None, ["a"], "prediction"), ("a", [], "references")]
+    ("pred", "outputs", "word"),
+    [(None, ["a"], "prediction"), ("a", [], "references")],
 )
 def test_what_was_not_answered_is_never_a_zero(pred, outputs, word):
     with pytest.raises(UserError, match=f"example 7 has no {word}"):
@@ -248,7 +272,13 @@ def write(path, rows):
 
 def upstream_row(index, pred, outputs):
     others = {"others": {}, "truncation": -1, "length": 4000}
-    return {"index": index, "pred": pred, "input": "...", "outputs": outputs, **others}
+    return {
+        "index": index,
+        "pred": pred,
+        "input": "...",
+        "outputs": outputs,
+        **others,
+    }
 
 
 def test_upstream_tree(tmp_path):
@@ -263,9 +293,14 @@ def test_upstream_tree(tmp_path):
             [upstream_row(0, f"in {city}", ["rome", "Roma"])],
         )
     found = score(read_predictions(tmp_path))
-    means = found.groupby(["model", "task", "length"])["score"].agg(["mean", "size"])
+    means = found.groupby(["model", "task", "length"])["score"].agg(
+        ["mean", "size"]
+    )
     assert means.to_dict("index") == {
-        ("my-model", "niah_single_1", 4096): {"mean": pytest.approx(2 / 3), "size": 3},
+        ("my-model", "niah_single_1", 4096): {
+            "mean": pytest.approx(2 / 3),
+            "size": 3,
+        },
         ("my-model", "qa_1", 4096): {"mean": 0.5, "size": 2},
     }
     assert found["index"].tolist() == [0, 1, 2, 0, 1]
@@ -274,6 +309,8 @@ def test_upstream_tree(tmp_path):
 def test_lines_end_with_newlines_only(tmp_path):
     file = tmp_path / "4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
-    line = json.dumps(upstream_row(0, "a\u2028b\u0085c", ["c"]), ensure_ascii=False)
+    line = json.dumps(
+        upstream_row(0, "a\u2028b\u0085c", ["c"]), ensure_ascii=False
+    )
     file.write_text(line + "\n\n" + line, encoding="utf-8")
     assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]

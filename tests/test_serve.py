@@ -47,12 +47,8 @@ def nothing_is_left(tmp_path, monkeypatch):
 def spec(folder, *options, **more):
     """A model behind a server that is to be started; its processes have the folder's name in their
     command line."""
-    program = (
-        f"{shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal"
-    )
-    command = (
-        f"cd {ROOT} && exec {program} --port {{port}} --key {{key}} {' '.join(options)}"
-    )
+    program = f"{shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal"
+    command = f"cd {ROOT} && exec {program} --port {{port}} --key {{key}} {' '.join(options)}"
     return {
         "name": "served",
         "path": "any",
@@ -63,7 +59,9 @@ def spec(folder, *options, **more):
 
 
 def journal(folder):
-    return [json.loads(line) for line in (folder / "journal").read_text().splitlines()]
+    return [
+        json.loads(line) for line in (folder / "journal").read_text().splitlines()
+    ]
 
 
 def examples(model, count):
@@ -117,7 +115,9 @@ def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path):
     cell = predict(model, examples(model, 40), tmp_path / "run", progress=False)
     model.close()
     assert cell.complete
-    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in cell.rows)
+    assert all(
+        string_match_all(row["pred"], row["outputs"]) == 1 for row in cell.rows
+    )
     prompts = [entry["prompt"] for entry in journal(tmp_path)]
     assert sorted(prompts) == sorted(set(prompts))
     assert len(prompts) == 40
@@ -138,7 +138,8 @@ def test_a_replica_that_dies_hands_its_work_to_the_others(tmp_path, capfd):
     model.close()
     assert sorted(answers) == list(range(40))
     assert all(
-        string_match_all(answers[i].text, asked[i].references) == 1 for i in answers
+        string_match_all(answers[i].text, asked[i].references) == 1
+        for i in answers
     )
     said = capfd.readouterr().err
     assert re.search(
@@ -175,7 +176,9 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     assert len(file.read_text().splitlines()) == 5
     again = load_model(spec(tmp_path, concurrency=1))
     assert predict(again, asked, tmp_path / "run", progress=False).complete
-    assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
+    assert (
+        len(journal(tmp_path)) == 6 + 7
+    )  # the one that it died of was asked again
 
 
 def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path):
@@ -192,12 +195,14 @@ def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path):
 
 def test_a_command_that_does_not_run_is_one_line(tmp_path):
     wrong = {"name": "wrong", "path": "x", "tokenizer": "builtin"}
-    words = (
-        r"its server did not start \(exit status 127\): .*no-such-command: not found"
-    )
+    words = r"its server did not start \(exit status 127\): .*no-such-command: not found"
     with pytest.raises(UserError, match=words):
-        _ = load_model(wrong | {"serve": "no-such-command --port {port}"}).prompt_format
-    with pytest.raises(UserError, match=r"starts the server and names its \{port\}"):
+        _ = load_model(
+            wrong | {"serve": "no-such-command --port {port}"}
+        ).prompt_format
+    with pytest.raises(
+        UserError, match=r"starts the server and names its \{port\}"
+    ):
         load_model(wrong | {"serve": "vllm serve x"})
 
 
@@ -219,7 +224,9 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
         [sys.executable, "-c", EVALUATE, json.dumps(model), str(outputs)]
     )
     until = time.monotonic() + 60
-    while sum(file.read_text().count("\n") for file in outputs.rglob("*.jsonl")) < 5:
+    while (
+        sum(file.read_text().count("\n") for file in outputs.rglob("*.jsonl")) < 5
+    ):
         assert time.monotonic() < until, "no answers"
         time.sleep(0.05)
     server = journal(tmp_path)[0]["pid"]
@@ -266,9 +273,7 @@ def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path):
         next(answers)
         serving.kill()
         serving.wait()
-        words = (
-            r"model served: its server at http://127\.0\.0\.1:\d+/v1 does not answer"
-        )
+        words = r"model served: its server at http://127\.0\.0\.1:\d+/v1 does not answer"
         with pytest.raises(UserError, match=words):
             list(answers)
     assert gone_within(15, "text_server --journal " + str(tmp_path))
@@ -282,20 +287,27 @@ def test_others_cannot_plant_a_server(tmp_path):
     folder = tmp_path / f"rulerkit-servers-{os.getuid()}"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    (folder / "x.json").write_text(f'[{os.getpid()}, ["http://127.0.0.1:1/v1", "k"]]')
+    (folder / "x.json").write_text(
+        f'[{os.getpid()}, ["http://127.0.0.1:1/v1", "k"]]'
+    )
     assert find_servers(lambda: pytest.fail("the registry was read")) == []
 
 
 def test_a_model_that_is_no_server_cannot_be_served(rulerkit):
     ended = rulerkit("serve", "perfect")
     assert ended.status == 2
-    assert "model perfect (engine reader) is no server that can be started" in ended.err
+    assert (
+        "model perfect (engine reader) is no server that can be started"
+        in ended.err
+    )
 
 
 @pytest.mark.slow
 def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
     """A restart gives the memory back; `rulerkit serve` keeps a model loaded across kernels."""
-    manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
+    manager = pytest.importorskip("jupyter_client").KernelManager(
+        kernel_name="python3"
+    )
     manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
     kernel = manager.client()
     code = f"import sys\nsys.argv = {['', json.dumps(spec(tmp_path)), str(tmp_path / 'outputs')]!r}"
@@ -307,7 +319,9 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
         )
         assert reply["content"]["status"] == "ok"
         assert processes("text_server --journal " + str(tmp_path))
-        manager.restart_kernel(now=True)  # as a kernel that hangs: killed, not asked
+        manager.restart_kernel(
+            now=True
+        )  # as a kernel that hangs: killed, not asked
         assert gone_within(15, "text_server --journal " + str(tmp_path))
     finally:
         kernel.stop_channels()
@@ -331,9 +345,18 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
 
     def batch(run):
         """The GPUs that the servers of each model had."""
-        small = {"tasks": ["vt"], "lengths": [1024], "num_examples": 12, "run": run}
+        small = {
+            "tasks": ["vt"],
+            "lengths": [1024],
+            "num_examples": 12,
+            "run": run,
+        }
         file = project / "params/batches/served.yaml"
-        parameters = {"models": models, "notebooks": ["10_small"], "parameters": small}
+        parameters = {
+            "models": models,
+            "notebooks": ["10_small"],
+            "parameters": small,
+        }
         file.write_text(json.dumps(parameters))
         call = [*PROGRAM, "batch", str(file), "--gpus", "0-3"]
         done = subprocess.run(
@@ -343,7 +366,8 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
         gpus = {}
         for name in ("served", "b"):
             rows = [
-                json.loads(line) for line in (tmp_path / name).read_text().splitlines()
+                json.loads(line)
+                for line in (tmp_path / name).read_text().splitlines()
             ]
             assert len({row["prompt"] for row in rows}) == len(rows) == 12
             gpus[name] = {row["gpus"] for row in rows}
@@ -353,7 +377,9 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
     first = batch("one")
     assert [len(gpus) for gpus in first.values()] == [2, 2]
     assert first["served"] | first["b"] == {"0", "1", "2", "3"}
-    with served(tmp_path, models[0], env=os.environ | {"CUDA_VISIBLE_DEVICES": "7"}):
+    with served(
+        tmp_path, models[0], env=os.environ | {"CUDA_VISIBLE_DEVICES": "7"}
+    ):
         assert batch("two") == {"served": {"7"}, "b": {"0", "1", "2", "3"}}
 
 
@@ -365,7 +391,9 @@ def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(
     model = load_model(spec(tmp_path))
     assert len(list(model.answer(examples(model, 1)))) == 1
     where = {"path": "any", "base_url": model.replicas[0].address.url}
-    stranger = load_model({**where, "tokenizer": "builtin", "prompt_path": "text"})
+    stranger = load_model(
+        {**where, "tokenizer": "builtin", "prompt_path": "text"}
+    )
     with pytest.raises(UserError, match="HTTP 401"):
         list(stranger.answer(examples(stranger, 1)))
     model.close()

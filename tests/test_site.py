@@ -26,7 +26,11 @@ def root(tmp_path, monkeypatch):
 
 def batch(root, *models, name="some batch"):
     path = root / f"params/batches/{name}.yaml"
-    content = {"models": [*models], "notebooks": ["10_small"], "together": ["10_small"]}
+    content = {
+        "models": [*models],
+        "notebooks": ["10_small"],
+        "together": ["10_small"],
+    }
     path.write_text(json.dumps(content))
     return path
 
@@ -44,7 +48,9 @@ def scripts(root, site, *models):
         for each in submissions(read_batch(batch(root, *models)).jobs, lab)
     ]
     for text in texts:
-        read = subprocess.run(["/bin/bash", "-n"], input=text, text=True, check=False)
+        read = subprocess.run(
+            ["/bin/bash", "-n"], input=text, text=True, check=False
+        )
         assert read.returncode == 0
     assert not (root / "outputs").exists()
     return texts
@@ -89,7 +95,9 @@ def test_what_a_site_says_stands_in_the_scripts(root):
         f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit serve "
         in large
     )
-    rank = r"/large/some batch\.job\.yaml\S+ --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
+    rank = (
+        r"/large/some batch\.job\.yaml\S+ --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
+    )
     assert re.search(rank, large)
     assert "#SBATCH --partition=cheap\n" in over_all
     assert "gpus-per-node" not in over_all
@@ -110,7 +118,8 @@ def test_without_a_site_file_the_cluster_decides(root):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 2), ((1, 3, 2, 2), 2), ((3, 3, 3), 3)]
+    ("gpus", "nodes"),
+    [((1,), 1), ((3, 3, 2), 2), ((1, 3, 2, 2), 2), ((3, 3, 3), 3)],
 )
 def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
     models = [model(f"m{n}", each, hours=n + 1) for n, each in enumerate(gpus)]

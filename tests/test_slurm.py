@@ -34,10 +34,15 @@ if not UP.exists():
     )
 if "RULERKIT_TEST_SLURM" not in os.environ:
     pytest.skip(
-        "needs minutes and a Slurm of its own: make test-slurm", allow_module_level=True
+        "needs minutes and a Slurm of its own: make test-slurm",
+        allow_module_level=True,
     )
 
-THREE = {"50_first": ["vt"], "51_second": ["niah_single_1"], "52_third": ["fwe", "vt"]}
+THREE = {
+    "50_first": ["vt"],
+    "51_second": ["niah_single_1"],
+    "52_third": ["fwe", "vt"],
+}
 ONE = {"50_first": ["vt"]}
 CPU = {"cpu_options": ["--partition=cpu"]}
 
@@ -116,9 +121,9 @@ def test_a_night_with_every_accident(make):
         night.status(),
         night.status(PATH="/nowhere"),
     ):  # with Slurm's word, and from the files alone
-        assert [seen[f"{name} predictions"] for name in names if name != "timed"] == [
-            "running"
-        ] * 3
+        assert [
+            seen[f"{name} predictions"] for name in names if name != "timed"
+        ] == ["running"] * 3
         assert seen["preempted 51_second"] == "waiting"
 
     night.call("scancel", queue["cancelled"].number)
@@ -130,9 +135,12 @@ def test_a_night_with_every_accident(make):
         "--output=/dev/null",
     ]
     night.call(*urgent, "--wrap", "sleep 2")
-    night.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    night.call(
+        "scontrol", "update", "nodename=node2", "state=down", "reason=test"
+    )
     night.wait(
-        "downed is back in the queue", lambda: night.queue()["downed"].restarts == 1
+        "downed is back in the queue",
+        lambda: night.queue()["downed"].restarts == 1,
     )
     assert night.status()["downed predictions"] == "queued"
     night.call(
@@ -154,7 +162,9 @@ def test_a_night_with_every_accident(make):
         for name in ("preempted", "downed", "timed")
         for step in ("predictions", *THREE)
     ]
-    assert {title for title, state in seen.items() if state == "done"} == set(done)
+    assert {title for title, state in seen.items() if state == "done"} == set(
+        done
+    )
     assert (seen["cancelled predictions"], seen["wrong predictions"]) == (
         "interrupted",
         "failed",
@@ -183,12 +193,18 @@ def test_a_night_with_every_accident(make):
     }
     assert Counter(seen.values()) == {"done": 17, "failed": 1, "missing": 1}
     said = [
-        line for line in night.out("wrong").splitlines() if line.startswith("failed ")
+        line
+        for line in night.out("wrong").splitlines()
+        if line.startswith("failed ")
     ]
     assert len(said) == 3  # one of each job
     assert "fwe does not fit into 64 tokens" in said[0]
     last = night.submit()
-    assert (last["submitted"], last["submitted wrong"], last["in queue"]) == (1, 1, 0)
+    assert (last["submitted"], last["submitted wrong"], last["in queue"]) == (
+        1,
+        1,
+        0,
+    )
 
     for name in names:
         assert night.indices(name) == {
@@ -198,7 +214,9 @@ def test_a_night_with_every_accident(make):
         assert len(lives) == 2 or (
             name == "timed" and len(lives) > 2
         )  # whose time is over again on a slow machine
-        assert asked_in_vain(lives) == []  # nor anything of a cell that was complete
+        assert (
+            asked_in_vain(lives) == []
+        )  # nor anything of a cell that was complete
         asked = Counter(
             prompt for rows in lives for row in rows for prompt in row.asked
         )
@@ -207,12 +225,15 @@ def test_a_night_with_every_accident(make):
             0 < asked.total() - 3 * 8 <= BATCH * (len(lives) - 1)
         )  # each kill with one call under way
         assert all(
-            (night.folder / f"{name}/{notebook}.ipynb").exists() for notebook in THREE
+            (night.folder / f"{name}/{notebook}.ipynb").exists()
+            for notebook in THREE
         )
     assert clashes(night.journal()) == []
 
 
-def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(make):
+def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(
+    make,
+):
     place = make("restarts")
     names = ["never-requeued", "never-resubmitted", "resubmitted", "hanging"]
     wrapper = place.root / "bin/scontrol"
@@ -272,7 +293,9 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
             *(jobs[name].number for name in nearly_over),
         )
         told = time.time()
-        place.wait("new jobs wait", lambda new=new, told=told: begun_again(new, told))
+        place.wait(
+            "new jobs wait", lambda new=new, told=told: begun_again(new, told)
+        )
         if new:
             place.call(
                 "scancel", *(jobs[name].number for name in new)
@@ -290,11 +313,15 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
     assert seen["hanging 60_hangs"] == "failed"
     for name in ("never-requeued", "never-resubmitted", "hanging"):
         (said,) = [
-            line for line in place.out(name).splitlines() if line.startswith("failed ")
+            line
+            for line in place.out(name).splitlines()
+            if line.startswith("failed ")
         ]
         assert "no new answer in 2 restarts: stopped" in said
     assert [len(place.lives(name)) for name in names[:3]] == [2, 2, 2]
-    assert hanging.read_text().count("\n") == 3  # the first time there were new answers
+    assert (
+        hanging.read_text().count("\n") == 3
+    )  # the first time there were new answers
     assert place.indices("resubmitted") == {"vt": [*range(12)]}
     assert asked_in_vain(place.lives("resubmitted")) == []
 
@@ -315,31 +342,54 @@ def test_an_adaptive_run_that_is_requeued_ends_as_any_other(make):
     place.wait("it has ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
     assert len(place.lives("noisy")) == 2
-    whole = "-y", "outputs: whole", "-y", "lengths: [1024, 2048]", "-y", "tasks: [vt]"
+    whole = (
+        "-y",
+        "outputs: whole",
+        "-y",
+        "lengths: [1024, 2048]",
+        "-y",
+        "tasks: [vt]",
+    )
     model = json.dumps(held("noisy", 0))
     said = place.rulerkit(
-        "evaluate", "-y", f"model: {model}", *whole, "-y", "num_examples: adaptive"
+        "evaluate",
+        "-y",
+        f"model: {model}",
+        *whole,
+        "-y",
+        "num_examples: adaptive",
     )
     assert "certain" in place.rulerkit("report", "outputs/predictions/adaptive")
     files = sorted(
-        (place.root / "outputs/predictions/adaptive/noisy/vt").glob("*[0-9].jsonl")
+        (place.root / "outputs/predictions/adaptive/noisy/vt").glob(
+            "*[0-9].jsonl"
+        )
     )
     assert len(files) == 2, said
     for file in files:
         alone = place.root / "whole/predictions/main/noisy/vt" / file.name
-        assert file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
+        assert (
+            file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
+        )
 
 
 def test_jobs_that_take_whole_nodes_share_the_models_out(make):
     place = make("whole")
-    models = [held("a", 3), held("b", 3), held("c", 1), held("d", 1), held("e", 0)]
+    models = [
+        held("a", 3),
+        held("b", 3),
+        held("c", 1),
+        held("d", 1),
+        held("e", 0),
+    ]
     site = {"whole_nodes": 4, "hours": 0.2}
     place.plan(models, ONE, site, together=["50_first"])
     assert place.submit() == Counter(
         {
             "submitted": 4,
             **dict.fromkeys(
-                ("submitted whole-node1", "submitted whole-node2", "submitted e"), 1
+                ("submitted whole-node1", "submitted whole-node2", "submitted e"),
+                1,
             ),
         }
         | {"submitted 50_first": 1}
@@ -414,7 +464,9 @@ def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     assert "mend params/site.yaml" in said
     place.plan([held("one", 1)], ONE, {"launcher": "no-such-launcher --nv"})
     assert (
-        place.rulerkit("batch", place.file, "--slurm", "--dry-run").count("#!/bin/bash")
+        place.rulerkit("batch", place.file, "--slurm", "--dry-run").count(
+            "#!/bin/bash"
+        )
         == 1
     )
     assert place.queue() == {}

@@ -43,7 +43,9 @@ def test_soft_scores_are_what_the_network_says_and_are_added_to_stored_answers(
 ):
     torch = pytest.importorskip("torch")
     tasks = [*NEEDLES, CHAINS | {"max_new_tokens": 24}]
-    rk.evaluate(asked(tmp_path, "small-llama", soft=False, tasks=tasks), progress=False)
+    rk.evaluate(
+        asked(tmp_path, "small-llama", soft=False, tasks=tasks), progress=False
+    )
     files = {path: path.read_bytes() for path in tmp_path.rglob("*.jsonl")}
     study = asked(tmp_path, "small-llama", tasks=tasks)
     cells = rk.evaluate(study, progress=False)
@@ -88,8 +90,14 @@ def test_soft_scores_are_what_the_network_says_and_are_added_to_stored_answers(
     again = {cell.task: cell.soft for cell in rk.evaluate(study, progress=False)}
     for index, row in cell.soft.items():
         assert again[cell.task][index] == pytest.approx(row)
-    chunked = {"base": "small-llama", "name": "chunked", "prefill_chunk_size": 100}
-    for task, rows in ((c.task, c.soft) for c in rk.evaluate(asked(tmp_path, chunked))):
+    chunked = {
+        "base": "small-llama",
+        "name": "chunked",
+        "prefill_chunk_size": 100,
+    }
+    for task, rows in (
+        (c.task, c.soft) for c in rk.evaluate(asked(tmp_path, chunked))
+    ):
         for index, row in rows.items():
             expected = again[task][index]["gold_probability"]
             assert row["gold_probability"] == pytest.approx(expected, rel=1e-4)
@@ -169,7 +177,9 @@ def test_compare_shows_the_soft_difference_and_judges_it_where_asked(tmp_path):
     random = np.random.RandomState(0)
     noise = random.uniform(0.3, 0.6, 40)
     for name, loss in (("a", 0.0), ("b", 0.1)):
-        model = soft_model(name, lambda example, loss=loss: noise[example.index] - loss)
+        model = soft_model(
+            name, lambda example, loss=loss: noise[example.index] - loss
+        )
         rk.evaluate(
             asked(tmp_path, model, num_examples=40, lengths=[512]), progress=False
         )
@@ -194,9 +204,15 @@ def test_compare_shows_the_soft_difference_and_judges_it_where_asked(tmp_path):
     assert by_probability.verdict.word == "worse"
     assert by_probability.flips.empty, "no answer has another score"
     more = compare(
-        "a", "b", outputs=tmp_path, soft=True, num_examples=2 * probability["needed"]
+        "a",
+        "b",
+        outputs=tmp_path,
+        soft=True,
+        num_examples=2 * probability["needed"],
     )
     assert more.mean["high"] < 0, "a few more than were said show the difference"
-    rk.evaluate(asked(tmp_path, "mute", soft=False, num_examples=2, lengths=[512]))
+    rk.evaluate(
+        asked(tmp_path, "mute", soft=False, num_examples=2, lengths=[512])
+    )
     with pytest.raises(UserError, match="share no example with soft scores"):
         compare("mute", "b", outputs=tmp_path, by="index", soft=True)

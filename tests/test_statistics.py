@@ -49,7 +49,9 @@ def test_a_right_or_wrong_cell_has_wilsons_interval(right, wrong):
 def test_two_tasks_have_newcombes_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against
     48/80."""
-    found = weighted_sum(difference([1] * 56 + [0] * 14, [1] * 48 + [0] * 32, "cwe"))
+    found = weighted_sum(
+        difference([1] * 56 + [0] * 14, [1] * 48 + [0] * 32, "cwe")
+    )
     # the pseudo-examples of one side do not move it: each side has one cell
     assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
@@ -57,10 +59,15 @@ def test_two_tasks_have_newcombes_interval():
 @given(SCORES, SCORES, WEIGHTS, WEIGHTS)
 @example([1.0, 0.0, 0.0, 0.0], [0.0, 1.0], 0.1, -0.7)  # gains above the span
 def test_every_interval_holds_its_value_and_has_a_width(one, other, w, v):
-    cells = [WeightedCell(w, "vt", array(one)), WeightedCell(v, "vt", array(other))]
+    cells = [
+        WeightedCell(w, "vt", array(one)),
+        WeightedCell(v, "vt", array(other)),
+    ]
     found = weighted_sum(cells)
     assert found.low <= found.value <= found.high
-    assert found.value == pytest.approx(w * np.mean(one) + v * np.mean(other), abs=1e-9)
+    assert found.value == pytest.approx(
+        w * np.mean(one) + v * np.mean(other), abs=1e-9
+    )
     assert found.high > found.low or w == v == 0
     assert found.value < 0 or math.copysign(1, found.value) == 1  # not -0.0
 
@@ -126,7 +133,9 @@ def test_no_difference_is_mcnemars_exact_test():
 def test_the_test_of_fractional_scores_counts_their_steps():
     """The normal test of three equal losses would say 0.04, of three that differ a little too."""
     assert (
-        0.1 < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20)) < 0.15
+        0.1
+        < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20))
+        < 0.15
     )
 
 
@@ -152,7 +161,8 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
         ]
 
     assert (
-        shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13) > 0.9
+        shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13)
+        > 0.9
     )
     right = [WeightedCell(0.5, "vt", array([1.0] * n)) for n in (100, 2)]
     assert weighted_sum(right).low < wilson(1.0, 2)[0] / 2 + 0.5
@@ -179,7 +189,9 @@ def test_few_groups_make_the_interval_wider():
     def cell(sizes):
         groups = np.arange(float(len(sizes))).repeat(sizes)
         means = rng.beta(7, 3, len(sizes)).repeat(sizes)
-        return [WeightedCell(1.0, "qa_1", (rng.random(200) < means) * 1.0, groups)]
+        return [
+            WeightedCell(1.0, "qa_1", (rng.random(200) < means) * 1.0, groups)
+        ]
 
     # 0.83 without Student's t; 0.90 if unequal ones counted as 55 equal ones
     for sizes, most in (([50] * 4, 0.99), ([1] * 50 + [30] * 5, 0.98)):
@@ -191,5 +203,7 @@ def test_holm_adjusts_in_order():
 
 
 def test_a_mean_of_full_scores_is_exactly_one():
-    cells = [WeightedCell(1 / 13, str(task), array([1] * 10)) for task in range(13)]
+    cells = [
+        WeightedCell(1 / 13, str(task), array([1] * 10)) for task in range(13)
+    ]
     assert weighted_sum(cells).value == 1

@@ -31,7 +31,9 @@ class Seen(NamedTuple):
         return {title: step.state for title, step in self.steps.items()}
 
     def line(self, title):
-        (line,) = (line for line in self.text if re.match(rf"\w+ +{title}( |$)", line))
+        (line,) = (
+            line for line in self.text if re.match(rf"\w+ +{title}( |$)", line)
+        )
         return line
 
 
@@ -42,7 +44,9 @@ def look(project, batch):
     folder = project.root / "outputs/notebooks/main"
     from_folder = report(statuses(jobs_in(folder))) if folder.is_dir() else []
     cells = {
-        job.name: grid(job.name, job.steps[0].cells, job.not_run(job.name)).splitlines()
+        job.name: grid(
+            job.name, job.steps[0].cells, job.not_run(job.name)
+        ).splitlines()
         for job in jobs
         if job.model
     }
@@ -59,9 +63,13 @@ def look(project, batch):
 def files(root):
     """All files but locks, which are touched while their owners live."""
     paths = [
-        p for p in root.rglob("*") if p.suffix != ".lock" and "tmp" not in p.parts[-2:]
+        p
+        for p in root.rglob("*")
+        if p.suffix != ".lock" and "tmp" not in p.parts[-2:]
     ]
-    return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
+    return {
+        p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()
+    }
 
 
 class Story(NamedTuple):
@@ -106,7 +114,8 @@ def story(tmp_path_factory):
         with project.started("batch", batch, "--jobs", 1) as killed:
             project.wait_for("slow")
             wait_until(
-                "it has answered something", lambda: project.rows().get("slow/vt/1024")
+                "it has answered something",
+                lambda: project.rows().get("slow/vt/1024"),
             )
             project.set("slow", "meets", "go")
             wait_until("it stands", (project.root / "slow.waits").exists)
@@ -137,7 +146,9 @@ def test_before_anything_was_begun_all_is_missing(story):
     assert story.before.states == dict.fromkeys(ALL, "missing")
     left = " 0/2 cells, 0/6 examples; 9,216 tokens left"  # 3 x (1K + 2K)
     assert story.before.line("slow predictions").endswith(left)
-    assert story.before.text[-1] == "6 steps: 6 missing; 36,864 tokens left, at most"
+    assert (
+        story.before.text[-1] == "6 steps: 6 missing; 36,864 tokens left, at most"
+    )
 
 
 def test_while_it_runs(story):
@@ -161,7 +172,9 @@ def test_while_it_runs(story):
 
 def test_after_a_power_cut(story):
     changed = {
-        t: s for t, s in story.killed.states.items() if s != story.during.states[t]
+        t: s
+        for t, s in story.killed.states.items()
+        if s != story.during.states[t]
     }
     assert changed == {"slow predictions": "interrupted", "all 51_all": "missing"}
     place = story.killed.text.index(story.killed.line("slow predictions"))
@@ -184,9 +197,7 @@ def test_after_it_has_ended(story):
         "broken 50_own": "missing",
         "all 51_all": "incomplete",
     }
-    less = (
-        "2 of 7 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples"
-    )
+    less = "2 of 7 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples"
     assert story.after.steps["all 51_all"].message == less
     said = re.sub(" {2,}", " ", story.ended[0].stdout)
     for line in (
@@ -230,12 +241,24 @@ def test_when_all_is_repaired(story):
 def test_the_exit_code_is_0_where_all_is_done_1_where_something_stopped_and_else_3(
     story,
 ):
-    moments = (story.before, story.during, story.killed, story.after, story.repaired)
+    moments = (
+        story.before,
+        story.during,
+        story.killed,
+        story.after,
+        story.repaired,
+    )
     assert [seen.exit_code for seen in moments] == [3, 1, 1, 1, 0]
 
 
 def test_the_folder_shows_what_the_batch_file_shows(story):
-    for seen in (story.during, story.killed, story.after, story.cut, story.repaired):
+    for seen in (
+        story.during,
+        story.killed,
+        story.after,
+        story.cut,
+        story.repaired,
+    ):
         both = [
             sorted(re.sub(r"about [\d:]+", "about", line) for line in lines[:-1])
             for lines in (seen.from_folder, seen.text)
@@ -254,7 +277,9 @@ def test_the_command_works_where_nothing_can_be_written(story):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a folder can be made read-only for root by root only")
     try:
-        ended = story.project.call("status", root / "outputs/notebooks/main", "--cells")
+        ended = story.project.call(
+            "status", root / "outputs/notebooks/main", "--cells"
+        )
     finally:
         subprocess.run(["umount", root], check=True)
     assert (ended.returncode, ended.stderr) == (0, "")

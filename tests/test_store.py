@@ -95,7 +95,9 @@ def test_another_host_is_dead_after_two_minutes(foreign):
 def test_a_container_of_the_same_host_name_is_another_machine(foreign):
     with Lock(foreign.with_name("other.lock")):
         mine = json.loads(foreign.with_name("other.lock").read_text())
-    rewrite(foreign, host=mine["host"], machine="another boot pid:[1]", pid=2**22 + 5)
+    rewrite(
+        foreign, host=mine["host"], machine="another boot pid:[1]", pid=2**22 + 5
+    )
     with pytest.raises(UserError, match="process"):
         Lock(foreign).__enter__()
 
@@ -128,19 +130,25 @@ FIELDS = st.sampled_from(
     age=st.sampled_from([-7200, 0, 100, 500]),
 )
 @example(garbage="", age=0)
-@example(garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200)
+@example(
+    garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200
+)
 @settings(max_examples=25, deadline=None)
 def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage, age):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "4096.lock"
-        file.write_bytes(garbage if isinstance(garbage, bytes) else garbage.encode())
+        file.write_bytes(
+            garbage if isinstance(garbage, bytes) else garbage.encode()
+        )
         os.utime(file, (time.time() - age, time.time() - age))
         if age > locks.STALE:
             assert locks.holder(file) is None
             with Lock(file):
                 assert locks.holder(file)
             return
-        with pytest.raises(UserError, match="4096 is being written by") as refused:
+        with pytest.raises(
+            UserError, match="4096 is being written by"
+        ) as refused:
             Lock(file).__enter__()
         said = str(refused.value)
         assert "\n" not in said
@@ -161,7 +169,9 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     share."""
     for _ in range(5):
         lock_file.write_text(
-            json.dumps({"host": "node7", "pid": 17, "started": "1", "token": "dead"})
+            json.dumps(
+                {"host": "node7", "pid": 17, "started": "1", "token": "dead"}
+            )
         )
         os.utime(lock_file, (0, 0))
         won = []

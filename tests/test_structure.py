@@ -63,7 +63,12 @@ def imports_of(path, known):
                 inner = name.partition(".")[2]
                 found.add(
                     next(
-                        (m for m in (inner, inner.rpartition(".")[0]) if m in known), ""
+                        (
+                            m
+                            for m in (inner, inner.rpartition(".")[0])
+                            if m in known
+                        ),
+                        "",
                     )
                 )
     return found
@@ -108,6 +113,47 @@ def test_imports_make_no_circle():
         for name in free:
             del uses[name]
     assert uses == {}, "these import each other"
+
+
+LONGEST_FUNCTION = 60  # lines, signature and docstring included
+DEEPEST = 3  # blocks inside each other
+_BLOCKS = (
+    ast.For,
+    ast.AsyncFor,
+    ast.While,
+    ast.If,
+    ast.With,
+    ast.AsyncWith,
+    ast.Try,
+)
+
+
+def depth_of(node, depth=0):
+    """How many blocks stand inside each other in a function; `elif` is no deeper than `if`."""
+    deepest = depth
+    for child in ast.iter_child_nodes(node):
+        if isinstance(
+            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+        ):
+            continue
+        orelse = isinstance(node, ast.If) and child in node.orelse
+        is_elif = orelse and isinstance(child, ast.If) and len(node.orelse) == 1
+        is_block = isinstance(child, _BLOCKS) and not is_elif
+        deepest = max(deepest, depth_of(child, depth + is_block))
+    return deepest
+
+
+def test_functions_are_short_and_flat():
+    wrong = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                continue
+            size, depth = node.end_lineno - node.lineno + 1, depth_of(node)
+            if size > LONGEST_FUNCTION or depth > DEEPEST:
+                place = f"{path.relative_to(ROOT)}:{node.lineno} {node.name}"
+                wrong.append(f"{place}: {size} lines, {depth} deep")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("name", [name for name in modules() if name])
@@ -158,9 +204,9 @@ def test_generation_needs_no_model_library():
 
 def test_the_licence_is_apache():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    project = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in text
     assert "Version 2.0, January 2004" in text
@@ -169,19 +215,24 @@ def test_the_licence_is_apache():
 
 def _floors():
     """Every requirement of pyproject.toml, extras included: its name and what it allows."""
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    project = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     extras = project.get("optional-dependencies", {})
     lines = [
         line.partition(";")[0]
-        for line in [*project["dependencies"], *(x for e in extras.values() for x in e)]
+        for line in [
+            *project["dependencies"],
+            *(x for e in extras.values() for x in e),
+        ]
     ]
     found = (
         re.fullmatch(r"\s*([A-Za-z0-9_.-]+)(?:\[.*\])?\s*(.*?)\s*", line)
         for line in lines
     )
-    return {match[1].lower().replace("_", "-"): match[2] for match in found if match}
+    return {
+        match[1].lower().replace("_", "-"): match[2] for match in found if match
+    }
 
 
 def test_environment_pins_stand_within_the_floors():
@@ -194,11 +245,12 @@ def test_environment_pins_stand_within_the_floors():
     for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]:
         for line in entry.get("pip", []) if isinstance(entry, dict) else [entry]:
             found = re.fullmatch(
-                r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?", line
+                r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?",
+                line,
             )
-            if not line.startswith(("-e", ".", "pip", "python")) or line.startswith(
-                "python-"
-            ):
+            if not line.startswith(
+                ("-e", ".", "pip", "python")
+            ) or line.startswith("python-"):
                 assert found, f"environment.yml does not pin {line!r} exactly"
             if found:
                 pins[found[1].lower().replace("_", "-")] = found[2]
@@ -243,9 +295,9 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
         pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(
             requirement
         )
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))[
-        "project"
-    ]
+    project = tomllib.loads(
+        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    )["project"]
     asked = project["dependencies"] + (
         project["optional-dependencies"]["dev"] if name == "dev" else []
     )

@@ -37,7 +37,12 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "floor": NAN,
     }
     blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "stand_in"), False)
-    blank |= {"engine": "reader", "seed": 42, "prompt_version": 1, "note": ""} | columns
+    blank |= {
+        "engine": "reader",
+        "seed": 42,
+        "prompt_version": 1,
+        "note": "",
+    } | columns
     frames = []
     for ((model, length), right), task in product(share.items(), tasks):
         have = n(model, length, task) if callable(n) else n
@@ -70,7 +75,9 @@ def test_averages_weigh_lengths():
 
 def test_ranks_share_ties():
     rights = {("a", K4): 0.9, ("b", K4): 0.96, ("c", K4): 0.9, ("d", K4): 0.8}
-    scores = scores_of(rights, n=lambda model, length, task: 49 if model == "d" else 50)
+    scores = scores_of(
+        rights, n=lambda model, length, task: 49 if model == "d" else 50
+    )
     third = (scores["model"] == "c") & (scores["task"] == "vt")
     scores.loc[third, "score"] *= 1 + 5e-11
     models = summarize(scores).models.query("category == 'all'")
@@ -81,7 +88,11 @@ def test_ranks_share_ties():
     ("scores", "claimed", "answer"),
     [
         ({K4: 90, K8: 85.6, K16: 85.5}, None, "8K"),
-        ({K4: 90, K8: 85.56, K16: 85.54}, None, "8K"),  # as printed: 85.6 and 85.5
+        (
+            {K4: 90, K8: 85.56, K16: 85.54},
+            None,
+            "8K",
+        ),  # as printed: 85.6 and 85.5
         ({K4: 80, K8: 90, K16: 70}, None, "8K"),  # shorter ones may fail
         ({K4: 80, K8: 70}, None, "<4K"),
         ({K8: 80}, None, "<8K"),
@@ -91,14 +102,21 @@ def test_ranks_share_ties():
         ({K4: 90, K8: NAN}, None, ">=4K, 8K not run"),
         ({K4: 90, K8: NAN, K16: NAN}, None, ">=4K, 8K unfinished, 16K failed"),
         ({K4: 80, K8: NAN}, None, "not known, 8K unfinished"),
-        ({K4: NAN, K8: 90, K16: 80}, None, "8K"),  # what is shorter cannot change it
+        (
+            {K4: NAN, K8: 90, K16: 80},
+            None,
+            "8K",
+        ),  # what is shorter cannot change it
         ({K4: NAN, K8: 80}, None, "not known, 4K not run"),
         ({K4: NAN}, None, ""),
     ],
 )
 def test_effective_length(scores, claimed, answer):
     states = dict(re.findall(r"(8K|16K) (unfinished|failed)", answer))
-    by_length = {K8: states.get("8K", "not run"), K16: states.get("16K", "not run")}
+    by_length = {
+        K8: states.get("8K", "not run"),
+        K16: states.get("16K", "not run"),
+    }
     assert effective_length(scores, 85.6, claimed, by_length) == answer
 
 
@@ -123,7 +141,9 @@ def test_effective_set(limits, answer):
 
 
 def test_a_complete_summary():
-    scores = scores_of({("a", K4): 1.0, ("a", K8): 0.8, ("b", K4): 0.9, ("b", K8): 0.9})
+    scores = scores_of(
+        {("a", K4): 1.0, ("a", K8): 0.8, ("b", K4): 0.9, ("b", K8): 0.9}
+    )
     summary = summarize(scores)
     assert len(summary.cells) == 2 * 13 * 2
     cell = row(summary.cells, model="a", task="vt", length=K8)
@@ -151,9 +171,18 @@ def test_a_complete_summary():
         (90, 260 / 3, 280 / 3)
     )
     assert a["avg_low"] < 90 < a["avg_high"]
-    assert (a["rank_inc"], a["rank_dec"], b["rank_inc"], b["rank_dec"]) == (2, 1, 1, 2)
+    assert (a["rank_inc"], a["rank_dec"], b["rank_inc"], b["rank_dec"]) == (
+        2,
+        1,
+        1,
+        2,
+    )
     assert (a["effective_length"], b["effective_length"]) == ("4K", ">8K")
-    assert (a["effective_set"], a["threshold"], a["complete"]) == ("4K", 85.6, True)
+    assert (a["effective_set"], a["threshold"], a["complete"]) == (
+        "4K",
+        85.6,
+        True,
+    )
 
 
 def test_the_small_protocol_is_judged_by_the_model_itself():
@@ -179,7 +208,9 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
         "none of the thirteen was answered: of those that were"
     )
     for right, floor in ((0.0, NAN), (0.1, 0.1)):
-        useless = scores_of({("a", 256): right, ("a", 512): right}, tasks, floor=floor)
+        useless = scores_of(
+            {("a", 256): right, ("a", 512): right}, tasks, floor=floor
+        )
         assert summarize(useless).models["effective_length"].unique() == [""]
         words = f"No effective length of a: its own mean at 256 is {100 * right:.1f}, not above"
         assert words in table_text(summarize(useless))
@@ -209,7 +240,9 @@ def test_missing_examples_are_never_averaged_away():
     qa = row(summary.models, category="qa")
     assert (qa["avg"], qa["complete"]) == (pytest.approx(100), True)
     text = table_text(summary)
-    assert all(part in text for part in ("30/50", ">=4K, 8K unfinished", "Incomplete"))
+    assert all(
+        part in text for part in ("30/50", ">=4K, 8K unfinished", "Incomplete")
+    )
 
 
 def test_missing_tasks_are_never_averaged_away():
@@ -222,16 +255,23 @@ def test_missing_tasks_are_never_averaged_away():
     assert math.isnan(row(summary.models, category="qa")["avg"])
     asked = summarize(scores, tasks=["vt", "cwe", "niah_single_1"])
     by_category = asked.models.set_index("category")
-    assert by_category.loc["all", ["avg", "tasks", "effective_length"]].tolist() == [
+    assert by_category.loc[
+        "all", ["avg", "tasks", "effective_length"]
+    ].tolist() == [
         100,
         3,
         "",
     ]
     # of a category all tasks were asked
-    assert by_category.loc[["vt", "niah"], "effective_length"].tolist() == [">4K", ""]
+    assert by_category.loc[["vt", "niah"], "effective_length"].tolist() == [
+        ">4K",
+        "",
+    ]
     assert "Means over 3 tasks" in table_text(asked)
     assert "No effective length" in table_text(asked)
-    assert "100.0*" not in table_text(asked), "there is no threshold of three tasks"
+    assert "100.0*" not in table_text(asked), (
+        "there is no threshold of three tasks"
+    )
 
 
 def test_the_grid_can_be_asked_for():
@@ -240,10 +280,15 @@ def test_the_grid_can_be_asked_for():
     assert (b["effective_length"], b["complete"]) == (">=4K, 8K not run", False)
     b = row(summarize(scores, lengths=K4).models, model="b", category="all")
     assert (b["effective_length"], b["avg"]) == (">4K", pytest.approx(100))
-    a = row(summarize(scores, lengths=[K8, K16]).models, model="a", category="all")
+    a = row(
+        summarize(scores, lengths=[K8, K16]).models, model="a", category="all"
+    )
     assert a["effective_length"] == ">=8K, 16K not run"
     absent = row(
-        summarize(scores, lengths=[K4, K16]).cells, model="b", task="vt", length=K16
+        summarize(scores, lengths=[K4, K16]).cells,
+        model="b",
+        task="vt",
+        length=K16,
     )
     assert absent["have"] == "0/50"
     fewer = summarize(scores, "vt", ["4K"], num_examples=10)
@@ -264,15 +309,21 @@ def test_repetitions_are_averaged_by_example():
         scores_of({("a", K4): 0.4}, run="main-repeat2"),
     )
     cell = row(summarize(pd.concat([once, again])).cells, model="a", task="vt")
-    assert (cell["run"], cell["n"], cell["score"]) == ("main", 50, pytest.approx(60))
+    assert (cell["run"], cell["n"], cell["score"]) == (
+        "main",
+        50,
+        pytest.approx(60),
+    )
     same = row(
-        summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells, task="vt"
+        summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells,
+        task="vt",
     )
     alone = row(summarize(once).cells, task="vt")
     assert (same["low"], same["high"]) == (alone["low"], alone["high"])
     missing = again[~((again["task"] == "vt") & (again["index"] == 49))]
     assert (
-        row(summarize(pd.concat([once, missing])).cells, task="vt")["have"] == "49/50"
+        row(summarize(pd.concat([once, missing])).cells, task="vt")["have"]
+        == "49/50"
     )
     other = summarize(pd.concat([once, again.assign(run="other-repeat2")])).cells
     assert set(other["run"]) == {"main", "other-repeat2"}
@@ -288,7 +339,9 @@ def test_examples_of_a_group_are_drawn_together():
             float("nan"),
         )
     )
-    assert alone["high"] - alone["low"] == pytest.approx(none["high"] - none["low"])
+    assert alone["high"] - alone["low"] == pytest.approx(
+        none["high"] - none["low"]
+    )
     assert pairs["high"] - pairs["low"] > 2 * (alone["high"] - alone["low"])
     first = scores.assign(
         group=[0.0 if i < 25 else float("nan") for i in scores["index"]]

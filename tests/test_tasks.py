@@ -15,7 +15,11 @@ from rulerkit.generation.tasks import TASKS, read_answer, task
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-KIND = {"numbers": r"[1-9]\d{6}", "uuids": UUID4, "words": r"[a-z' .]+-[A-Za-z' .-]+"}
+KIND = {
+    "numbers": r"[1-9]\d{6}",
+    "uuids": UUID4,
+    "words": r"[a-z' .]+-[A-Za-z' .-]+",
+}
 
 
 def examples(spec, length=4096, count=3):
@@ -64,12 +68,11 @@ def test_needle_prompts(name):
     one = num_values * num_queries == 1
     noun = kind[:-1] if one else kind
     some, are, what = ("A", "is", "is") if one else ("Some", "are", "are all")
-    needle = (
-        rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\."
-    )
+    needle = rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\."
     for made in examples(name):
         query = re.findall(
-            r"(?<=for )(\S+(?:, .*)?) mentioned in the provided text\?", made.prompt
+            r"(?<=for )(\S+(?:, .*)?) mentioned in the provided text\?",
+            made.prompt,
         )[-1]
         about = f"special magic {noun} for {query} mentioned in the provided text"
         context = between(
@@ -82,22 +85,30 @@ def test_needle_prompts(name):
         assert len({value for _, value in hidden}) == len(hidden)
         asked = query.replace(", and ", ", ").split(", ")
         assert len(asked) == num_queries
-        values = [value for wanted in asked for key, value in hidden if key == wanted]
+        values = [
+            value for wanted in asked for key, value in hidden if key == wanted
+        ]
         assert len(values) == num_values * num_queries
         assert Counter(made.references) == Counter(values)
         assert num_queries == 1 or list(made.references) == values
         lines = context.split("\n")
         if haystack == "needle":
-            line_form = rf"One of the special magic {kind} for (.+?) is: {KIND[kind]}\."
+            line_form = (
+                rf"One of the special magic {kind} for (.+?) is: {KIND[kind]}\."
+            )
             keys = [
-                match[1] for line in lines if (match := re.fullmatch(line_form, line))
+                match[1]
+                for line in lines
+                if (match := re.fullmatch(line_form, line))
             ]
             assert len(set(keys)) == len(lines) > 40
             continue
         assert len({key for key, _ in hidden}) == num_keys
         assert len(hidden) == num_keys * num_values
         if haystack == "noise":
-            *others, last = [line for line in lines if not re.fullmatch(needle, line)]
+            *others, last = [
+                line for line in lines if not re.fullmatch(needle, line)
+            ]
             assert set(others) == {LINE}
             assert re.fullmatch(f"{SHORT}|{re.escape(LINE)}", last)
         else:
@@ -108,7 +119,11 @@ def test_needle_prompts(name):
 
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
 def test_all_kinds_of_keys_and_values(haystack):
-    for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
+    for key, value in (
+        ("words", "uuids"),
+        ("numbers", "words"),
+        ("uuids", "numbers"),
+    ):
         spec = {
             "base": "niah_multikey_1",
             "haystack": haystack,
@@ -139,7 +154,9 @@ def chains_of(context, letters):
         assert new not in values
         values[new] = value or values[old]
         chains.setdefault(values[new], []).append(new)
-    assert context.count("VAR ") == sum(2 * len(names) - 1 for names in chains.values())
+    assert context.count("VAR ") == sum(
+        2 * len(names) - 1 for names in chains.values()
+    )
     return chains
 
 
@@ -155,7 +172,12 @@ def test_tracking_prompts(edition, chains, hops):
         else rf"{row}(?: {row})*(?: (?:{SHORT})\n)?"
     )
     shown = set()
-    spec = {"base": "vt", "num_chains": chains, "num_hops": hops, "edition": edition}
+    spec = {
+        "base": "vt",
+        "num_chains": chains,
+        "num_hops": hops,
+        "edition": edition,
+    }
     for made in examples(spec):
         head, _, rest = made.prompt.rpartition(VT_OPENING + "\n\n")
         ends = "above." if new else ""
@@ -194,7 +216,10 @@ def test_tracking_prompts(edition, chains, hops):
 
 
 def test_demonstrations():
-    for name, opening in (("vt", VT_OPENING), ("cwe", "Below is a numbered list")):
+    for name, opening in (
+        ("vt", VT_OPENING),
+        ("cwe", "Below is a numbered list"),
+    ):
         prompt = examples({"base": name, "demonstration": False})[0].prompt
         assert prompt.startswith(opening)
         assert prompt.count(opening) == 1
@@ -206,7 +231,10 @@ def test_demonstrations():
 def listed(text):
     """The words of a numbered list; numbers must run from 1."""
     words = re.findall(r"\d+\. (.+?)(?= \d+\. |$)", text)
-    assert " ".join(f"{number}. {word}" for number, word in enumerate(words, 1)) == text
+    assert (
+        " ".join(f"{number}. {word}" for number, word in enumerate(words, 1))
+        == text
+    )
     return words
 
 
@@ -252,9 +280,13 @@ def test_common_words_score_for_themselves_only():
         for made in examples("cwe", length, 2):
             words = listed(made.context_text.rstrip("\n"))
             others = "\n".join(set(words) - set(made.references)).lower()
-            assert [word for word in made.references if word.lower() in others] == []
+            assert [
+                word for word in made.references if word.lower() in others
+            ] == []
             pairs = [
-                i / len(words) for i, word in enumerate(words) if word not in singles
+                i / len(words)
+                for i, word in enumerate(words)
+                if word not in singles
             ]
             assert bool(pairs) == (length == 131072)
             assert not pairs or 0.4 < np.mean(pairs) < 0.6
@@ -283,7 +315,9 @@ def test_frequent_words_prompts(name, alpha, zeta):
         assert all(
             re.fullmatch("[a-z]{6}", word) for word in [*counts, *made.references]
         )
-        low = int(max(count * k**alpha * zeta for k, count in enumerate(ranks, 1)))
+        low = int(
+            max(count * k**alpha * zeta for k, count in enumerate(ranks, 1))
+        )
         assert ranks in [
             [
                 count
@@ -304,7 +338,9 @@ def test_the_answer_is_never_a_tie(spec):
         for one in made:
             counts = [*Counter(one.context_text.split()).most_common(), ("", 0)]
             last = len(one.references)
-            assert {word for word, _ in counts[1 : last + 1]} == set(one.references)
+            assert {word for word, _ in counts[1 : last + 1]} == set(
+                one.references
+            )
             assert counts[last][1] > counts[last + 1][1]
 
 
@@ -327,7 +363,9 @@ def test_question_prompts_of_the_originals(name):
 def check_questions(asked):
     corpus = load_qa(asked.settings()["dataset"])
     for made in generate(asked, 4096, 8):
-        text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(" Answer:")
+        text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(
+            " Answer:"
+        )
         context = between(
             made.prompt,
             f"{INSTRUCTION}\n\nThe following are given documents.\n\n",
@@ -341,7 +379,8 @@ def check_questions(asked):
         pieces = [piece for piece in made.pieces if piece.key]
         documents = [int(str(piece.key)) for piece in pieces]
         assert context == "\n\n".join(
-            f"Document {i}:\n{corpus.documents[d]}" for i, d in enumerate(documents, 1)
+            f"Document {i}:\n{corpus.documents[d]}"
+            for i, d in enumerate(documents, 1)
         )
         assert len(set(documents)) == len(documents)
         assert set(question.related) <= set(documents)
@@ -401,7 +440,9 @@ def test_a_careful_reader_finds_every_answer(spec):
 
 
 @pytest.mark.parametrize("dataset", ["fictional", "fictional_two_hop"])
-def test_an_invented_question_is_answered_where_all_of_its_documents_stand(dataset):
+def test_an_invented_question_is_answered_where_all_of_its_documents_stand(
+    dataset,
+):
     for made in generate(task({"base": "qa_1", "dataset": dataset}), 4096, 5):
         assert read_answer(made.prompt) in made.references
         for gold in (block for block in made.blocks if block.role == "needle"):

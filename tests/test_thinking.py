@@ -19,7 +19,8 @@ OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end
 OPEN += "<|im_start|>assistant\n"
 TEMPLATES = {  # each family's way to open and to close a thought: template, end with and without
     "qwen": (
-        OPEN + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
+        OPEN
+        + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
         "assistant\n",
         "<think>\n\n</think>\n\n",
     ),
@@ -83,7 +84,11 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
             {"thinking_tokens": 64, "prefix_in": "assistant"},
             "without a thought",
         ),
-        ("qwen", {"thinking_tokens": 64, "enable_thinking": False}, "before it begins"),
+        (
+            "qwen",
+            {"thinking_tokens": 64, "enable_thinking": False},
+            "before it begins",
+        ),
         ("always", {}, "no token is kept free"),
         ("seed", {"thinking_tokens": 64}, ""),
         ("harmony", {"thinking_tokens": 64}, ""),
@@ -91,10 +96,16 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
 )
 def test_check_fails_where_thinking_cannot_work(family, spec, seen):
     template = TEMPLATES[family][0]
-    model = rk.model(list, name="m", tokenizer="builtin", template=template, **spec)
-    case = make_case(model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0)
+    model = rk.model(
+        list, name="m", tokenizer="builtin", template=template, **spec
+    )
+    case = make_case(
+        model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0
+    )
     failed = [
-        f.seen for f in check_case(case) if f.level == FAIL and f.name == "thinking"
+        f.seen
+        for f in check_case(case)
+        if f.level == FAIL and f.name == "thinking"
     ]
     assert len(failed) == bool(seen)
     assert all(seen in reason for reason in failed)
@@ -158,7 +169,9 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
         ):
             if name in body and wrong:
                 message = f"Unsupported: {name}; use max_completion_tokens"
-                message = message if name == "max_tokens" else "temperature must be 1"
+                message = (
+                    message if name == "max_tokens" else "temperature must be 1"
+                )
                 return 400, {}, {"error": {"message": message}}
         body["max_tokens"] = body["max_completion_tokens"]
         return None
@@ -168,7 +181,9 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     scores = rk.score([cell])
     assert scores["reasoning_tokens"].tolist() == [41, 41]
-    assert scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
+    assert (
+        scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
+    )
     assert scores["score"].tolist() == [not cut] * 2
     assert usage_notes(scores) == ["Tokens thought by m, on average: 41 at 1K."]
     sent = cell.record["environment"]["server"]["sent"]
@@ -197,10 +212,19 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
     def echo(prompts):
         return ["<think>hm</think>42"] * len(prompts)
 
-    asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
+    asked = {
+        "tasks": ["vt"],
+        "lengths": [2048],
+        "num_examples": 1,
+        "outputs": tmp_path,
+    }
     cells = []
     for place in ("beside", "inside"):
-        spec = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
+        spec = {
+            "thinking_tokens": 100,
+            "thinking_room": place,
+            "tokenizer": "builtin",
+        }
         study = rk.study(model=rk.model(echo, name=place, **spec), **asked)
         cells += rk.evaluate(study, progress=False)
     from rulerkit.store.comparable import check_same
@@ -252,7 +276,12 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
         }
 
     server.amend = amend
-    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "name": "m"}
+    model = {
+        "path": "m",
+        "base_url": server.url,
+        "tokenizer": "builtin",
+        "name": "m",
+    }
     model |= {"prices": {"prompt": 10, "completion": 30, "date": "2026-11-01"}}
     asked = {
         "tasks": ["niah_single_2", "vt"],
@@ -268,6 +297,7 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
     assert f"${planned:,.2f}" in text
     assert "read on 2026-11-01" in text
     study = rk.study(
-        {"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"]
+        {"model": "gpt-4-1106", "num_examples": 500},
+        lengths=["4K", "64K", "128K"],
     )
     assert [row.length for row in bills(study, study.models[0])] == [4096, 65536]

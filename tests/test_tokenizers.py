@@ -38,7 +38,9 @@ BOS = {
     "llama-3/tokenizer.model": 128000,
     "llama-4": 200000,
     "mistral": 1,
-} | {f"mistral/{name}": 1 for name in ("tokenizer.model.v1", "tekken_240718.json")}
+} | {
+    f"mistral/{name}": 1 for name in ("tokenizer.model.v1", "tekken_240718.json")
+}
 MIXED = (
     "The grass is green.  Two blanks, naïve café, “quotes” — 3,141.59 & 50%!\n\nVAR ABCDE = VAR "
     "XYZWQ \n"
@@ -71,7 +73,9 @@ def test_counts_on_the_essays(data, name):
 
 def test_round_trip(vocabulary):
     back = vocabulary.decode(vocabulary.encode(MIXED))
-    assert unicodedata.normalize("NFC", back) == unicodedata.normalize("NFC", MIXED)
+    assert unicodedata.normalize("NFC", back) == unicodedata.normalize(
+        "NFC", MIXED
+    )
 
 
 def test_ids_are_those_of_the_libraries(data):
@@ -155,7 +159,9 @@ def test_a_hub_name_without_a_network(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True
+    )
     assert done.stdout.startswith("said: "), done.stderr[-500:]
     assert len(done.stdout.splitlines()) == 1
     assert "nobody-here/no-such-model" in done.stdout

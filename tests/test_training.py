@@ -48,7 +48,10 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
         assert [len(report) for report in reports] == [1, 2, 3]
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
         histories.append(history.drop(columns="seconds"))
-        assert json.loads((tmp_path / name / "training.json").read_text())["steps"] == 3
+        assert (
+            json.loads((tmp_path / name / "training.json").read_text())["steps"]
+            == 3
+        )
     assert weights[0] == weights[1]
     assert histories[0].equals(histories[1])
     again = train(*given, report=pytest.fail)
@@ -60,8 +63,14 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
     ):
         train(*given[:-1], 0)
     for wrong, says in (
-        ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
-        ({"rates": [0.1]}, r"rates: \[0.1\] is not allowed; it takes two numbers"),
+        (
+            {"curriculum": [1, 2, 3]},
+            r"curriculum: \[1, 2, 3\] .* a list of points",
+        ),
+        (
+            {"rates": [0.1]},
+            r"rates: \[0.1\] is not allowed; it takes two numbers",
+        ),
         ({"minutes": "one"}, "minutes: 'one' is not allowed; it takes a number"),
         (
             {"config": SHAPE | {"model_type": "llamma"}},
@@ -119,7 +128,10 @@ def test_the_script_runs_from_the_command_line(tmp_path):
 
 
 TINY = {"steps": 2, "layers": 1, "width": 16, "lengths": [256], "num_examples": 1}
-TINY |= {"more": {"intermediate_size": 16, "num_attention_heads": 2}, "name": "mine"}
+TINY |= {
+    "more": {"intermediate_size": 16, "num_attention_heads": 2},
+    "name": "mine",
+}
 
 
 @pytest.mark.slow
@@ -138,7 +150,9 @@ def test_notebook_18_finds_its_script_from_the_root_and_from_its_folder(
         cwd=REPOSITORY / folder,
     )
     assert (tmp_path / "models/mine/model.safetensors").is_file()
-    assert (tmp_path / "figures/main/18_train_small_models/mine-training.png").is_file()
+    assert (
+        tmp_path / "figures/main/18_train_small_models/mine-training.png"
+    ).is_file()
 
 
 @pytest.mark.slow
@@ -180,7 +194,8 @@ def test_kept_models_answer_single_needles(tmp_path, name, length):
 def test_the_weights_are_small_and_found_from_any_project(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     folders = [
-        resolve(name) for name in ("rulerkit/data/small", "notebooks/small_models")
+        resolve(name)
+        for name in ("rulerkit/data/small", "notebooks/small_models")
     ]
     assert folders == [
         REPOSITORY / "rulerkit/data/small",

@@ -25,7 +25,9 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
     for part in (part for stretch in parts(example) for part in stretch):
         if part.piece is None:
             gaps += 1
-            tokens += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))
+            tokens += int(
+                re.search(r"([\d,]+) tokens", part.text)[1].replace(",", "")
+            )
         else:
             tokens += tokenizer.count(part.text)
             place = example.prompt.index(part.text, place) + len(part.text)
@@ -34,7 +36,9 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
     assert tokens == pytest.approx(example.num_tokens, rel=0.03)
 
 
-@pytest.mark.parametrize("name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"])
+@pytest.mark.parametrize(
+    "name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"]
+)
 def test_needles_are_shown_whole(name):
     example = example_of(name)
     shown = [
@@ -43,9 +47,12 @@ def test_needles_are_shown_whole(name):
         for part in stretch
         if part.role == "needle"
     ]
-    assert shown == [block.text for block in example.blocks if block.role == "needle"]
+    assert shown == [
+        block.text for block in example.blocks if block.role == "needle"
+    ]
     assert all(
-        any(reference in text for text in shown) for reference in example.references
+        any(reference in text for text in shown)
+        for reference in example.references
     )
 
 
@@ -55,7 +62,9 @@ def test_roles_are_marked_and_coloured_on_a_terminal():
         to_terminal(example, color=False),
         to_terminal(example, color=True),
     )
-    needle = next(block.text for block in example.blocks if block.role == "needle")
+    needle = next(
+        block.text for block in example.blocks if block.role == "needle"
+    )
     assert "\x1b" not in plain
     assert f"[needle] {needle}" in plain
     assert f"m{needle}\x1b[0m" in coloured

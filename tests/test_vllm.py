@@ -41,12 +41,16 @@ needs_vllm = pytest.mark.skipif(
 
 def prompt(*ids):
     tokens = np.array(ids, dtype=np.int32)
-    return Example(0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1))
+    return Example(
+        0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1)
+    )
 
 
 def described(folder, config=None, **more):
     """A model whose folder holds a config.json alone."""
-    whole = {"model_type": "llama", "max_position_embeddings": 4096} | (config or {})
+    whole = {"model_type": "llama", "max_position_embeddings": 4096} | (
+        config or {}
+    )
     (folder / "config.json").write_text(json.dumps(whole))
     return load_model(
         {"path": str(folder), "engine": "vllm", "dtype": "float32", **more}
@@ -60,7 +64,11 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
         "ids",
         "float32",
     ]
-    same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_num_seqs": 3}
+    same = {
+        "tensor_parallel_size": 4,
+        "gpu_memory_utilization": 0.5,
+        "max_num_seqs": 3,
+    }
     same |= {"concurrency": 9, "replicas": 2}
     neutral = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30}
     assert described(tmp_path, **same, engine_args=neutral).identity() == identity
@@ -115,7 +123,9 @@ def test_arguments_become_the_command_line_of_the_server(tmp_path):
 def test_several_nodes_share_one_server(tmp_path, monkeypatch):
     """As the job script starts them; over real nodes this was not run."""
     monkeypatch.delenv("RULERKIT_MASTER", raising=False)
-    one = described(tmp_path, nodes=2, tensor_parallel_size=8, pipeline_parallel_size=2)
+    one = described(
+        tmp_path, nodes=2, tensor_parallel_size=8, pipeline_parallel_size=2
+    )
     with pytest.raises(UserError, match="RULERKIT_MASTER=HOST:PORT"):
         one.follow(1)
     monkeypatch.setenv("RULERKIT_MASTER", "node7:20123")
@@ -124,7 +134,11 @@ def test_several_nodes_share_one_server(tmp_path, monkeypatch):
         one.command(Address("http://127.0.0.1:1/v1", "k"))
     )
     call = " ".join(one.follow(1))
-    for words in (shared.format(1), "vllm.entrypoints.cli.main serve ", " --headless "):
+    for words in (
+        shared.format(1),
+        "vllm.entrypoints.cli.main serve ",
+        " --headless ",
+    ):
         assert words in call
     with pytest.raises(UserError, match="`nodes: 2` does not divide"):
         described(tmp_path, nodes=2, tensor_parallel_size=3).follow(1)
@@ -263,7 +277,9 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     template = MESSAGES + "{% if enable_thinking %}<think>{% endif %}"
     save_llama(
         folder,
-        save_tokenizer(folder, ["words to learn"], 320, *marks, template=template),
+        save_tokenizer(
+            folder, ["words to learn"], 320, *marks, template=template
+        ),
     )
     drawn = {
         "thinking_tokens": 12,
@@ -324,7 +340,9 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     record = again[0].record
     assert record["result"]["model"]["prompt_path"] == "ids"
     assert record["environment"]["packages"]["vllm"]
-    assert rows(again) == rows(thirteen(plain(tiny), tmp_path / "transformers", 2))
+    assert rows(again) == rows(
+        thirteen(plain(tiny), tmp_path / "transformers", 2)
+    )
 
 
 def other_weights(tiny, folder, kind, **shape):
@@ -373,17 +391,20 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["chat_template"] = MESSAGES
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
-    flags = (
-        "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm"
+    flags = "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm"
+    module = (
+        f"{sys.executable} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
     )
-    module = f"{sys.executable} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
     serve = f"VLLM_CPU_KVCACHE_SPACE=1 {module} --model {{path}} {flags}"
     # the engines end an answer at the ids that the checkpoint names; so must the requests
     extra = {"stop_token_ids": [1, *range(300, 320)]}
     common = {"path": str(folder), "extra_body": extra}
     one = load_model(
         common
-        | {"serve": f"{serve} --port {{port}} --api-key {{key}}", "name": "served"}
+        | {
+            "serve": f"{serve} --port {{port}} --api-key {{key}}",
+            "name": "served",
+        }
     )
     assert one.prompt_path == "ids"
     (replica,) = one.replicas
@@ -393,14 +414,23 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     for path, adds_bos in (("ids", False), ("text", True), ("prefill", True)):
         other = load_model({**common, **where, "prompt_path": path, "name": path})
         facts = other.server
-        assert (facts.adds_bos, facts.exact, facts.limit) == (adds_bos, True, 8192)
+        assert (facts.adds_bos, facts.exact, facts.limit) == (
+            adds_bos,
+            True,
+            8192,
+        )
         assert "8192" in (other.too_long(16384) or "")
         names = THIRTEEN if path == "ids" else ("niah_single_1", "vt", "fwe")
-        asked = [example for name in names for example in cell(other, name, LENGTH, 1)]
-        same = [example for name in names for example in cell(direct, name, LENGTH, 1)]
+        asked = [
+            example for name in names for example in cell(other, name, LENGTH, 1)
+        ]
+        same = [
+            example for name in names for example in cell(direct, name, LENGTH, 1)
+        ]
         # vLLM's own detokenizer leaves half a character at the end out, ours shows a broken one
         expected = {
-            key: text.rstrip("\ufffd") for key, text in texts_of(direct, same).items()
+            key: text.rstrip("\ufffd")
+            for key, text in texts_of(direct, same).items()
         }
         assert texts_of(other, asked) == expected, path
 
@@ -452,7 +482,12 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
 ):
     memory = {"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32}
     one = load_model(spec(tiny, engine_args=memory))
-    essays = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue")
+    essays = (
+        "niah_single_2",
+        "niah_single_3",
+        "niah_multikey_1",
+        "niah_multivalue",
+    )
     asked = [e for name in essays for e in cell(one, name, 2048, 10)]
     Random(3).shuffle(asked)
 
@@ -469,13 +504,17 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     ordered, texts = run()
     monkeypatch.setattr(server, "PromptQueue", AsMade)
     shuffled, same = run()
-    print(f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled")
+    print(
+        f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled"
+    )
     assert texts == same
     assert ordered > 1.5 * shuffled > 0
     process, not_run = one.replicas[0].process, []
     small = {"tasks": ["vt", "cwe"], "lengths": [1024, 8192], "num_examples": 2}
     study = rk.study(model=one, outputs=str(tmp_path), **small)
-    done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
+    done = evaluate(
+        study, progress=False, not_run=lambda *words: not_run.append(words)
+    )
     cells = [(each.task, each.length, len(each.rows)) for each in done]
     assert cells == [("vt", 1024, 2), ("cwe", 1024, 2)]
     assert one.replicas[0].process is process

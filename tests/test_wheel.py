@@ -17,7 +17,11 @@ from tests.projects import REPOSITORY
 def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     pytest.importorskip("setuptools")
     build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    source, wheels, empty = tmp_path / "source", tmp_path / "wheels", tmp_path / "empty"
+    source, wheels, empty = (
+        tmp_path / "source",
+        tmp_path / "wheels",
+        tmp_path / "empty",
+    )
     for folder in ("rulerkit", "notebooks", "params"):
         ignore = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(REPOSITORY / folder, source / folder, ignore=ignore)
@@ -28,7 +32,9 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     name = call(sys.executable, "-c", build, wheels, cwd=source).splitlines()[-1]
     wheel = zipfile.ZipFile(wheels / name)
     names = [
-        file for file in wheel.namelist() if file.startswith("rulerkit/data/project/")
+        file
+        for file in wheel.namelist()
+        if file.startswith("rulerkit/data/project/")
     ]
     assert "rulerkit/data/project/notebooks/00_tasks.ipynb" in names
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
@@ -44,16 +50,16 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     )  # behind it come the dependencies, without the editable install
     wheel.extractall(site)
     dependencies = sysconfig.get_paths()["purelib"]
-    start = (
-        f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path.append({dependencies!r})"
-    )
+    start = f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path.append({dependencies!r})"
 
     def rulerkit(*arguments):
         main = f"{start}; from rulerkit.cli import main; main()"
         return call(sys.executable, "-S", "-c", main, *arguments, cwd=empty)
 
     assert re.fullmatch(r"rulerkit \d+\.\d+\.\d+\n", rulerkit("--version"))
-    listed = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]")
+    listed = rulerkit(
+        "evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]"
+    )
     assert "13 cells, 0 of 260 examples are answered; 1,064,960 tokens" in listed
     small = rulerkit(
         "evaluate",
@@ -82,8 +88,17 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     papermill = f"{start}; from papermill.cli import papermill; papermill()"
     small = "{model: reader-1024, tasks: [vt], lengths: [1024], num_examples: 1}"
     notebook = ("notebooks/01_main_results.ipynb", "out.ipynb", "-y", small)
-    call(sys.executable, "-c", papermill, *notebook, cwd=empty, PYTHONPATH=str(site))
-    assert (empty / "outputs/tables/main/01_main_results/reader-1024.md").is_file()
+    call(
+        sys.executable,
+        "-c",
+        papermill,
+        *notebook,
+        cwd=empty,
+        PYTHONPATH=str(site),
+    )
+    assert (
+        empty / "outputs/tables/main/01_main_results/reader-1024.md"
+    ).is_file()
 
 
 def call(*command, cwd, **more):

@@ -36,14 +36,20 @@ class ReaderServer(ThreadingHTTPServer):
 
     def __init__(self, tokenizer, adds_bos=False, template="{user}", port=0):
         super().__init__(("127.0.0.1", port), Handler)
-        self.tokenizer, self.adds_bos, self.template = tokenizer, adds_bos, template
+        self.tokenizer, self.adds_bos, self.template = (
+            tokenizer,
+            adds_bos,
+            template,
+        )
         self.seen = []
         self.authorization = None
         self.at_once = self.most_at_once = 0
         self.behave = lambda body: None
         self.amend = lambda body, reply: None
         self.health, self.base = 200, "/v1"
-        self.listing = {"data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
+        self.listing = {
+            "data": [{"id": "m", "object": "model", "owned_by": "tests"}]
+        }
         self.lock = threading.Lock()
         self.released = threading.Event()
 
@@ -60,7 +66,11 @@ class ReaderServer(ThreadingHTTPServer):
         """The whole text that a model would see, and its tokens."""
         if "messages" not in body:
             prompt = body["prompt"]
-            ids = prompt if isinstance(prompt, list) else self.tokenizer.encode(prompt)
+            ids = (
+                prompt
+                if isinstance(prompt, list)
+                else self.tokenizer.encode(prompt)
+            )
             return self.tokenizer.decode(ids), len(ids) + self.adds_bos
         user, *more = [message["content"] for message in body["messages"]]
         text = self.template.format(user=user)
@@ -133,10 +143,15 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(*reaction)
 
     def reply(self, status, headers, body):
-        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        data = (
+            body.encode() if isinstance(body, str) else json.dumps(body).encode()
+        )
         try:
             self.send_response(status)
-            for name, value in {"Content-Length": str(len(data)), **headers}.items():
+            for name, value in {
+                "Content-Length": str(len(data)),
+                **headers,
+            }.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
@@ -176,7 +191,10 @@ def main():
                 "pid": os.getpid(),
                 "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
             }
-            with server.lock, open(options.journal, "a", encoding="utf-8") as journal:
+            with (
+                server.lock,
+                open(options.journal, "a", encoding="utf-8") as journal,
+            ):
                 journal.write(json.dumps(row) + "\n")
             options.die_after -= 1
             if options.die_after == -1:

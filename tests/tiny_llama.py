@@ -53,7 +53,9 @@ def save_tokenizer(
 def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
     """Two layers of random weights, the same ones for the same shape; `shape` goes over the
     configuration."""
-    torch = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
+    torch = pytest.importorskip(
+        "torch", reason="a tiny checkpoint is made with torch"
+    )
     transformers = pytest.importorskip("transformers")
 
     torch.manual_seed(0)

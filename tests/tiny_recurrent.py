@@ -12,7 +12,11 @@ _ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 _ATTENTION = (
     _TINY
     | _ENDS
-    | {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
+    | {
+        "intermediate_size": 64,
+        "num_attention_heads": 2,
+        "num_key_value_heads": 1,
+    }
 )
 _EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1}
 _STATE = {"n_groups": 1, "chunk_size": 64}
@@ -60,14 +64,22 @@ def build(kind):
         **SHAPES[kind], initializer_range=0.5
     )
     network = getattr(transformers, f"{kind}ForCausalLM")(config)
-    if kind in ("Rwkv", "Qwen3Next"):  # some of their weights start at zero or at one
+    if kind in (
+        "Rwkv",
+        "Qwen3Next",
+    ):  # some of their weights start at zero or at one
         with torch.no_grad():
             for weight in network.parameters():
                 weight.add_(0.3 * torch.randn_like(weight))
     return network
 
 
-NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "Rwkv"}
+NETWORKS = {
+    "mamba": "Mamba",
+    "mamba-2": "Mamba2",
+    "jamba": "Jamba",
+    "rwkv-4": "Rwkv",
+}
 
 
 _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8
@@ -115,9 +127,15 @@ def _block(i, version):
         mixed = [f"att.x_{name}" for name in "rwkvag"] + ["ffn.x_k"]
         low_rank = "wav" if i else "wa"
         weights |= {f"att.{name}0": _matrix(1, 1, _SIZE) for name in low_rank}
-        weights |= {f"att.{name}1": _matrix(_SIZE, _RANK) for name in low_rank + "g"}
-        weights |= {f"att.{name}2": _matrix(_RANK, _SIZE) for name in low_rank + "g"}
-        weights |= {f"att.{name}": 1 + _matrix(1, 1, _SIZE) for name in ("k_k", "k_a")}
+        weights |= {
+            f"att.{name}1": _matrix(_SIZE, _RANK) for name in low_rank + "g"
+        }
+        weights |= {
+            f"att.{name}2": _matrix(_RANK, _SIZE) for name in low_rank + "g"
+        }
+        weights |= {
+            f"att.{name}": 1 + _matrix(1, 1, _SIZE) for name in ("k_k", "k_a")
+        }
         weights["att.r_k"] = _matrix(_HEADS, _SIZE // _HEADS)
     weights |= {name: torch.rand((1, 1, _SIZE)) for name in mixed}
     return {f"blocks.{i}.{name}": weight for name, weight in weights.items()}

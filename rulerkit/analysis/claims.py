@@ -291,7 +291,9 @@ def keeps_more(
     for sign, side in ((100.0, rows), (-100.0, than)):
         groups = _groups(side, "length")
         if len(groups) < 2:
-            return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
+            return Verdict(
+                claim, NOT_APPLICABLE, "fewer than two lengths were asked"
+            )
         shortest, *_, longest = groups
         first = _mean(groups[shortest])
         last = _mean(groups[longest])

@@ -8,9 +8,9 @@ Differences are B - A in points (0..100), paired by example, with the intervals 
 `statistics.weighted_sum`. A mean over tasks and lengths weighs each length the same, and in it each
 task. With a margin in points the verdict is
 
-- *worse*: somewhere, in the mean, a task, a length or a cell, the loss is larger than the margin for
-  certain: the one-sided limit of `margin.MeanDifference` lies below minus the margin, adjusted by
-  Holm's method over all these tests, at most 5 % false alarms over all of them;
+- *worse*: somewhere, in the mean, a task, a length or a cell, the loss is larger than the margin
+  for certain: the one-sided limit of `margin.MeanDifference` lies below minus the margin,
+  adjusted by Holm's method over all these tests, at most 5 % false alarms over all of them;
 - *not worse*: the interval of the mean lies above minus the margin, B has all that A has, and no
   loss is seen in a place where it may be larger than the margin. The sentence says how much a
   single cell can have lost unseen;
@@ -145,7 +145,9 @@ class Comparison:
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
         mean = f"mean {interval_text(self.mean)}"
-        worse = f"worse than {self.a.name} by more than {points_text(self.margin)}"
+        worse = (
+            f"worse than {self.a.name} by more than {points_text(self.margin)}"
+        )
 
         # A loss anywhere decides, also where the mean hides it.
         beyond = self.rows[self.rows["beyond_margin"]].sort_values("p_margin")
@@ -164,14 +166,18 @@ class Comparison:
             needed = examples_needed(
                 self.rows, self.cells, self.confidence, self.margin
             )
-            doubts.append(f"would need about {needed} examples per task and length")
+            doubts.append(
+                f"would need about {needed} examples per task and length"
+            )
         elif self.mean["high"] < -self.margin:
             doubts.append(
                 "the interval of the mean lies below, but not by enough for so many tests at once"
             )
         text = "; ".join([mean, *doubts])
         return Decision(
-            CANNOT_TELL, f"cannot tell whether {self.b.name} is {worse}: {text}", needed
+            CANNOT_TELL,
+            f"cannot tell whether {self.b.name} is {worse}: {text}",
+            needed,
         )
 
     def _doubts(self) -> list[str]:
@@ -218,7 +224,9 @@ class Comparison:
         are_neither = sizes.between(2, sizes["cell"] - 1)
         levels = ["cell", *sizes.index[are_neither]]
         named = rows[rows["level"].isin(levels)]
-        texts = [f"{_place(row)} {interval_text(row)}" for _, row in named.iterrows()]
+        texts = [
+            f"{_place(row)} {interval_text(row)}" for _, row in named.iterrows()
+        ]
         return [listed(texts, MOST_NAMED)] if texts else []
 
 
@@ -341,7 +349,10 @@ def _soft_means(
     means: list[dict[str, Any]] = []
     notes: list[str] = []
     if len(soft_pairs):
-        measures = {"accuracy": soft_pairs, "probability": _by_probability(soft_pairs)}
+        measures = {
+            "accuracy": soft_pairs,
+            "probability": _by_probability(soft_pairs),
+        }
         for measure, measured in measures.items():
             rows, cells = judge_pairs(measured, margin, confidence)
             mean = rows.iloc[-1]

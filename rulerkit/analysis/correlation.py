@@ -162,7 +162,9 @@ def pairs(
     intervals = {}
     for one, other in names:
         coefficient = float(coefficients[one][other])
-        intervals[f"{one} with {other}"] = fisher(coefficient, num_rows, confidence)
+        intervals[f"{one} with {other}"] = fisher(
+            coefficient, num_rows, confidence
+        )
     return intervals
 
 

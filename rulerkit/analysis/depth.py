@@ -93,7 +93,9 @@ def places(example: Example) -> list[Place]:
     return result
 
 
-def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.DataFrame":
+def recall_by_depth(
+    results: "pd.DataFrame", report: Report = remark
+) -> "pd.DataFrame":
     """A row per item of the rows of `load` (with answers): COLUMNS. `depth` is in percent,
     `distance` is that to the item before it in the same example (NaN for the first), `recalled` is
     0 or 1, for gold documents the score of the example.
@@ -114,7 +116,9 @@ def recall_by_depth(results: "pd.DataFrame", report: Report = remark) -> "pd.Dat
             report(f"no depths: {error}")
 
     if not rows:
-        raise UserError("no depths to show: give results of tasks that hide something")
+        raise UserError(
+            "no depths to show: give results of tasks that hide something"
+        )
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
@@ -133,7 +137,9 @@ def _rows(
     return rows
 
 
-def _items(answer: Mapping[str, Any], make: Callable[[Any], Example]) -> list[Item]:
+def _items(
+    answer: Mapping[str, Any], make: Callable[[Any], Example]
+) -> list[Item]:
     """The items of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
     match = json.loads(answer["knobs"]).get("match")
@@ -220,5 +226,7 @@ def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
             f"bins is {bins!r}: it must be a whole number from 1 to {_MOST_BINS}"
         )
     numbers = (depths.to_numpy(float) * bins / 100).astype(int)
-    inside: NDArray[Any] = np.clip(numbers, 0, bins - 1)  # 100 % is in the last bin
+    inside: NDArray[Any] = np.clip(
+        numbers, 0, bins - 1
+    )  # 100 % is in the last bin
     return inside

@@ -147,7 +147,9 @@ def _add_verdicts(
     frame["beyond_margin"] = frame["p_margin"] < ALARMS
 
     num_tests = len(p_loss)
-    frame["smallest_loss"] = [smallest_loss(n, num_tests, margin) for n in frame["n"]]
+    frame["smallest_loss"] = [
+        smallest_loss(n, num_tests, margin) for n in frame["n"]
+    ]
 
 
 def _row_of_group(
@@ -171,7 +173,9 @@ def _row_of_group(
     return row
 
 
-def _adjusted(p_values: dict[frozenset[Key], float]) -> dict[frozenset[Key], float]:
+def _adjusted(
+    p_values: dict[frozenset[Key], float],
+) -> dict[frozenset[Key], float]:
     """The p-values of all tests, adjusted by Holm's method."""
     return dict(zip(p_values, holm(list(p_values.values())), strict=True))
 
@@ -269,7 +273,9 @@ def smallest_loss(num_examples: int, num_tests: int, margin: float) -> float:
 
 def interval_text(row: "pd.Series[Any]") -> str:
     """The difference of a row with its interval, such as `-1.20 points [-2.00, -0.40]`."""
-    return f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
+    return (
+        f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
+    )
 
 
 def points_text(number: float) -> str:

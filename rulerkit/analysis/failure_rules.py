@@ -45,7 +45,9 @@ _DECLINED = re.compile(
     ),
     re.IGNORECASE,
 )
-_WORD = re.compile(r"[^\W\d]\w*(?:-\w+)*")  # begins with a letter: no numbers of a list
+_WORD = re.compile(
+    r"[^\W\d]\w*(?:-\w+)*"
+)  # begins with a letter: no numbers of a list
 
 
 # --- rules for every family, in their order -------------------------------------------------------

@@ -72,7 +72,9 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def label(cells: Iterable[Cell], no_context: NoContext | None = None) -> pd.DataFrame:
+def label(
+    cells: Iterable[Cell], no_context: NoContext | None = None
+) -> pd.DataFrame:
     """A row per answer: COLUMNS. `name` is the model's label in tables; `depth` is that of the
     first needle missed (0 to 100), NaN where a task has none; `detail` says what was seen.
 

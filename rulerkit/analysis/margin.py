@@ -63,7 +63,9 @@ class PairedDifferences:
         self._has_group = np.zeros(len(pairs), dtype=bool)
         if "group" in pairs:
             self._has_group = pairs["group"].notna().to_numpy()
-            shared = shared.mask(self._has_group, "group " + pairs["group"].astype(str))
+            shared = shared.mask(
+                self._has_group, "group " + pairs["group"].astype(str)
+            )
         drawn_together = pairs["task"] + " " + shared
         self._clusters, _ = drawn_together.factorize()
 
@@ -97,7 +99,9 @@ class PairedDifferences:
         if self._variances is not None:
             least = float(weight_of_answer**2 @ self._variances[rows])
             variance = max(variance, least)
-        return MeanDifference(mean, math.sqrt(variance), self._freedom(rows, cells))
+        return MeanDifference(
+            mean, math.sqrt(variance), self._freedom(rows, cells)
+        )
 
     def _freedom(
         self, rows: "NDArray[np.intp]", cells: Sequence[tuple[str, int]]

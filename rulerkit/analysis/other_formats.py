@@ -177,7 +177,9 @@ def _cell(
     # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
     numbered = []
     for index, row in enumerate(rows):
-        known = {key: row[key] for key in PredictionRow.model_fields if key in row}
+        known = {
+            key: row[key] for key in PredictionRow.model_fields if key in row
+        }
         numbered.append({**known, "index": index})
     return Cell(file, record, numbered)
 
@@ -260,7 +262,9 @@ def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
         try:
             row = parse_json(line)
             if not isinstance(row, dict):
-                raise ValueError(f"a {type(row).__name__} where an object is expected")
+                raise ValueError(
+                    f"a {type(row).__name__} where an object is expected"
+                )
         except ValueError as error:
             raise UserError(
                 f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"

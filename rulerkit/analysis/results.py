@@ -69,7 +69,9 @@ def load(
     return scores
 
 
-def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
+def find_cells(
+    places: Iterable[str | Path], report: Report = remark
+) -> list[Cell]:
     """The cells at some places, as `load` takes them, each once."""
     cells: dict[tuple[Path, str, int], Cell] = {}
     for place in places:
@@ -95,7 +97,9 @@ def _matching(place: str | Path) -> list[Path]:
     if not names:
         names = glob(str(resolve(pattern)), recursive=True)
     if not names:
-        raise UserError(f"no predictions at {place}: nothing matches this pattern")
+        raise UserError(
+            f"no predictions at {place}: nothing matches this pattern"
+        )
     return [Path(name).absolute() for name in sorted(names)]
 
 
@@ -199,7 +203,9 @@ def export(
             if kind == "parquet":
                 results.to_parquet(path, index=False)
             elif kind == "jsonl":
-                results.to_json(path, orient="records", lines=True, double_precision=10)
+                results.to_json(
+                    path, orient="records", lines=True, double_precision=10
+                )
             else:
                 # a prediction may hold half of a surrogate pair, which UTF-8 has no bytes for
                 text = escape.csv_text(_lists_as_json(results))

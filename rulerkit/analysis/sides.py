@@ -221,7 +221,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
     if pairs.empty:
         held = [
-            f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)
+            f"{side.name} has {keys_text(side.results) or 'none'}"
+            for side in (a, b)
         ]
         raise UserError(
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "

@@ -18,7 +18,13 @@ from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import project_files, resolve
-from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, check, read_keys
+from rulerkit.common.settings import (
+    JSON,
+    BatchKeys,
+    NotebookKeys,
+    check,
+    read_keys,
+)
 from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import (
     Study,
@@ -75,7 +81,9 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     alone = _entries(path, keys.notebooks)
     together = _entries(path, keys.together)
 
-    models = _models_of(parameters.pop("models", None) or keys.models, alone + together)
+    models = _models_of(
+        parameters.pop("models", None) or keys.models, alone + together
+    )
     fixed.pop("models", None)
     if not models or not (alone or together):
         raise UserError(
@@ -112,7 +120,9 @@ def _size_of(path: Path, keys: BatchKeys) -> JSON:
     """The parameters of the size that a batch names, such as params/sizes/smoke.yaml."""
     if not keys.size:
         return {}
-    return load_files([_find(f"size in {path}", keys.size, "params/sizes", ".yaml")])
+    return load_files(
+        [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")]
+    )
 
 
 def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
@@ -189,7 +199,8 @@ class _Planner:
         else one."""
         if _NOT_IN_PARAMETERS & entry.parameters.keys():
             raise UserError(
-                f"{entry.notebook} in {self.path} sets run, outputs or models among its parameters: a "
+                f"{entry.notebook} in {self.path} sets run, outputs or models among its "
+                "parameters: a "
                 "batch writes into one place, and models stand beside `parameters`"
             )
         models = expand(entry.models or self.models)
@@ -201,7 +212,8 @@ class _Planner:
         known = notebook_parameters(notebook)
         if "model" in known and not once:
             by_subject = {
-                read_spec(model)["name"]: values | {"model": model} for model in models
+                read_spec(model)["name"]: values | {"model": model}
+                for model in models
             }
         elif "models" in known:
             by_subject = {"all": values | {"models": models}}
@@ -214,7 +226,9 @@ class _Planner:
             own = {name: value for name, value in values.items() if name in known}
             by_subject = {"all": own}
         return [
-            Notebook(notebook, own, subject, self.folder / subject / notebook.name)
+            Notebook(
+                notebook, own, subject, self.folder / subject / notebook.name
+            )
             for subject, own in by_subject.items()
         ]
 
@@ -244,7 +258,11 @@ def _jobs_of(
             continue
         # A notebook over all models that asks nobody reads whatever the others have asked.
         reads_all = run in over_all and not run.models
-        asks = tuple(other for other in runs if other.models) if reads_all else (run,)
+        asks = (
+            tuple(other for other in runs if other.models)
+            if reads_all
+            else (run,)
+        )
         after = tuple(name for name in models if reads_all or name in run.models)
         stem = run.output.stem
         name = stem if run.subject == "all" else f"{run.subject}-{stem}"
@@ -261,11 +279,14 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
     """
     models: dict[str, JSON] = {}
     for run in runs:
-        for described in [model for study in run.studies for model in study.models]:
+        for described in [
+            model for study in run.studies for model in study.models
+        ]:
             name = name_of(described)
             if not isinstance(described, dict):
                 raise UserError(
-                    f"{path}: {run.title} asks {name}, a model made in Python, which no other process "
+                    f"{path}: {run.title} asks {name}, a model made in Python, which no "
+                    "other process "
                     "has: describe it in params/models, a function by `entry: package.module:load`"
                 )
 
@@ -273,7 +294,8 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
             # model.
             if name == "all":
                 raise UserError(
-                    f"{path}: no model can be called all, the folder of notebooks over several models: "
+                    f"{path}: no model can be called all, the folder of notebooks over "
+                    "several models: "
                     "give it a `name:`"
                 )
 
@@ -281,7 +303,9 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
             # for the other.
             other = models.setdefault(name, described)
             keys = [
-                key for key in described | other if described.get(key) != other.get(key)
+                key
+                for key in described | other
+                if described.get(key) != other.get(key)
             ]
             if keys:
                 raise UserError(

@@ -28,7 +28,13 @@ from rulerkit.generation.prompt_format import (
 )
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
+from rulerkit.inference.model import (
+    Answer,
+    Failure,
+    Model,
+    load_model,
+    num_shares,
+)
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 EXAMPLES = 3
@@ -36,9 +42,7 @@ EXAMPLES = 3
 GPUS_PER_NODE = 8
 """The largest common node, where params/site.yaml does not give `whole_nodes`."""
 _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
-BY_DESIGN = (
-    "by design: the protocol paper keeps one layout for all examples, as upstream does"
-)
+BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
 _CHEAP = (
@@ -83,7 +87,9 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
         by_name.setdefault(finding.name, []).append(finding)
     lines = []
     for name, group in by_name.items():
-        level = max((finding.level for finding in group), key=(OK, NOTE, FAIL).index)
+        level = max(
+            (finding.level for finding in group), key=(OK, NOTE, FAIL).index
+        )
         worst = [finding for finding in group if finding.level == level]
         line = f"{level:4}  {name:15} {worst[0].seen}"
         if level != OK and worst[0].where:
@@ -152,7 +158,9 @@ def tokenizer_match(case: Case) -> CheckResult:
     # An id beyond the vocabulary ends a GPU kernel without a message.
     fix = f"drop `tokenizer: {name}`, or name the model's own"
     if size and highest >= size:
-        return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
+        return Finding(
+            f"id {highest} is beyond the model's vocabulary of {size}", fix
+        )
     try:
         expected = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
@@ -178,10 +186,14 @@ def template(case: Case) -> CheckResult:
     # The whole prompt is looked at, not the pieces that it was made from.
     if not prompt.startswith(start):
         seen = f"the prompt begins with {prompt[:48]!r}, not with {start[:48]!r}"
-        return Finding(seen, "render the template once around the whole user's part")
+        return Finding(
+            seen, "render the template once around the whole user's part"
+        )
     if not prompt.endswith(draft.question + end):
         seen = f"the prompt ends with {prompt[-48:]!r}, not with {end[-48:]!r}"
-        return Finding(seen, "send the example's own text or ids, whole and unstripped")
+        return Finding(
+            seen, "send the example's own text or ids, whole and unstripped"
+        )
     return f"{_short(form.template)}: {_short(before)} ... {_short(end)}"
 
 
@@ -199,7 +211,9 @@ def marks(case: Case) -> CheckResult:
 
     # A mark that is several tokens was never seen in training.
     broken = [
-        f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1
+        f"{mark} is {count} tokens"
+        for mark, count in counts.items()
+        if count != 1
     ]
     if not broken:
         return f"{len(counts)} special tokens, one id each" if counts else None
@@ -207,7 +221,8 @@ def marks(case: Case) -> CheckResult:
     if case.form.template == "auto" or not case.tokenizer.chat_template:
         return Finding(seen, "right only for a model that was trained so", NOTE)
     return Finding(
-        seen, "the template is another model's: take `template: auto`, or its own name"
+        seen,
+        "the template is another model's: take `template: auto`, or its own name",
     )
 
 
@@ -234,7 +249,10 @@ def thinking(case: Case) -> CheckResult:
         seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
         return Finding(seen, "drop prefix_in, or drop thinking_tokens")
     if not form.thought and form.form not in ("gpt-4", "base"):
-        seen = "the template names no mark that ends a thought: answers without one count as answers"
+        seen = (
+            "the template names no mark that ends a thought: answers without one count as "
+            "answers"
+        )
         return Finding(seen, f"known ends: {' '.join(THOUGHTS)}", NOTE)
     return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
 
@@ -263,7 +281,9 @@ def ids_of_text(case: Case) -> CheckResult:
     wanted = [*case.form.bos, *case.tokenizer.encode(case.example.prompt)]
     if np.array_equal(case.example.ids, wanted):
         return "those of the whole text"
-    seen = f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
+    seen = (
+        f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
+    )
     return Finding(
         seen, "encode the whole text anew; if rulerkit made these ids, report it"
     )
@@ -278,10 +298,14 @@ def needles(case: Case) -> CheckResult:
     lost = [text for text in references if text not in decoded]
     if not lost:
         return f"{len(references)} found again after decode(encode(.))"
-    seen = f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
+    seen = (
+        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): "
+        f"{_short(lost[0])}"
+    )
     if lost[0] in example.prompt:
         return Finding(
-            seen, "this tokenizer changes what it encodes: no score would mean anything"
+            seen,
+            "this tokenizer changes what it encodes: no score would mean anything",
         )
     return Finding(seen, "they are not in the prompt either: make it anew")
 
@@ -294,7 +318,9 @@ def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
     something about 128K."""
     share = used / length
     if share > 1:
-        fix = "count template, BOS and thought too, with the model's own tokenizer"
+        fix = (
+            "count template, BOS and thought too, with the model's own tokenizer"
+        )
         return Finding(f"{used} tokens with the answer, more than {length}", fix)
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
     if share >= _WELL_FILLED:
@@ -323,7 +349,8 @@ def length(case: Case) -> CheckResult:
         return Finding(f"{asked} will not be run: {reason}", level=NOTE)
     if claimed and asked > claimed:
         return Finding(
-            f"{asked} is more than the {claimed} that the model claims", level=NOTE
+            f"{asked} is more than the {claimed} that the model claims",
+            level=NOTE,
         )
     return f"{asked} can be run"
 
@@ -342,7 +369,9 @@ def answer_room(case: Case) -> CheckResult:
 
 def stop_strings(case: Case) -> CheckResult:
     """No stop string stands inside a complete answer."""
-    stops = getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
+    stops = (
+        getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
+    )
     stops = [stops] if isinstance(stops, str) else stops
     for stop in stops:
         if stop in case.complete_answer:
@@ -377,7 +406,9 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            findings_of[model.name] = list(_findings(study, described, model, ask))
+            findings_of[model.name] = list(
+                _findings(study, described, model, ask)
+            )
     return findings_of
 
 
@@ -417,7 +448,9 @@ def check_model(
             for index in range(count):
                 yield from check_case(make_case(model, examples, index))
         except UserError as error:
-            yield Finding(str(error), name="fits", where=f"{asked.name} at {length}")
+            yield Finding(
+                str(error), name="fits", where=f"{asked.name} at {length}"
+            )
 
 
 def check_case(case: Case) -> list[Finding]:
@@ -433,7 +466,9 @@ def too_many_gpus(spec: Spec) -> CheckResult:
     if gpus <= nodes * per_node:
         return f"{gpus} on {nodes} of {per_node}" if gpus > 1 else None
 
-    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
+    place = (
+        f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
+    )
     needed = math.ceil(gpus / per_node)
     fix = f"set nodes: {needed} or lower tensor_parallel_size"
     return Finding(f"{gpus} GPUs do not fit {place}", fix)
@@ -450,7 +485,9 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     """
     if model.too_long(length) or length > (model.claimed_length or length):
         yield Finding(
-            f"nothing: {length} is more than the model takes", level=NOTE, name="asked"
+            f"nothing: {length} is more than the model takes",
+            level=NOTE,
+            name="asked",
         )
         return
 
@@ -482,8 +519,12 @@ def both_ends(first: bool, last: bool) -> CheckResult:
         return "needles at 0 % and 100 % found"
     if last:
         seen = "the needle at 100 % is found, that at 0 % is not"
-        return Finding(seen, "the prompt seems to lose its front: look for truncation")
-    return Finding("a needle at a short length was not found", "see the answer", NOTE)
+        return Finding(
+            seen, "the prompt seems to lose its front: look for truncation"
+        )
+    return Finding(
+        "a needle at a short length was not found", "see the answer", NOTE
+    )
 
 
 def new_text(case: Case, answer: Answer) -> CheckResult:
@@ -492,12 +533,14 @@ def new_text(case: Case, answer: Answer) -> CheckResult:
 
     # An empty answer is most often a stop token that is part of the template.
     if not text.strip():
-        seen = (
-            f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
-        )
+        seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
         level = NOTE if case.model.engine == "reader" else FAIL
-        return Finding(seen, "check stop strings, refusals and the template", level)
-    if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
+        return Finding(
+            seen, "check stop strings, refusals and the template", level
+        )
+    if case.example.input[:200] in text or (
+        len(text) > 200 and text[:200] in prompt
+    ):
         fix = "let the engine return the new text alone (echo: false, return_full_text: false)"
         return Finding("the prompt came back with the answer", fix)
     return f"new text: {_short(text)}"
@@ -505,7 +548,10 @@ def new_text(case: Case, answer: Answer) -> CheckResult:
 
 def token_count(case: Case, answer: Answer) -> CheckResult:
     """The engine counts as many prompt tokens as were sent: nothing added, nothing cut."""
-    counted, sent = (answer.usage or {}).get("prompt_tokens"), case.example.num_tokens
+    counted, sent = (
+        (answer.usage or {}).get("prompt_tokens"),
+        case.example.num_tokens,
+    )
     if not isinstance(counted, int):
         return None
 
@@ -524,7 +570,9 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
         )
     else:
         fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
-    return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
+    return Finding(
+        f"the engine read {counted} tokens, {sent} were sent", fix, level
+    )
 
 
 ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}

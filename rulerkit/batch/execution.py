@@ -68,7 +68,9 @@ def execute(
             queue.start_jobs()
             if not queue.running and not has_waited:
                 has_waited = True
-                remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
+                remark(
+                    f"waiting: other processes hold the GPUs {', '.join(gpus)}"
+                )
             for running in list(queue.running):
                 yield from queue.look_at(running)
             if queue.running or queue.waiting:
@@ -216,7 +218,10 @@ def _perform_steps(
     """Do the steps of a job that are left, one after the other."""
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
-        jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
+        jupyter = {
+            "IPYTHONDIR": f"{folder}/ipython",
+            "JUPYTER_RUNTIME_DIR": folder,
+        }
         stuck = _start(job)
         for step in job.steps:
             if step.is_done:
@@ -226,7 +231,9 @@ def _perform_steps(
                 update_record(step.record, state="failed", error=stuck)
                 yield Status(step, "failed", stuck)
                 return
-            yield from _perform_step(step, {**os.environ, **jupyter, **environment})
+            yield from _perform_step(
+                step, {**os.environ, **jupyter, **environment}
+            )
 
 
 def _running_elsewhere(job: Job) -> str:
@@ -259,7 +266,9 @@ def _start(job: Job) -> str:
     )
 
 
-def _perform_step(step: Step, environment: dict[str, str]) -> Generator[Status | None]:
+def _perform_step(
+    step: Step, environment: dict[str, str]
+) -> Generator[Status | None]:
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
     wrong plot costs no GPU."""
     if step.run:
@@ -277,7 +286,12 @@ def _perform_step(step: Step, environment: dict[str, str]) -> Generator[Status |
             step.run.output.unlink(missing_ok=True)
     else:
         job = step.job
-        command = [sys.executable, "-m", "rulerkit.batch.execution", str(job.file)]
+        command = [
+            sys.executable,
+            "-m",
+            "rulerkit.batch.execution",
+            str(job.file),
+        ]
         shown = job.command
         about = {"model": job.model, "not_run": job.not_run(job.name)}
 
@@ -347,7 +361,8 @@ try:
     papermill()
 except PapermillExecutionError as error:
     print(error, file=sys.stderr)
-    sys.exit("rulerkit: " + " ".join(f"{error.ename.rpartition('.')[2]}: {error.evalue}".split()))"""
+    text = f"{error.ename.rpartition('.')[2]}: {error.evalue}"
+    sys.exit("rulerkit: " + " ".join(text.split()))"""
 
 
 def _last_line(log: Path, status: int) -> str:
@@ -375,7 +390,9 @@ def predictions(job: Job) -> list[str]:
         for notebook, study in job.studies:
             errors: list[UserError] = []
             try:
-                evaluate(study, not_run=not_run, failed=errors.append, session=session)
+                evaluate(
+                    study, not_run=not_run, failed=errors.append, session=session
+                )
             except UserError as error:
                 # The other notebooks can still have their answers.
                 errors.append(error)
@@ -383,10 +400,14 @@ def predictions(job: Job) -> list[str]:
                 problems.setdefault(problem, set()).add(notebook.notebook.stem)
     everywhere = {notebook.notebook.stem for notebook in job.asks}
     return [
-        problem if names == everywhere else f"{listed(sorted(names), 3)}: {problem}"
+        problem
+        if names == everywhere
+        else f"{listed(sorted(names), 3)}: {problem}"
         for problem, names in problems.items()
     ]
 
 
-if __name__ == "__main__" and (problems := predictions(read_job(Path(sys.argv[1])))):
+if __name__ == "__main__" and (
+    problems := predictions(read_job(Path(sys.argv[1])))
+):
     sys.exit("rulerkit: " + "; ".join(problems))

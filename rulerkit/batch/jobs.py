@@ -92,7 +92,9 @@ class Notebook:
     @property
     def models(self) -> set[str]:
         """The names of the models that it asks."""
-        return {name_of(model) for study in self.studies for model in study.models}
+        return {
+            name_of(model) for study in self.studies for model in study.models
+        }
 
     @property
     def command(self) -> list[str]:
@@ -136,7 +138,9 @@ class Job:
             record = self.predictions(self.name)
             steps.append(Step(self, f"{self.name} predictions", record))
         for run in self.runs:
-            steps.append(Step(self, run.title, run.output.with_suffix(".json"), run))
+            steps.append(
+                Step(self, run.title, run.output.with_suffix(".json"), run)
+            )
         return steps
 
     @property
@@ -152,8 +156,8 @@ class Job:
 
     @property
     def command(self) -> str:
-        """The command that does what is left to do: the one that plans it, where its file is gone or
-        plans something else."""
+        """The command that does what is left to do: the one that plans it, where its file is gone
+        or plans something else."""
         if not self._is_saved:
             return self.planned_by
         return f"rulerkit run {shlex.quote(str(self.file))}"
@@ -171,7 +175,9 @@ class Job:
     def studies(self) -> list[tuple[Notebook, Study]]:
         """What notebooks ask of this job's model; without a model, all that they ask."""
         studies = [
-            (notebook, study) for notebook in self.asks for study in notebook.studies
+            (notebook, study)
+            for notebook in self.asks
+            for study in notebook.studies
         ]
         if not self.model:
             return studies
@@ -256,7 +262,9 @@ class Step:
         """Those of its cells whose length the model can be given."""
         models = {need.model for need in self.cells}
         not_run = {model: self.job.not_run(model) for model in models}
-        return [need for need in self.cells if need.length not in not_run[need.model]]
+        return [
+            need for need in self.cells if need.length not in not_run[need.model]
+        ]
 
     @property
     def unanswered(self) -> list[Need]:
@@ -274,11 +282,15 @@ class Step:
     @property
     def changed(self) -> str:
         """Which of its models is no longer the one that gave the answers; "" for none."""
-        models = {need.model for need in self.cells if self.job.changed(need.model)}
+        models = {
+            need.model for need in self.cells if self.job.changed(need.model)
+        }
         if not models:
             return ""
         names = listed(models, 3)
-        return f"the checkpoint or the settings of {names} changed after it answered"
+        return (
+            f"the checkpoint or the settings of {names} changed after it answered"
+        )
 
     @property
     def state(self) -> tuple[str, str]:
@@ -334,7 +346,9 @@ def read_job(path: Path) -> Job:
     content = read_yaml(path)
     try:
         # The paths of a job count from the project in which it was planned.
-        os.environ["RULERKIT_HOME"] = os.environ.get("RULERKIT_HOME") or content["home"]
+        os.environ["RULERKIT_HOME"] = (
+            os.environ.get("RULERKIT_HOME") or content["home"]
+        )
         job = _JOB.validate_python({"file": path.absolute()} | content)
         _ = job.resources
     except (KeyError, TypeError, ValidationError) as error:
@@ -356,7 +370,9 @@ def version_of(model: Spec) -> tuple[JSON, float]:
     """The settings of a model that may change its answers, and when the files at its path changed
     last; 0 where none are there. No weights are read: they may be the same."""
     settings = {
-        key: value for key, value in plain({**model}).items() if key not in UNNAMED_KEYS
+        key: value
+        for key, value in plain({**model}).items()
+        if key not in UNNAMED_KEYS
     }
     with suppress(OSError, KeyError):
         folder = resolve(model["path"])
@@ -367,7 +383,8 @@ def version_of(model: Spec) -> tuple[JSON, float]:
 
 
 def needs_of(
-    studies: Iterable[Study], not_run: Callable[[str], Collection[int]] = lambda _: ()
+    studies: Iterable[Study],
+    not_run: Callable[[str], Collection[int]] = lambda _: (),
 ) -> list[Need]:
     """The cells that studies ask for, each once, with the largest number of examples."""
     needs: dict[Path, Need] = {}
@@ -389,7 +406,9 @@ def fingerprint(needs: Iterable[Need]) -> str:
     for need in sorted(needs):
         for path in (need.path, soft_file(need.path)):
             with suppress(FileNotFoundError):
-                digest.update(f"{path} {zlib.crc32(path.read_bytes())}\n".encode())
+                digest.update(
+                    f"{path} {zlib.crc32(path.read_bytes())}\n".encode()
+                )
     return digest.hexdigest()[:16]
 
 

@@ -53,7 +53,10 @@ _WEIGHTS = (
 
 _TIKTOKEN = "https://openaipublic.blob.core.windows.net/"
 _TIKTOKEN_FILES = {
-    "gpt2": ("gpt-2/encodings/main/vocab.bpe", "gpt-2/encodings/main/encoder.json"),
+    "gpt2": (
+        "gpt-2/encodings/main/vocab.bpe",
+        "gpt-2/encodings/main/encoder.json",
+    ),
     "p50k_edit": ("encodings/p50k_base.tiktoken",),
     "o200k_harmony": ("encodings/o200k_base.tiktoken",),
 }
@@ -160,10 +163,14 @@ class HubFiles(Resource):
         names, weights = self._names(folder), self._weights(folder)
         wanted: list[str] = []
         for pattern in self.patterns:
-            wanted += fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
+            wanted += (
+                fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
+            )
         wanted += weights
         lacking = [
-            name for name in dict.fromkeys(wanted) if not (folder / name).is_file()
+            name
+            for name in dict.fromkeys(wanted)
+            if not (folder / name).is_file()
         ]
         if self.weights and not weights:
             lacking.append("weights")
@@ -196,7 +203,9 @@ class HubFiles(Resource):
         names = self._names(folder) if self.weights else []
         for form in _WEIGHTS:
             if files := [name for name in names if re.fullmatch(form, name)]:
-                return sorted({shard for name in files for shard in _shards(name)})
+                return sorted(
+                    {shard for name in files for shard in _shards(name)}
+                )
         return []
 
 
@@ -217,9 +226,12 @@ class Encoding(Resource):
     def missing(self) -> list[str]:
         """The title where a file is not in tiktoken's cache, which names files by a digest of their
         address."""
-        files = _TIKTOKEN_FILES.get(self.name, (f"encodings/{self.name}.tiktoken",))
+        files = _TIKTOKEN_FILES.get(
+            self.name, (f"encodings/{self.name}.tiktoken",)
+        )
         names = (
-            hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files
+            hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest()
+            for file in files
         )
         is_there = all((tiktoken_dir() / name).is_file() for name in names)
         return [] if is_there else [self.title]
@@ -278,7 +290,9 @@ def _resources_of(spec: Spec) -> Iterator[Resource]:
 
     folder = resolve(path)
     at = f" at {revision}" if revision else ""
-    title = f"folder {folder}" if folder.is_dir() else f"model {path}{at} (hub id)"
+    title = (
+        f"folder {folder}" if folder.is_dir() else f"model {path}{at} (hub id)"
+    )
     if model.engine == "rwkv" and not folder.exists():
         yield HubFiles(title, path, revision, (spec["file"],))
     elif model.engine in ("transformers", "vllm"):
@@ -289,4 +303,6 @@ def _resources_of(spec: Spec) -> Iterator[Resource]:
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
     elif kind == "hub":
-        yield HubFiles(f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True)
+        yield HubFiles(
+            f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True
+        )

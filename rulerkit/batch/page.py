@@ -40,9 +40,11 @@ class Change(NamedTuple):
     """The answers whose score changed; written where there are some."""
 
 
-def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) -> Path:
-    """Write the page of a batch into the folder of outputs: how far each step is, the leaderboard as
-    HTML, the scores behind it (None where there are none), and what changed.
+def write_page(
+    batch: Batch, scores: "pd.DataFrame | None", leaderboard: str
+) -> Path:
+    """Write the page of a batch into the folder of outputs: how far each step is, the leaderboard
+    as HTML, the scores behind it (None where there are none), and what changed.
 
     It is written twice: as `pages/batches/RUN/BATCH.html`, which stays, and as `index.html`, which
     leads to the pages of all batches. Pages of answers go to `pages/`, notebooks become HTML beside
@@ -90,13 +92,19 @@ def _changes(batch: Batch) -> Iterator[Change]:
                 yield Change(model, name, str(error), "", page)
                 continue
             _write_flips(found, page)
-            yield Change(model, name, found, difference_table(found, "html"), page)
+            yield Change(
+                model, name, found, difference_table(found, "html"), page
+            )
 
 
 def _sides(batch: Batch, model: str) -> dict[str, Any]:
     """What a model is compared with, by name: the folder of its last other run, and the cells of
     the baseline."""
-    outputs, run, baseline = batch.study.outputs, batch.study.run, batch.keys.baseline
+    outputs, run, baseline = (
+        batch.study.outputs,
+        batch.study.run,
+        batch.keys.baseline,
+    )
     sides: dict[str, Any] = {}
 
     # Repetitions of a run are no runs of their own.
@@ -137,13 +145,19 @@ def _time(file: Path) -> float:
     return file.stat().st_mtime
 
 
-def _notebooks(outputs: Path, run: str) -> Iterator[tuple[str, list[Path], list[Path]]]:
+def _notebooks(
+    outputs: Path, run: str
+) -> Iterator[tuple[str, list[Path], list[Path]]]:
     """Each notebook's name, its executions as HTML, and its figures."""
     executed = (outputs / "notebooks" / run).rglob("[!.]*.ipynb")
     files = sorted(executed, key=lambda file: (file.stem, file))
     for name, group in groupby(files, lambda file: file.stem):
         pages = [_page_of(file) for file in group]
-        yield name, pages, sorted((outputs / "figures" / run / name).rglob("*.png"))
+        yield (
+            name,
+            pages,
+            sorted((outputs / "figures" / run / name).rglob("*.png")),
+        )
 
 
 def _page_of(executed: Path) -> Path:

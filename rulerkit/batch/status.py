@@ -88,7 +88,9 @@ def _status(step: Step, activity: str, where: str) -> Status:
     if last in ("failed", "incomplete"):
         return Status(step, last, str(record.get("error")))
     if last == "running":
-        return Status(step, "interrupted", "its process is gone; what it wrote is kept")
+        return Status(
+            step, "interrupted", "its process is gone; what it wrote is kept"
+        )
     return Status(step, state, reason)
 
 
@@ -130,7 +132,9 @@ def describe(status: Status) -> list[str]:
             # The step wrote nothing: what the scheduler's job has said.
             log = step.job.file.with_suffix(".out")
         shown_already = f"rulerkit: {message}"
-        log_lines = [line for line in lines_of_log(log)[-5:] if line != shown_already]
+        log_lines = [
+            line for line in lines_of_log(log)[-5:] if line != shown_already
+        ]
         lines += [f"    | {line[:300]}" for line in log_lines]
         if log_lines:
             lines.append(f"    log: {log}")

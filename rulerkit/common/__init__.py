@@ -1,1 +1,2 @@
-"""What all folders use: keys of parameter files, lengths, paths, errors, escaping, the hub, GPUs."""
+"""What all folders use: keys of parameter files, lengths, paths, errors, escaping, the hub,
+GPUs."""

@@ -43,8 +43,8 @@ def unknown(
         for name in get_close_matches(str(seen)[:100], names, n=1)
     ]
     return UserError(
-        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: {', '.join(names) or 'none'}"
-        + (f". {hint}" if hint else "")
+        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: "
+        f"{', '.join(names) or 'none'}" + (f". {hint}" if hint else "")
     )
 
 
@@ -73,7 +73,9 @@ def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
     # A message that lists a thousand names is not read.
     texts = [str(name) for name in names]
     more = len(texts) - most
-    return separator.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
+    return separator.join(texts[:most]) + (
+        f" and {more} more" if more > 0 else ""
+    )
 
 
 def shorten(value: object, most: int = 80) -> str:
@@ -107,8 +109,8 @@ def redact(value: Any) -> Any:
 
     A name such as api_key or Authorization makes its value a secret.
 
-    >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1", "max_tokens": 5}})
-    {'url': 'https://***@host/v1?***', 'body': {'api_key': '***', 'max_tokens': 5}}
+    >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1"}})
+    {'url': 'https://***@host/v1?***', 'body': {'api_key': '***'}}
     """
     # Keys stand in texts, in lists and under names that say so.
     if isinstance(value, str):
@@ -122,7 +124,8 @@ def redact(value: Any) -> Any:
             if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
         }
         return {
-            key: "***" if key in secret else redact(item) for key, item in value.items()
+            key: "***" if key in secret else redact(item)
+            for key, item in value.items()
         }
     return value
 

@@ -21,7 +21,9 @@ _FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
 _NUMBER = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE
 )
-_PICTURES = {0x2400 + code: "^" + chr(64 + code) for code in range(32)} | {0x2421: "^?"}
+_PICTURES = {0x2400 + code: "^" + chr(64 + code) for code in range(32)} | {
+    0x2421: "^?"
+}
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -152,7 +154,9 @@ def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
         return latex(str(value))
 
     styler = (
-        frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
+        frame.reset_index(drop=True)
+        .style.hide(axis="index")
+        .format(field, na_rep="")
     )
     numbers = frame.select_dtypes(["number", "bool"])
     longest = frame.astype(str).apply(lambda texts: texts.str.len().max())

@@ -15,7 +15,11 @@ def visible_gpus() -> list[str]:
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
         return [line.strip() for line in nvidia_smi("index")]
-    return [gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1")]
+    return [
+        gpu
+        for part in named.split(",")
+        if (gpu := part.strip()) not in ("", "-1")
+    ]
 
 
 def nvidia_smi(fields: str) -> list[str]:
@@ -60,13 +64,15 @@ def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
         yield
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # a checkpoint's own code, torch and optional packages raise anything
+    # A checkpoint's own code, torch and optional packages raise anything
+    except Exception as error:
         # The two most frequent causes have a way out of their own.
         reason = f"{type(error).__name__}: {first_line(error)}"
         if isinstance(error, torch_module().OutOfMemoryError):
-            reason += "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such as `cuda fp16 *20 -> cpu fp32`"
+            reason += (
+                "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such "
+                "as `cuda fp16 *20 -> cpu fp32`"
+            )
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights do not have the shapes that its config.json describes"
         given = f" with hf_overrides {shortened(overrides)}" if overrides else ""

@@ -29,7 +29,9 @@ def download(
     which begins with `who`: why the download failed, and what to do.
     """
     from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]  # of the HTTP client in use
+
+    # The error of the HTTP client in use.
+    from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
     from tqdm.auto import tqdm
 
     bar: Any = partial(
@@ -38,7 +40,10 @@ def download(
     try:
         return Path(
             snapshot_download(
-                path, revision=revision, allow_patterns=list(patterns), tqdm_class=bar
+                path,
+                revision=revision,
+                allow_patterns=list(patterns),
+                tqdm_class=bar,
             )
         )
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
@@ -51,17 +56,28 @@ def _reason(path: str, error: Exception) -> str:
 
     page = f"{constants.ENDPOINT}/{path}"
     if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: accept its terms at {page}, log in with `hf auth login`, and fetch it again"
+        return (
+            f"it is gated: accept its terms at {page}, log in with `hf auth login`, and "
+            "fetch it again"
+        )
     if isinstance(error, errors.RepositoryNotFoundError):
-        return f"there is no {page}, or it is private: correct its name, or log in with `hf auth login`"
+        return (
+            f"there is no {page}, or it is private: correct its name, or log in with `hf "
+            "auth login`"
+        )
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no such revision: see {page}/commits"
     if isinstance(error, errors.HFValidationError):
-        return f"this is not a valid hub id ({first_line(error)}): correct its name"
+        return (
+            f"this is not a valid hub id ({first_line(error)}): correct its name"
+        )
     if constants.is_offline_mode():
         return (
             f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "
             "download it on a machine "
             f"with a network (hf download {path})"
         )
-    return f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch it again; complete files are kept"
+    return (
+        f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch "
+        "it again; complete files are kept"
+    )

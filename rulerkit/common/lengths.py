@@ -14,7 +14,9 @@ def length_name(length: int) -> str:
     """4096 is '4K', 1048576 is '1M'; what is no round number of K stays as it is: '1000'."""
     if length % 1024 or length <= 0:
         return str(length)
-    return f"{length // 1024**2}M" if length % 1024**2 == 0 else f"{length // 1024}K"
+    return (
+        f"{length // 1024**2}M" if length % 1024**2 == 0 else f"{length // 1024}K"
+    )
 
 
 def parse_length(text: str | int, least: int = 1) -> int:
@@ -37,7 +39,8 @@ def parse_length(text: str | int, least: int = 1) -> int:
 
 
 def parse_grid(
-    tasks: str | Sequence[str] | None, lengths: int | str | Sequence[int | str] | None
+    tasks: str | Sequence[str] | None,
+    lengths: int | str | Sequence[int | str] | None,
 ) -> tuple[list[str] | None, list[int] | None]:
     """Tasks and lengths in tokens as lists; one alone needs no list, and None stays None.
 

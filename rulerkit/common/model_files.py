@@ -10,7 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import UserError, check_known, redact, shortened, unknown
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    redact,
+    shortened,
+    unknown,
+)
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import project_files, resolve
@@ -208,4 +214,6 @@ def _reader_name(spec: Spec) -> str:
         name = "mute"
     else:
         name = f"reader-{window}"
-    return name + _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})
+    return name + _suffix(
+        {key: spec[key] for key in READER_EFFECTS if key in spec}
+    )

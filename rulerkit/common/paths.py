@@ -52,7 +52,9 @@ def home() -> Path:
     if root := os.environ.get("RULERKIT_HOME"):
         return Path(root).expanduser().resolve()
     here = Path.cwd()
-    return next(filter(_is_project, (here, *here.parents)), KIT if _CHECKOUT else here)
+    return next(
+        filter(_is_project, (here, *here.parents)), KIT if _CHECKOUT else here
+    )
 
 
 def project_files(folder: str, suffix: str) -> dict[str, Path]:

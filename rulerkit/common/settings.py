@@ -201,7 +201,8 @@ class Sampling(OptionalKeys):
     repetition_penalty: PositiveFloat
     """a number above 0"""
     seed: NonNegativeInt
-    """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their own"""
+    """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their
+    own"""
 
 
 class ServerSampling(Sampling):
@@ -355,7 +356,15 @@ ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 READERS: dict[str, JSON] = _KEYS["readers"]
 """The reference readers that have a name; `reader-<tokens>` has a window."""
 
-READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
+READER_EFFECTS = (
+    "copy",
+    "copy_from",
+    "fade",
+    "drop",
+    "thought",
+    "confuse",
+    "memory",
+)
 """The keys of a reader that plant effects, in the order in which these are applied."""
 
 UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
@@ -396,11 +405,13 @@ class Parameters(Keys):
     ]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
-    num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
+    num_examples: (
+        Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)]
+    ) = 20
     """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
-    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
-        "effective length"
-    )
+    question: (
+        Literal["effective length"] | AverageQuestion | ComparisonQuestion
+    ) = "effective length"
     """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
     margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
     adaptive runs"""
@@ -410,7 +421,9 @@ class Parameters(Keys):
     """a share from 0.5 to 0.999: how certain the answer of an adaptive run is to be"""
     seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 42
     """a whole number from 0 on, below 2**63"""
-    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
+    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = (
+        "main"
+    )
     """what names a folder: at most 100 letters, digits, . _ and -"""
     repeat: Annotated[PositiveInt, Field(le=1000)] = 1
     """a whole number from 1 to 1000: how many times each model answers everything"""
@@ -420,8 +433,8 @@ class Parameters(Keys):
     soft: bool = False
     """true (the probability of the right answer is stored beside each answer) or false (default)"""
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
-    """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay: texts},
-    with base (builtin or original) for what it does not name"""
+    """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay:
+    texts}, with base (builtin or original) for what it does not name"""
     protocol: Literal["clean", "paper"] = "clean"
     edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
     """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""
@@ -529,7 +542,9 @@ def check(
 
 def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
     """The keys of a class, as files write them."""
-    return {field.alias or name: field for name, field in kind.model_fields.items()}
+    return {
+        field.alias or name: field for name, field in kind.model_fields.items()
+    }
 
 
 def takes(engine: str, key: str) -> str:

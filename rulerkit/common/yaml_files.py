@@ -46,7 +46,9 @@ class _Loader(yaml.SafeLoader):
                 "as true or false, and "
                 "any other text in quotes"
             )
-            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
+            raise yaml.MarkedYAMLError(
+                problem=problem, problem_mark=node.start_mark
+            )
         return node
 
 
@@ -55,7 +57,9 @@ def parse_yaml(text: str | bytes, where: object) -> Any:
     try:
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
-        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        line = (
+            f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
+        )
         problem = " ".join(str(error.problem).split())
         raise UserError(
             f"{where} is not YAML that can be used: {line}{problem}"

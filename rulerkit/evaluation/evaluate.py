@@ -69,7 +69,8 @@ def evaluate(
         with ExitStack() as stack:
             shared = session or stack.enter_context(Session())
             cells_of = [
-                evaluate(one, fresh, progress, not_run, failed, shared) for one in study
+                evaluate(one, fresh, progress, not_run, failed, shared)
+                for one in study
             ]
         return [cell for cells in cells_of for cell in cells]
 
@@ -121,7 +122,9 @@ def _ask_models(
                 session.close()
                 errors.append(error)
                 cells += [
-                    stored.cell for stored in stored_cells(of_model) if stored.cell
+                    stored.cell
+                    for stored in stored_cells(of_model)
+                    if stored.cell
                 ]
                 continue
             except BaseException:
@@ -129,7 +132,11 @@ def _ask_models(
                 raise
 
             cells += answered.cells
-            if answered.cells and not answered.any_asked and _is_from_python(described):
+            if (
+                answered.cells
+                and not answered.any_asked
+                and _is_from_python(described)
+            ):
                 remark(
                     f"{model.name}: nothing was asked, all answers are stored; a change that its "
                     "record does not hold, such as a patch elsewhere, is not seen: another `name` "
@@ -147,7 +154,9 @@ def _check_before_asking(study: Study, model: Model) -> None:
     if study.soft:
         gold_logprobs(model, ())
     for task in study.tasks:
-        shortest = generate(task, study.lengths[0], 1, study.seed, model.prompt_format)
+        shortest = generate(
+            task, study.lengths[0], 1, study.seed, model.prompt_format
+        )
         _ = shortest[0].num_tokens
 
 

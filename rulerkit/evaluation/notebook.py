@@ -40,14 +40,16 @@ def read_notebook(path: Path) -> list[NotebookCell]:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return [
             NotebookCell(
-                "".join(cell["source"]), tuple(cell.get("metadata", {}).get("tags", []))
+                "".join(cell["source"]),
+                tuple(cell.get("metadata", {}).get("tags", [])),
             )
             for cell in cells
             if cell["cell_type"] == "code"
         ]
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise UserError(
-            f"{path} cannot be read as a notebook: {error}; repair it, move it out of {path.parent}, "
+            f"{path} cannot be read as a notebook: {error}; repair it, move it out of "
+            f"{path.parent}, "
             "or, where it has another name now, let `rulerkit batch` plan it again"
         ) from error
 
@@ -69,13 +71,15 @@ def notebook_parameters(path: Path) -> list[str]:
 
 
 def check_names(names: Collection[str], where: str = "") -> None:
-    """Raise a `UserError` for a name that is no parameter, and for a batch file given as parameters.
+    """Raise a `UserError` for a name that is no parameter, and for a batch file given as
+    parameters.
 
     `where` is the file that holds the names, for the message.
     """
     if not BATCH_KEYS.isdisjoint(names):
         raise UserError(
-            f"{where or 'this'} is a batch file: `rulerkit batch FILE` runs it, `rulerkit batch FILE "
+            f"{where or 'this'} is a batch file: `rulerkit batch FILE` runs it, `rulerkit "
+            "batch FILE "
             "--dry-run` lists what it asks; files of parameters are taken here, such as -f "
             "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
         )
@@ -97,5 +101,7 @@ def injected_names(cells: list[str]) -> list[str]:
 
 def _assigned(source: str) -> list[str]:
     """The names that lines such as `a = 1` and `a: int = 1` set."""
-    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
+    names = [
+        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
+    ]
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]

@@ -91,7 +91,9 @@ def add_soft_scores(
     writer_of = dict[str, tuple[Lock, Log]]()
     with ExitStack() as stack:
         for cell, examples in zip(cells, questions, strict=True):
-            indices = [index for index in cell.without_soft if index < len(examples)]
+            indices = [
+                index for index in cell.without_soft if index < len(examples)
+            ]
             if not indices:
                 continue
             lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
@@ -103,8 +105,12 @@ def add_soft_scores(
 
         if missing:
             length = cells[0].length
-            remark(f"{model.name}: soft scores of {len(missing)} examples at {length}")
-        golds = gold_logprobs(model, (examples[index] for examples, index in missing))
+            remark(
+                f"{model.name}: soft scores of {len(missing)} examples at {length}"
+            )
+        golds = gold_logprobs(
+            model, (examples[index] for examples, index in missing)
+        )
         for example, references in errors_of_model(golds):
             lock, log = writer_of[example.task]
             lock.check()
@@ -149,7 +155,9 @@ def reference_ids(example: Example, form: PromptFormat) -> list[list[int]]:
         if ids[: example.num_tokens] == example.ids.tolist():
             rows.append(ids[example.num_tokens :])
         else:
-            alone = piece_encoder(form.tokenizer).encode([blank + reference], ends=True)
+            alone = piece_encoder(form.tokenizer).encode(
+                [blank + reference], ends=True
+            )
             rows.append(alone[0].tolist())
     return rows
 
@@ -161,7 +169,10 @@ def _by_forward_passes(engine: "Transformers", pairs: Pairs) -> Golds:
     for example, rows in pairs:
         engine.check_fits(example)
         chunk = engine.spec.get("prefill_chunk_size", example.num_tokens)
-        yield example, [_forward(engine.load(), example, ids, chunk) for ids in rows]
+        yield (
+            example,
+            [_forward(engine.load(), example, ids, chunk) for ids in rows],
+        )
 
 
 def _forward(
@@ -169,7 +180,9 @@ def _forward(
 ) -> list[Token]:
     """A pass over prompt and reference, the prompt in chunks; logits of the last tokens only."""
     torch = torch_module()
-    row = torch.tensor([[*example.ids.tolist(), *reference]], device=network.device)
+    row = torch.tensor(
+        [[*example.ids.tolist(), *reference]], device=network.device
+    )
     # The last prompt token tells the first token of the reference.
     last = len(reference) + 1
     cuts = [0, *range(chunk, example.num_tokens, chunk), row.shape[1]]
@@ -235,11 +248,17 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
         engine.open()
         engine.wait_until_ready()
         sent = [
-            [[send(example, ids, place) for place in range(len(ids))] for ids in rows]
+            [
+                [send(example, ids, place) for place in range(len(ids))]
+                for ids in rows
+            ]
             for example, rows in batch
         ]
         for (example, rows), futures in zip(batch, sent, strict=True):
             yield (
                 example,
-                [list(map(read, *row)) for row in zip(rows, futures, strict=True)],
+                [
+                    list(map(read, *row))
+                    for row in zip(rows, futures, strict=True)
+                ],
             )

@@ -18,7 +18,13 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    listed,
+    remark,
+    shortened,
+)
 from rulerkit.common.escape import csv_text, latex_text
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
@@ -133,7 +139,9 @@ class Study:
     def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:
         """Write a figure as PDF and PNG (200 dots an inch); takes a figure or one of its axes."""
         whole: Any = getattr(figure, "figure", figure)
-        paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
+        paths = [
+            self._place("figures", name, suffix) for suffix in (".pdf", ".png")
+        ]
         for path in paths:
             with disk(path):
                 whole.savefig(path, dpi=200)
@@ -219,7 +227,9 @@ def study(
     check_names([*from_outside, *parameters])
 
     given = dict(source) | parameters
-    known = {name: given[name] for name in Parameters.model_fields if name in given}
+    known = {
+        name: given[name] for name in Parameters.model_fields if name in given
+    }
     values = check(Parameters, known)
 
     # `model: null` and no `models` is a study of tasks alone.
@@ -313,7 +323,9 @@ def _task_of_study(spec: Any, values: Parameters) -> Task:
     edition = values.edition or PROTOCOLS[values.protocol]
     if isinstance(spec, Task):
         usual = spec.edition == PROTOCOLS[spec.protocol]
-        made = spec.with_protocol(values.protocol, edition if usual else spec.edition)
+        made = spec.with_protocol(
+            values.protocol, edition if usual else spec.edition
+        )
     else:
         made = make_task(spec, values.protocol, values.edition)
     if made.edition != edition:
@@ -327,7 +339,9 @@ def _task_of_study(spec: Any, values: Parameters) -> Task:
 
 def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
     """Checked specs, and models that were made in Python; each has another name."""
-    models = [spec if isinstance(spec, Model) else read_spec(spec) for spec in specs]
+    models = [
+        spec if isinstance(spec, Model) else read_spec(spec) for spec in specs
+    ]
     names = [name_of(model) for model in models]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise UserError(

@@ -29,7 +29,13 @@ from rulerkit.inference.model import (
     refuse_echo,
 )
 from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import FORMAT, Cell, cell_files, failures_file, load_cell
+from rulerkit.store.cells import (
+    FORMAT,
+    Cell,
+    cell_files,
+    failures_file,
+    load_cell,
+)
 from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
@@ -49,7 +55,9 @@ def predict(
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(model, [examples], folder, fresh, progress, soft=soft).cells[0]
+    return predict_cells(
+        model, [examples], folder, fresh, progress, soft=soft
+    ).cells[0]
 
 
 class Predicted(NamedTuple):
@@ -108,7 +116,9 @@ def predict_cells(
                 stack.enter_context(bar)
             first = writers[0]
             task = f"{first.task} " if len(writers) == 1 else ""
-            bar.set_description_str(f"{model.name} {task}{first.length}", refresh=False)
+            bar.set_description_str(
+                f"{model.name} {task}{first.length}", refresh=False
+            )
             _answer(model, unanswered, bar)
 
     stored = [load_cell(writer.path) for writer in writers]
@@ -154,7 +164,10 @@ class CellWriter:
     ) -> None:
         self.model, self.examples = model, examples
         self.result = plain(
-            {**examples.record(), "model": {"name": model.name, **model.identity()}}
+            {
+                **examples.record(),
+                "model": {"name": model.name, **model.identity()},
+            }
         )
         """What defines the answers; it stands in the record."""
         self.task: str = self.result["task"]["name"]
@@ -185,7 +198,9 @@ class CellWriter:
 
         with disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
+        self._lock = self._held.enter_context(
+            Lock(self.path.with_suffix(".lock"))
+        )
         if fresh:
             _move_aside(self.path)
 
@@ -330,7 +345,9 @@ def _move_aside(path: Path) -> None:
     for file in cell_files(path):
         with disk(file):
             if file.exists():
-                os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
+                os.rename(
+                    file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}")
+                )
 
 
 def _folder_name(name: str) -> str:

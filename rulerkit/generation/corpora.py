@@ -33,21 +33,27 @@ from rulerkit.common.paths import cache_dir, resolve
 from rulerkit.common.settings import Keys
 
 HAYSTACKS = (
-    "paul_graham",  # Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed
+    # Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed
+    "paul_graham",
     "prose",  # 400,000 words of readable prose, invented; no download, no licence
 )
 QA_SETS = (
     "squad",  # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
     "hotpotqa",  # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
-    "fictional",  # questions about invented people, places and dates in SQuAD's shape; no download, no licence
-    "fictional_two_hop",  # two-hop questions about invented people and places in HotpotQA's shape; no download
+    # Questions about invented people, places and dates in SQuAD's shape; no download, no licence
+    "fictional",
+    # Two-hop questions about invented people and places in HotpotQA's shape; no download
+    "fictional_two_hop",
 )
 STAND_INS = {
     "paul_graham": "prose",
     "squad": "fictional",
     "hotpotqa": "fictional_two_hop",
 }
-BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
+BASES = {
+    "builtin": STAND_INS,
+    "original": {new: old for old, new in STAND_INS.items()},
+}
 
 # Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
 # spans the border.
@@ -140,7 +146,9 @@ class _File(NamedTuple):
     def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
         """The source of a corpus with these parts."""
         # The content decides what a corpus is, not the name of its file.
-        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+        fingerprint = hashlib.sha256(
+            "\n".join(parts).encode("utf-8")
+        ).hexdigest()[:16]
 
         # A file of which nothing is known may be used, and every table says so.
         known = self.known
@@ -177,11 +185,17 @@ def load_haystack(name: str) -> Haystack:
                 file.content.get("essays", 218),
                 file.content.get("of", 218),
             )
-            note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
+            note = (
+                ""
+                if essays == num_essays
+                else f"essays: {essays} of {num_essays}"
+            )
 
             # The author's pages change; the 49 essays of the repository do not. A file
             # that begins with them is named by them.
-            beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
+            beginning = hashlib.sha256(
+                text.encode()[:REPOSITORY_BYTES]
+            ).hexdigest()
             if file.known is None and beginning == REPOSITORY_SHA256:
                 fetched = f"{essays - 49} as fetched from the author's site"
                 file = file._replace(
@@ -217,7 +231,8 @@ def sentence_starts(words: list[str]) -> np.ndarray:
         if core[-1:] not in (".", "!", "?", *_STOPS):
             continue
         if core[-1] == "." and (
-            _is_abbreviation(core) or (starts[-1] == i and _NUMERAL.fullmatch(core))
+            _is_abbreviation(core)
+            or (starts[-1] == i and _NUMERAL.fullmatch(core))
         ):
             continue  # the last: the number of a list's entry
         if not words[i + 1].lstrip(_OPENING)[:1].islower():
@@ -248,14 +263,18 @@ def load_qa(name: str) -> QASet:
         return _qa_set(documents, rows, partial(file.source, name, note=note))
 
 
-def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
+def _qa_set(
+    documents: dict[str, int], rows: list[Any], source: "_Sourced"
+) -> QASet:
     """The set of these documents (with their groups) and questions."""
     # Questions name their documents by number.
     numbers = {document: number for number, document in enumerate(documents)}
     questions = []
     for text, answers, gold, related in rows:
         if not gold or not answers or not all(a.strip() for a in answers):
-            raise ValueError(f"the question {text!r} has no answer or no document")
+            raise ValueError(
+                f"the question {text!r} has no answer or no document"
+            )
 
         # A document may be named twice by one question.
         gold_and_related = (
@@ -291,7 +310,9 @@ def _squad(content: Any) -> _Content:
             documents.setdefault(text, group)
             # SQuAD 2.0 also has questions that its paragraph does not answer.
             answerable = [
-                qa for qa in paragraph["qas"] if not qa.get("is_impossible", False)
+                qa
+                for qa in paragraph["qas"]
+                if not qa.get("is_impossible", False)
             ]
             for qa in answerable:
                 answers = [answer["text"] for answer in qa["answers"]]
@@ -316,7 +337,12 @@ def _hotpotqa(content: Any) -> _Content:
 def _invented(content: Any) -> _Content:
     documents = content["documents"]
     rows = [
-        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
+        (
+            text,
+            answers,
+            [documents[i] for i in gold],
+            [documents[i] for i in related],
+        )
         for text, answers, gold, related in content["questions"]
     ]
     return dict(zip(documents, content["groups"], strict=True)), rows
@@ -349,7 +375,9 @@ def _opened(name: str) -> Iterator[_File]:
     $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
     # The stand-ins are part of the package.
     if name not in _ORIGINALS:
-        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
+        packed = (
+            resources.files("rulerkit") / f"data/{name}.json.gz"
+        ).read_bytes()
         yield _File(json.loads(gzip.decompress(packed)))
         return
 
@@ -378,7 +406,9 @@ def _opened(name: str) -> Iterator[_File]:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
         yield _File(
-            json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest())
+            json.loads(raw),
+            file,
+            KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()),
         )
     except Exception as error:  # a damaged file raises anything
         raise UserError(
@@ -460,7 +490,9 @@ def refresh(kind: str, name: str) -> None:
 def known_questions() -> Iterator[QASet]:
     """All question sets at hand: the files that were read, those that need no download, the
     originals."""
-    yield from [corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"]
+    yield from [
+        corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"
+    ]
     for name in reversed(QA_SETS):
         with suppress(
             UserError
@@ -483,7 +515,9 @@ def _own_essays(text: str, source: _Sourced) -> Haystack:
             paragraphs.append(" ".join(units))
     if not words:
         raise ValueError("it holds no text")
-    return Haystack(source(paragraphs), words, np.array(starts, dtype=np.int64), 0)
+    return Haystack(
+        source(paragraphs), words, np.array(starts, dtype=np.int64), 0
+    )
 
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -520,7 +554,9 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
             documents.setdefault(document, len(documents))
         rows.append((" ".join(row.question.split()), row.answers, gold, others))
     if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
-        raise ValueError("it holds no documents beside the gold ones of a question")
+        raise ValueError(
+            "it holds no documents beside the gold ones of a question"
+        )
     return _qa_set(documents, rows, source)
 
 
@@ -536,7 +572,10 @@ def _own_words(text: str, source: _Sourced) -> Words:
 
 
 KINDS: dict[
-    str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]
+    str,
+    tuple[
+        Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str
+    ],
 ]
 KINDS = {
     "essay": (
@@ -551,7 +590,12 @@ KINDS = {
         _own_questions,
         f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
     ),
-    "words": (("wonderwords",), load_words, _own_words, "a list, one word a line"),
+    "words": (
+        ("wonderwords",),
+        load_words,
+        _own_words,
+        "a list, one word a line",
+    ),
 }
 """Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
 
@@ -563,16 +607,22 @@ SQUAD = "squad/dev-v2.0.json"
 HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
 
 REPOSITORY_BYTES = 644_051
-REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
+REPOSITORY_SHA256 = (
+    "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
+)
 """The 49 essays of the repository, joined in their order: with them the joined essays begin."""
 
 KNOWN_FILES = {
     "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
-    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": "SQuAD 2.0 dev rebuilt from its authors' pages",
+    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": (
+        "SQuAD 2.0 dev rebuilt from its authors' pages"
+    ),
     "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
     "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
-    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",  # a subset, as its number of questions says
-    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",  # the essays as upstream's script joins them
+    # A subset, as its number of questions says
+    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",
+    # The essays as upstream's script joins them
+    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",
 }
 """The sha256 of an original's JSON file, not compressed -> what results must say of it."""
 

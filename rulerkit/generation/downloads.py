@@ -103,7 +103,9 @@ def _join_essays(files: Sequence[Path]) -> Path:
     """Writes the essays one behind the other without a separator, as upstream does: {"text",
     "essays", "of"}."""
     # A page that is gone is left out; the joined file says how many there are.
-    contents = [(file.suffix, file.read_bytes()) for file in files if file.is_file()]
+    contents = [
+        (file.suffix, file.read_bytes()) for file in files if file.is_file()
+    ]
     texts = [
         page_text(page) if suffix == ".html" else page.decode()
         for suffix, page in contents
@@ -131,7 +133,9 @@ def page_text(page: bytes) -> str:
 
     # The essays stand in tables; what is around them is navigation.
     tables = re.search(r"(?i)<table.*</table[^>]*>", html)
-    lined = re.sub(rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html)
+    lined = re.sub(
+        rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html
+    )
 
     # Tags become nothing, line breaks stay, and runs of empty lines become one.
     text = unescape(re.sub(r"<[!?/]?[a-zA-Z][^>]*>", "", lined))

@@ -1,8 +1,8 @@
 """An example: one question put to a model, as a sequence of pieces with their token ids.
 
-A `Piece` is text with a role and, once it is tokenized, its token ids. A task writes a `Draft` (what
-is asked, before the length is known) and fills a `ContextBudget` (what is left of the length) with
-pieces; `generation.py` puts the two into an `Example`.
+A `Piece` is text with a role and, once it is tokenized, its token ids. A task writes a `Draft`
+(what is asked, before the length is known) and fills a `ContextBudget` (what is left of the
+length) with pieces; `generation.py` puts the two into an `Example`.
 """
 
 import hashlib
@@ -116,7 +116,8 @@ class ContextBudget:
         units = joined([units for units, _ in columns])
         starts = accumulate((len(units) for units, _ in columns), initial=0)
         orders = [
-            order + start for (_, order), start in zip(columns, starts, strict=False)
+            order + start
+            for (_, order), start in zip(columns, starts, strict=False)
         ]
 
         # Row after row: the first text of each column, then the second of each.
@@ -209,9 +210,9 @@ class Example:
     @property
     def digest(self) -> str:
         """A fingerprint of the prompt's text, 16 hexadecimal digits."""
-        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[
-            :16
-        ]
+        return hashlib.sha256(
+            self.prompt.encode("utf-8", "surrogatepass")
+        ).hexdigest()[:16]
 
     @cached_property
     def depths(self) -> list[float]:
@@ -223,13 +224,17 @@ class Example:
         depths, before = [], 0
         for block in self.context_blocks:
             if block.role == "needle":
-                depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
+                depths.append(
+                    round(100 * before / max(1, total - block.num_tokens), 2)
+                )
             before += block.num_tokens
         return depths[:_MOST_DEPTHS]
 
     def text_of(self, *roles: str) -> str:
         """The text of all blocks with one of these roles, joined."""
-        return "".join([block.text for block in self.blocks if block.role in roles])
+        return "".join(
+            [block.text for block in self.blocks if block.role in roles]
+        )
 
     @property
     def answer_prefix(self) -> str:

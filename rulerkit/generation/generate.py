@@ -50,7 +50,11 @@ def generate(
             f"num_examples is {num_examples}, seed {seed}: each must be a whole number from 0 on"
         )
     return Examples(
-        make_task(task), tokens, num_examples, seed, prompt_format or PromptFormat()
+        make_task(task),
+        tokens,
+        num_examples,
+        seed,
+        prompt_format or PromptFormat(),
     )
 
 
@@ -96,8 +100,8 @@ class Examples:
         }
 
     def _compose(self, index: int, length: int) -> Example | None:
-        """Draft the example, encode what is fixed, fill the rest of the length with context. None where
-        its pieces do not fit into the length."""
+        """Draft the example, encode what is fixed, fill the rest of the length with context. None
+        where its pieces do not fit into the length."""
         # Everything is drawn from the stream of this example, in this order, so that
         # any example can be made on its own.
         task, seed, form = self.task, self.seed, self.prompt_format
@@ -132,7 +136,9 @@ class Examples:
 
         # The usual way: token ids of pieces are joined, and nothing is encoded twice.
         if encoder.exact:
-            example = filled(budget - sum(piece.num_tokens for piece in head + tail))
+            example = filled(
+                budget - sum(piece.num_tokens for piece in head + tail)
+            )
             if example is None or _clean(example, encoder):
                 return example
         return _fitted(filled, head + tail, budget, form)
@@ -146,7 +152,9 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
         "seed": seed,
         "protocol": task.protocol,
         "prompt_version": PROMPT_VERSION,
-        "sources": {knob: vars(source) for knob, source in task.sources().items()},
+        "sources": {
+            knob: vars(source) for knob, source in task.sources().items()
+        },
     }
 
 
@@ -159,7 +167,9 @@ def _clean(example: Example, encoder: PieceEncoder) -> bool:
     # text.
     first, last = example.context
     blocks = example.blocks[max(0, first - 1) : last + 1]
-    return all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text)
+    return all(
+        encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text
+    )
 
 
 def _fitted(
@@ -214,7 +224,9 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
         closing.reverse()
     tail = [(question, "question"), *closing]
     bos = (
-        [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
+        [Piece("", "template", np.array(form.bos, dtype=np.int32))]
+        if form.bos
+        else []
     )
 
     # Without context all is one text.
@@ -225,7 +237,9 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     role = "demonstration" if draft.demonstration else "instruction"
     # blanks at the end of the template go to what follows
     frame, content = settle([before, draft.demonstration or draft.instruction])
-    head = bos + _joint([(frame, "template"), (content, role)], encoder, starts=True)
+    head = bos + _joint(
+        [(frame, "template"), (content, role)], encoder, starts=True
+    )
 
     # The solved example ends in newlines, so the instruction begins at a clean cut.
     if draft.demonstration:
@@ -250,7 +264,9 @@ def _joint(
     bounds = accumulate([0, *sizes, len(ids)], max)
     return [
         Piece(text, role, ids[start:stop])
-        for (text, role), (start, stop) in zip(parts, pairwise(bounds), strict=True)
+        for (text, role), (start, stop) in zip(
+            parts, pairwise(bounds), strict=True
+        )
     ]
 
 

@@ -80,9 +80,13 @@ class PieceEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
+        self._remembered = lru_cache(_REMEMBERED)(
+            lambda text: self.encode([text])[0]
+        )
         self.exact = self._calibrate()
-        self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
+        self._blank_after_newline = self.exact and self._joins(
+            _BLANK_AFTER_NEWLINE
+        )
 
     @property
     def fingerprint(self) -> str:
@@ -201,10 +205,14 @@ class Units:
         """The ids of the texts from `start` up to `stop`, as a view."""
         return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
 
-    def others(self, texts: Iterable[str], random: np.random.RandomState) -> np.ndarray:
+    def others(
+        self, texts: Iterable[str], random: np.random.RandomState
+    ) -> np.ndarray:
         """The positions of all texts but these, in a random order."""
         order = random.permutation(len(self))
-        return order[~np.isin(order, [self.position.get(text, -1) for text in texts])]
+        return order[
+            ~np.isin(order, [self.position.get(text, -1) for text in texts])
+        ]
 
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
@@ -212,7 +220,9 @@ class Units:
         # milliseconds.
         counts = self.counts[order]
         starts = self.offsets[order] - np.cumsum(counts) + counts
-        return np.asarray(self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)])
+        return np.asarray(
+            self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)]
+        )
 
 
 def joined(rows: Sequence[Units]) -> Units:
@@ -242,19 +252,33 @@ def encode_units(
         )
         ids = dict(
             zip(
-                distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True
+                distinct,
+                chain.from_iterable(map(encoder.encode, batches)),
+                strict=True,
             )
         )
         rows = [ids[text] for text in texts]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
-        return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
+        return Units(
+            texts, counts, np.concatenate([np.empty(0, np.int32), *rows])
+        )
 
     # A row that may be kept is looked for beside the corpora first.
     if not keep or encoder.tokenizer.name == "builtin":
         return encoded()
-    digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
-    with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
+    digest = sha256(
+        "\0".join(texts).encode("utf-8", "surrogatepass")
+    ).hexdigest()[:16]
+    file = (
+        cache_dir()
+        / "tokens"
+        / f"v{RULES}"
+        / f"{digest}-{encoder.fingerprint}.npz"
+    )
+    with (
+        suppress(Exception),
+        np.load(file) as stored,
+    ):  # a damaged file is made anew
         return Units(texts, stored["counts"], stored["ids"])
 
     # Where the file cannot be written only time is lost, in the next process.

@@ -46,19 +46,23 @@ class PromptFormat:
 
     `tokenizer` may be given as `load_tokenizer` takes it. `template` is `auto` (the tokenizer's own
     chat template, or `base` where it has none), a name in FORMS, or the text of a Jinja template,
-    which is rendered with `chat_template_kwargs`. `prefix_in` is the turn in which the answer prefix
-    stands, or `none`, the default of a model that thinks. `thinking_tokens` are for its thought:
-    `thinking_room` says whether they come beside the length or are kept free inside it.
+    which is rendered with `chat_template_kwargs`. `prefix_in` is the turn in which the answer
+    prefix stands, or `none`, the default of a model that thinks. `thinking_tokens` are for its
+    thought: `thinking_room` says whether they come beside the length or are kept free inside it.
     """
 
-    tokenizer: Tokenizer = field(default_factory=lambda: load_tokenizer("builtin"))
+    tokenizer: Tokenizer = field(
+        default_factory=lambda: load_tokenizer("builtin")
+    )
     template: str = "auto"
     system_prompt: str | None = None
     prefix_in: str = ""
     thinking_tokens: int = 0
     thinking_room: str = "beside"
     enable_thinking: bool | None = None
-    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
+    chat_template_kwargs: Mapping[str, Any] = field(
+        default_factory=dict, hash=False
+    )
 
     def __post_init__(self) -> None:
         if isinstance(self.tokenizer, str):
@@ -103,7 +107,8 @@ class PromptFormat:
         # The template itself says which marks its model was trained with.
         marks = ((start, end) for end, start in THOUGHTS.items())
         return next(
-            (pair for pair in marks if any(mark in self.form for mark in pair)), None
+            (pair for pair in marks if any(mark in self.form for mark in pair)),
+            None,
         )
 
     @cached_property
@@ -112,7 +117,9 @@ class PromptFormat:
         # A form of ours has its place for the text; a template of the tokenizer is
         # rendered around a marker that no prompt contains.
         named = self.form in FORMS
-        rendered, mark = (FORMS[self.form], "{t}") if named else (self._render(), _MARK)
+        rendered, mark = (
+            (FORMS[self.form], "{t}") if named else (self._render(), _MARK)
+        )
         before, *after = rendered.split(mark)
 
         # A template that prints the message twice, or not at all, would ask something
@@ -132,7 +139,9 @@ class PromptFormat:
         token = self.tokenizer
         opening = _TABLE["openings"].get(self.form) or token.bos_token
         carried = (
-            opening and self.around[0].startswith(opening) and token.count(opening) == 1
+            opening
+            and self.around[0].startswith(opening)
+            and token.count(opening) == 1
         )
         return () if token.bos_id is None or carried else (token.bos_id,)
 
@@ -229,7 +238,9 @@ def _jinja(template: str) -> Any:
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
-            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+            return parser.parse_statements(
+                ("name:endgeneration",), drop_needle=True
+            )
 
     # These settings are those of transformers, which templates are written for.
     environment = ImmutableSandboxedEnvironment(

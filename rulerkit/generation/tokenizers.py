@@ -40,7 +40,9 @@ class Tokenizer:
     `fingerprint` identifies the vocabulary.
     """
 
-    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(repr=False)
+    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(
+        repr=False
+    )
     decode_ids: Callable[[list[int]], str] = field(repr=False)
     bos_id: int | None = None
     bos_token: str | None = None
@@ -73,7 +75,8 @@ class Tokenizer:
             return self.decode_ids(row)
         except (IndexError, KeyError) as error:
             raise UserError(
-                f"tokenizer {self.name}: it has no text for an id (the highest is {max(row)}): name "
+                f"tokenizer {self.name}: it has no text for an id (the highest is "
+                f"{max(row)}): name "
                 "the model's own"
             ) from error
 
@@ -105,7 +108,9 @@ def load_tokenizer(spec: str) -> Tokenizer:
     name, _, pattern = spec.partition("#")
     path = resolve(name)
     return (
-        _from_folder(spec, path) if path.is_dir() else _from_file(spec, path, pattern)
+        _from_folder(spec, path)
+        if path.is_dir()
+        else _from_file(spec, path, pattern)
     )
 
 
@@ -137,7 +142,13 @@ def tokenizer_kind(spec: str) -> str:
 
 # --- folders and files ----------------------------------------------------------------------------
 
-ON_HUB = ("*token*", "tekken*.json", "*.tiktoken", "chat_template*", "rwkv_vocab*")
+ON_HUB = (
+    "*token*",
+    "tekken*.json",
+    "*.tiktoken",
+    "chat_template*",
+    "rwkv_vocab*",
+)
 """The files of a repository that a tokenizer may need."""
 
 IN_FOLDER = (
@@ -158,7 +169,12 @@ def vocabulary_file(names: Iterable[str]) -> str | None:
     others = {"tokenizer_config.json", "special_tokens_map.json"}
     names = sorted({name for name in names if "/" not in name} - others)
     return next(
-        (name for pattern in IN_FOLDER for name in fnmatch.filter(names, pattern)), None
+        (
+            name
+            for pattern in IN_FOLDER
+            for name in fnmatch.filter(names, pattern)
+        ),
+        None,
     )
 
 
@@ -166,7 +182,9 @@ def _from_folder(spec: str, folder: Path) -> Tokenizer:
     """The vocabulary of a folder, with the settings beside it."""
     # A folder may hold several vocabularies; the order of IN_FOLDER says which one is
     # read.
-    name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
+    name = vocabulary_file(
+        path.name for path in folder.iterdir() if path.is_file()
+    )
     if name is None:
         raise UserError(
             f"no tokenizer in the folder {folder}: none of {', '.join(IN_FOLDER)} is there"
@@ -193,9 +211,7 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
             tokenizer = _sentencepiece(path)
     except UserError:
         raise
-    except (
-        Exception
-    ) as error:  # a damaged file raises anything, the libraries' bare Exception too
+    except Exception as error:  # a damaged file raises anything, the libraries' bare Exception too
         raise UserError(
             f"{path} and the settings beside it are no tokenizer that can be read: "
             f"{first_line(error)}"
@@ -205,7 +221,9 @@ def _from_file(spec: str, path: Path, pattern: str) -> Tokenizer:
     )  # another pattern is another tokenizer
 
     template = settings["chat_template"]
-    return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
+    return replace(
+        tokenizer, name=spec, fingerprint=digest, chat_template=template
+    )
 
 
 def _fingerprint(data: bytes) -> str:
@@ -219,7 +237,9 @@ def _settings(folder: Path) -> dict[str, Any]:
     that of `chat_template.json`; of several named templates the one called `default` is taken.
     """
     # Both files may be missing: then there are no settings.
-    files = (folder / name for name in ("tokenizer_config.json", "chat_template.json"))
+    files = (
+        folder / name for name in ("tokenizer_config.json", "chat_template.json")
+    )
     content: list[dict[str, Any]] = [
         json.loads(file.read_text(encoding="utf-8")) if file.is_file() else {}
         for file in files
@@ -275,7 +295,9 @@ def _hugging_face(path: Path, settings: dict[str, Any]) -> Tokenizer:
     def encode_many(texts: Sequence[str]) -> list[Sequence[int]]:
         return [
             e.ids
-            for e in backend.encode_batch_fast(list(texts), add_special_tokens=False)
+            for e in backend.encode_batch_fast(
+                list(texts), add_special_tokens=False
+            )
         ]
 
     return Tokenizer(
@@ -315,7 +337,9 @@ def _sentencepiece(path: Path) -> Tokenizer:
 
     def encode(text: str) -> list[int]:
         parts = [part for part in splitter.split(text) if part]
-        return [i for part in parts for i in control.get(part) or model.encode(part)]
+        return [
+            i for part in parts for i in control.get(part) or model.encode(part)
+        ]
 
     # A vocabulary without such a token gives -1.
     bos = model.bos_id()
@@ -334,19 +358,25 @@ def _tiktoken(encoding: Any, **more: Any) -> Tokenizer:
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         return list(
-            encoding.encode_batch(list(texts), num_threads=2, allowed_special="all")
+            encoding.encode_batch(
+                list(texts), num_threads=2, allowed_special="all"
+            )
         )
 
     return Tokenizer(encode_many, **{"decode_ids": encoding.decode, **more})
 
 
-def _byte_pairs(pattern: str, ranks: dict[bytes, int], special: dict[str, int]) -> Any:
+def _byte_pairs(
+    pattern: str, ranks: dict[bytes, int], special: dict[str, int]
+) -> Any:
     """Byte pairs merged by tiktoken."""
     import tiktoken
 
     # Every single byte must have a rank, or some texts could not be encoded at all.
     if not all(bytes([byte]) in ranks for byte in range(256)):
-        raise ValueError("some single bytes have no rank; was the file cut short?")
+        raise ValueError(
+            "some single bytes have no rank; was the file cut short?"
+        )
     return tiktoken.Encoding(
         "ranks", pat_str=pattern, mergeable_ranks=ranks, special_tokens=special
     )
@@ -414,14 +444,17 @@ def encoding_by_name(name: str) -> Tokenizer:
     except (OSError, ValueError) as error:
         raise UserError(
             f"tokenizer {name} (tiktoken) is not on this machine and cannot be downloaded "
-            f"({shorten(first_line(error))}): fetch it again, or name a ranks file instead, such as "
+            f"({shorten(first_line(error))}): fetch it again, or name a ranks file instead, "
+            "such as "
             f"{name}.tiktoken"
         ) from error
 
     # The name of an encoding could be given to other ranks; the digest is over the
     # ranks.
     ranks = repr(sorted(encoding._mergeable_ranks.items()))
-    return _tiktoken(encoding, name=name, fingerprint=_fingerprint(ranks.encode()))
+    return _tiktoken(
+        encoding, name=name, fingerprint=_fingerprint(ranks.encode())
+    )
 
 
 def _rwkv(data: bytes) -> Tokenizer:
@@ -430,7 +463,10 @@ def _rwkv(data: bytes) -> Tokenizer:
     # A token is written as a Python literal, of text or of bytes.
     tokens: dict[int, bytes] = {}
     for line in data.decode("utf-8").splitlines():
-        number, token, _ = re.fullmatch(r"(\d+) (.+) (\d+)", line).groups()  # type: ignore[union-attr]
+        entry = re.fullmatch(r"(\d+) (.+) (\d+)", line)
+        if entry is None:
+            raise ValueError(f"{shorten(line)} is no entry of a vocabulary")
+        number, token, _ = entry.groups()
         text = literal_eval(token)
         tokens[int(number)] = text.encode() if isinstance(text, str) else text
     if len(tokens) < 256:
@@ -446,7 +482,9 @@ def _rwkv(data: bytes) -> Tokenizer:
         raw, start, ids = text.encode("utf-8"), 0, []
         while start < len(raw):
             token, stop = raw[start : start + 1], start + 1
-            while stop <= len(raw) and (beginning := raw[start:stop]) in beginnings:
+            while (
+                stop <= len(raw) and (beginning := raw[start:stop]) in beginnings
+            ):
                 token = beginning if beginning in numbers else token
                 stop += 1
             ids.append(numbers.get(token, 0))
@@ -454,7 +492,9 @@ def _rwkv(data: bytes) -> Tokenizer:
         return ids
 
     def decode(ids: list[int]) -> str:
-        return b"".join(tokens.get(i, b"") for i in ids).decode("utf-8", "replace")
+        return b"".join(tokens.get(i, b"") for i in ids).decode(
+            "utf-8", "replace"
+        )
 
     return Tokenizer(lambda texts: [encode(text) for text in texts], decode)
 

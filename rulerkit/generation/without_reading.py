@@ -35,7 +35,9 @@ def most_frequent_words(example: Example, tokenizer: Tokenizer) -> str:
     counted = Counter(
         word for word in words if any(letter.isalpha() for letter in word)
     )
-    listed = ", ".join(word for word, _ in counted.most_common(example.max_new_tokens))
+    listed = ", ".join(
+        word for word, _ in counted.most_common(example.max_new_tokens)
+    )
     return tokenizer.decode(tokenizer.encode(listed)[: example.max_new_tokens])
 
 
@@ -48,11 +50,14 @@ FLOORS: dict[str, Callable[[Example, Tokenizer], str]] = {
 
 def floors(examples: Examples) -> dict[str, float]:
     """The mean score (0 to 1) of each rule over the first 20 examples of a cell."""
-    chosen = [examples[index] for index in range(min(NUM_EXAMPLES, len(examples)))]
+    chosen = [
+        examples[index] for index in range(min(NUM_EXAMPLES, len(examples)))
+    ]
     tokenizer, score = examples.prompt_format.tokenizer, examples.task.score
     return {
         name: sum(
-            score(answer(example, tokenizer), example.references) for example in chosen
+            score(answer(example, tokenizer), example.references)
+            for example in chosen
         )
         / len(chosen)
         for name, answer in FLOORS.items()

@@ -39,7 +39,8 @@ class Checkpoint:
             )
         if self.folder and revision:
             raise UserError(
-                f"model {who}: {folder} is a folder, which has no revision {revision}: leave it out "
+                f"model {who}: {folder} is a folder, which has no revision {revision}: leave "
+                "it out "
                 "(over a base, `revision: null`)"
             )
         if self.folder:
@@ -49,7 +50,9 @@ class Checkpoint:
     def file(self, name: str) -> Path | None:
         """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
         such file."""
-        path = (self.folder or self._download(self.commit, "config.json", name)) / name
+        path = (
+            self.folder or self._download(self.commit, "config.json", name)
+        ) / name
         return path if path.is_file() else None
 
     @cached_property
@@ -60,7 +63,11 @@ class Checkpoint:
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
         config = self._json("config.json")
-        if "d_model" in config and "ssm_cfg" in config and "model_type" not in config:
+        if (
+            "d_model" in config
+            and "ssm_cfg" in config
+            and "model_type" not in config
+        ):
             # Nothing says what a folder was copied from: name a repository that exists.
             converted = f"{self.path}-hf"
             if self.folder:

@@ -34,7 +34,9 @@ _TRAINING = re.compile(r"(optimizer|scheduler|scaler|rng_state|training_args).*"
 _END = 1 << 20  # bytes at either end of a file that a fingerprint reads
 
 
-_TENSOR_END = 4096  # bytes at either end of a tensor that the rule `tensors` reads
+_TENSOR_END = (
+    4096  # bytes at either end of a tensor that the rule `tensors` reads
+)
 
 
 def is_training_state(path: Path) -> bool:
@@ -83,7 +85,10 @@ def weights_digests(files: Iterable[Path], full: bool = False) -> dict[str, str]
 def _tensor_ends(path: Path) -> bytes:
     """The digest of a safetensors file's header and of the ends of its tensors."""
     digest = hashlib.sha256()
-    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
+    with (
+        path.open("rb") as file,
+        mmap(file.fileno(), 0, access=ACCESS_READ) as data,
+    ):
         first = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:first])
         for name in sorted(header.keys() - {"__metadata__"}):
@@ -94,7 +99,9 @@ def _tensor_ends(path: Path) -> bytes:
                 )
             size = min(_TENSOR_END, end - start)
             about = f"{name} {header[name]['dtype']} {header[name]['shape']} {end - start}\n"
-            digest.update(about.encode() + data[first + start : first + start + size])
+            digest.update(
+                about.encode() + data[first + start : first + start + size]
+            )
             digest.update(data[first + end - size : first + end])
     return digest.digest()
 
@@ -129,8 +136,8 @@ def file_ends(path: Path) -> bytes:
 
 def loaded_identity(network: Any) -> JSON:
     """What identifies a torch model in memory: `loaded`, its configuration and the shape and first
-    values of every weight; `weights`, the rule `tensors`; and `code`, its kind of attention and what
-    `forward` of each module and its `generate` do."""
+    values of every weight; `weights`, the rule `tensors`; and `code`, its kind of attention and
+    what `forward` of each module and its `generate` do."""
     import torch
 
     config = network.config.to_json_string(use_diff=False)

@@ -20,7 +20,14 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.fingerprints import code_digest
-from rulerkit.inference.model import Answers, Engine, Model, cut, model, refuse_echo
+from rulerkit.inference.model import (
+    Answers,
+    Engine,
+    Model,
+    cut,
+    model,
+    refuse_echo,
+)
 
 
 class Function(Engine):
@@ -34,7 +41,11 @@ class Function(Engine):
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
         self.takes: str = spec.get("takes", "prompts")
-        if self.takes == "ids" and "tokenizer" not in spec and function is not None:
+        if (
+            self.takes == "ids"
+            and "tokenizer" not in spec
+            and function is not None
+        ):
             raise UserError(
                 f"model {self.name}: a function that takes ids needs the `tokenizer` that they "
                 "belong to"
@@ -76,7 +87,9 @@ class Function(Engine):
         source = iter(examples)
         while batch := list(islice(source, self.spec.get("batch_size", 8))):
             options = (
-                {"max_new_tokens": max(map(self.most_tokens, batch))} if limited else {}
+                {"max_new_tokens": max(map(self.most_tokens, batch))}
+                if limited
+                else {}
             )
             prompts = [
                 example.ids if self.takes == "ids" else example.prompt
@@ -98,7 +111,11 @@ class Function(Engine):
                 refuse_echo(self.name, example, text)  # before it is cut
                 yield (
                     example,
-                    cut(text, self.prompt_format.tokenizer, self.most_tokens(example)),
+                    cut(
+                        text,
+                        self.prompt_format.tokenizer,
+                        self.most_tokens(example),
+                    ),
                 )
 
     def close(self) -> None:

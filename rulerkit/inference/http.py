@@ -52,7 +52,9 @@ class Reply(BaseModel):
     choice: Choice = Field(validation_alias=AliasPath("choices", 0))
     prompt_tokens: int | None = _at("usage", "prompt_tokens")
     completion_tokens: int | None = _at("usage", "completion_tokens")
-    cached_tokens: int | None = _at("usage", "prompt_tokens_details", "cached_tokens")
+    cached_tokens: int | None = _at(
+        "usage", "prompt_tokens_details", "cached_tokens"
+    )
     reasoning_tokens: int | None = _at(
         "usage", "completion_tokens_details", "reasoning_tokens"
     )
@@ -90,9 +92,9 @@ class Reply(BaseModel):
 
 
 _SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
-"""The words of servers for the two ways in which an answer ends, for a prompt that they decline, and
-for an account without money; a pattern for prompts that are too long; and our messages for failures
-that end a run."""
+"""The words of servers for the two ways in which an answer ends, for a prompt that they decline,
+and for an account without money; a pattern for prompts that are too long; and our messages for
+failures that end a run."""
 
 
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
@@ -159,7 +161,9 @@ class Replica:
         self.last: Example | None = None  # the example that it was sent last
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
         self.most_tokens = 4 * 2**20
-        self.longest: int | None = None  # tokens of one request, once it was asked
+        self.longest: int | None = (
+            None  # tokens of one request, once it was asked
+        )
         self._retries = retries
         self._failures = 0  # in a row
         self._most_failures = 2 * concurrency + 2
@@ -212,11 +216,17 @@ class Replica:
         )
 
     async def _send(
-        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
+        self,
+        body: Spec,
+        timeout: float,
+        read: Callable[[Reply], Any],
+        patient: bool,
     ) -> Any:
         # What may succeed later is sent again, with more time and after a pause that
         # grows.
-        kinds = ("temporary", "unreachable", "later") if patient else ("temporary",)
+        kinds = (
+            ("temporary", "unreachable", "later") if patient else ("temporary",)
+        )
         for attempt in itertools.count(1):
             while (quiet := self._quiet_until - time.monotonic()) > 0:
                 await asyncio.sleep(quiet)
@@ -266,7 +276,9 @@ class Replica:
             async with asyncio.timeout(timeout):
                 response = await self._http.post(url, json=body)
         except TimeoutError:
-            raise RequestError(f"no answer within {timeout:.4g} s", "later") from None
+            raise RequestError(
+                f"no answer within {timeout:.4g} s", "later"
+            ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise RequestError(self._quote(error), "unreachable") from None
         try:
@@ -281,7 +293,9 @@ class Replica:
         try:
             reply = Reply.model_validate(content)
         except ValidationError:
-            reason = f"an answer without a completion: {self._quote(content)[:80]}"
+            reason = (
+                f"an answer without a completion: {self._quote(content)[:80]}"
+            )
             raise RequestError(reason, "temporary") from None
         reply.seconds = round(time.perf_counter() - start, 3)
         return reply
@@ -306,10 +320,16 @@ class Replica:
         # run goes on.
         if code in _SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
-        if status in _FATAL or code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
+        if (
+            status in _FATAL
+            or code in _SERVER_WORDS["spent"]
+            or (wait or 0) > PATIENCE
+        ):
             return RequestError(reason, "fatal")
         temporary = (
-            status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
+            status in _TEMPORARY
+            or status < 400
+            or (status >= 500 and status != 501)
         )
         return RequestError(reason, "temporary" if temporary else "final", wait)
 

@@ -28,7 +28,11 @@ from rulerkit.generation.prompt_format import (
 )
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.checkpoint import Checkpoint
-from rulerkit.inference.model_config import max_positions, merge_config, newer_rope
+from rulerkit.inference.model_config import (
+    max_positions,
+    merge_config,
+    newer_rope,
+)
 
 
 class Answer(NamedTuple):
@@ -229,7 +233,9 @@ class CheckpointEngine(Engine):
     @cached_property
     def config(self) -> JSON:
         """config.json with `hf_overrides` merged in."""
-        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
+        return merge_config(
+            self.checkpoint.config, self.spec.get("hf_overrides", {})
+        )
 
     def dtype(self) -> str:
         """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
@@ -318,7 +324,9 @@ class CheckpointEngine(Engine):
         tokenizer."""
         tokenizer = self.prompt_format.tokenizer
         ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
-        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
+        return sorted(
+            self.checkpoint.stop_ids().union(ids if len(ids) == 1 else [])
+        )
 
     def read_ids(
         self, ids: list[int], finish: str = "length", usage: Spec | None = None
@@ -328,7 +336,9 @@ class CheckpointEngine(Engine):
 
         `finish` is the reason for its end where no stop token is among them.
         """
-        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        end = next(
+            (i for i, token in enumerate(ids) if token in self.stop_ids), None
+        )
         if end is not None:
             finish = "stop"
 
@@ -342,14 +352,18 @@ class CheckpointEngine(Engine):
             thought = bisect_left(
                 range(len(written)),
                 True,
-                key=lambda size: ends_thought(form.tokenizer.decode(written[:size])),
+                key=lambda size: ends_thought(
+                    form.tokenizer.decode(written[:size])
+                ),
             )
             usage = {**(usage or {}), "reasoning_tokens": thought}
         usage = with_reasoning(text, form, usage)
         return Answer(text, finish, len(ids[:end]), usage)
 
 
-def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | None:
+def with_reasoning(
+    text: str, form: PromptFormat, usage: Spec | None
+) -> Spec | None:
     """What an engine says beside a text, with the tokens of its thought where the model thinks."""
     known = dict(usage or {})
     if not form.thinking_tokens or known.get("reasoning_tokens") is not None:
@@ -390,7 +404,8 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
 def num_shares(spec: Spec) -> int:
     """Over how many GPUs one copy of a model is spread."""
     return int(
-        spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1)
+        spec.get("tensor_parallel_size", 1)
+        * spec.get("pipeline_parallel_size", 1)
     )
 
 
@@ -398,7 +413,9 @@ def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
     and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    computes_here = resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
+    computes_here = (
+        resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
+    )
     if "gpus" in spec:
         gpus = spec["gpus"]
     elif computes_here and spec.get("device") != "cpu":
@@ -448,7 +465,9 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
             f"model {name}: a {type(target).__name__} cannot answer: give a function from prompts "
             "to texts, or the pair (model, tokenizer) as transformers loads them"
         )
-    return _engine(check_spec(spec | {"name": name, "engine": engine}, name), target)
+    return _engine(
+        check_spec(spec | {"name": name, "engine": engine}, name), target
+    )
 
 
 def _engine(spec: Spec, *target: Any) -> Model:

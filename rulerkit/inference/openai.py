@@ -90,7 +90,9 @@ class OpenAI(ServerEngine):
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
         self._overhead: int = spec.get("overhead_tokens", 16)
         self._extra: JSON = dict(spec.get("extra_body", {}))
-        kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
+        kwargs = self.given(("enable_thinking",)) | spec.get(
+            "chat_template_kwargs", {}
+        )
         if kwargs and spec.get("prompt_path") in CHATS:
             # The server renders the template of a chat.
             self._extra.setdefault("chat_template_kwargs", kwargs)
@@ -179,7 +181,11 @@ class OpenAI(ServerEngine):
 
     def about_server(self) -> JSON:
         """The command that starts it."""
-        return {"engine": "openai", "path": self.path, "serve": self.spec.get("serve")}
+        return {
+            "engine": "openai",
+            "path": self.path,
+            "serve": self.spec.get("serve"),
+        }
 
     def command(self, address: Address) -> list[str]:
         """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
@@ -243,7 +249,9 @@ class OpenAI(ServerEngine):
                 is_gone = failure.kind in ("unreachable", "later")
                 is_final = is_gone or "HTTP 401" in failure.reason
                 if path == paths[-1] or is_final:
-                    raise UserError(fatal_message(self, address, failure)) from None
+                    raise UserError(
+                        fatal_message(self, address, failure)
+                    ) from None
         return facts
 
     def _find_out(self, facts: ServerFacts) -> None:
@@ -335,7 +343,9 @@ class OpenAI(ServerEngine):
             facts.takes_sampling = False
         else:
             return False
-        temperature = "temperature 0" if facts.takes_sampling else "no temperature"
+        temperature = (
+            "temperature 0" if facts.takes_sampling else "no temperature"
+        )
         facts.about["sent"] = f"{facts.limit_name}, {temperature}"
         return True
 
@@ -365,7 +375,10 @@ class OpenAI(ServerEngine):
             # Services may refuse one.
             sampling.pop("seed", None)
         return self._request(
-            self.server, self._prompt(example), self.most_tokens(example), sampling
+            self.server,
+            self._prompt(example),
+            self.most_tokens(example),
+            sampling,
         )
 
     def _prompt(self, example: Example) -> JSON:
@@ -431,7 +444,9 @@ class OpenAI(ServerEngine):
         return Answer(text, finish, written, usage)
 
 
-def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
+def _messages(
+    path: str, user: str, prefix: str, system: str | None = None
+) -> JSON:
     """The part of a chat's request that holds the prompt."""
     is_prefill = path == "prefill"
     roles = {
@@ -440,7 +455,9 @@ def _messages(path: str, user: str, prefix: str, system: str | None = None) -> J
         "assistant": prefix if is_prefill else None,
     }
     messages = [
-        {"role": role, "content": content} for role, content in roles.items() if content
+        {"role": role, "content": content}
+        for role, content in roles.items()
+        if content
     ]
     if is_prefill:
         return {"messages": messages, **_CONTINUE}

@@ -54,7 +54,9 @@ class Address(NamedTuple):
     @property
     def http_options(self) -> dict[str, Any]:
         """The key, and no proxy for a server on this machine."""
-        local = self.url.startswith(("http://127.", "http://localhost", "http://[::1]"))
+        local = self.url.startswith(
+            ("http://127.", "http://localhost", "http://[::1]")
+        )
         return {
             "headers": {"Authorization": f"Bearer {self.key}"},
             "trust_env": not local,
@@ -76,7 +78,9 @@ class Address(NamedTuple):
         import httpx2
 
         try:
-            reply = httpx2.get(self.page(name), timeout=timeout, **self.http_options)
+            reply = httpx2.get(
+                self.page(name), timeout=timeout, **self.http_options
+            )
         except (httpx2.HTTPError, httpx2.InvalidURL):
             return 0, ""
         return reply.status_code, reply.text
@@ -92,7 +96,9 @@ class Address(NamedTuple):
     def healthy(self) -> bool:
         """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
         status = self.get("/health")[0]
-        return status == 200 or (400 <= status < 500 and self.get("/models")[0] == 200)
+        return status == 200 or (
+            400 <= status < 500 and self.get("/models")[0] == 200
+        )
 
 
 def start_guarded(
@@ -124,7 +130,9 @@ class ServerProcess:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.name, self.timeout = name, timeout
-        self.address = Address(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16))
+        self.address = Address(
+            f"http://127.0.0.1:{port}/v1", secrets.token_hex(16)
+        )
         self.ready = self._failed = False
         self._deadline, self._next_check = time.monotonic() + timeout, 0.0
         key = {"VLLM_API_KEY": self.address.key}  # never on the command line
@@ -175,7 +183,9 @@ class ServerProcess:
     def progress(self) -> str:
         """The last line of the log that is no warning: it says what is being loaded."""
         lines = log_lines(self._log_text(4000))
-        return next((line for line in reversed(lines) if not _WARNING.search(line)), "")
+        return next(
+            (line for line in reversed(lines) if not _WARNING.search(line)), ""
+        )
 
     def _log_text(self, size: int) -> str:
         from rulerkit.common.errors import redact
@@ -267,7 +277,8 @@ def find_servers(describe: Callable[[], Any]) -> list[Address]:
     with suppress(UserError, OSError, ValueError, TypeError):
         if any(_registry().iterdir()):
             addresses += [
-                Address(*entry) for entry in json.loads(_entry(describe()).read_text())
+                Address(*entry)
+                for entry in json.loads(_entry(describe()).read_text())
             ]
     return [address for address in addresses if address.healthy()]
 
@@ -280,7 +291,9 @@ def guard(parent: int, command: list[str]) -> int:
     gone: standard input is a pipe that the parent holds open. Returns the exit status, as a shell
     would."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(name, lambda *_: None)  # the end of the pipe says when to end
+        signal.signal(
+            name, lambda *_: None
+        )  # the end of the pipe says when to end
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     while child.poll() is None:
         readable = select.select([0], [], [], 0.5)[0]

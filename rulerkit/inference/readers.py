@@ -2,9 +2,10 @@
 
 A reader with a window sees only the last tokens of its prompt, so its effective length is known by
 construction and the whole evaluation can be calibrated on a laptop. `perfect` sees everything,
-`mute` nothing; `floor-copy` and `floor-frequent` do not read at all (`rulerkit.generation.without_reading`). The
-families' files hold the rules (`Task.read`). Effects are faults of known size that make a reader
-err as real models do (paper, section 5); the figures must then show them.
+`mute` nothing; `floor-copy` and `floor-frequent` do not read at all
+(`rulerkit.generation.without_reading`). The families' files hold the rules (`Task.read`). Effects
+are faults of known size that make a reader err as real models do (paper, section 5); the figures
+must then show them.
 """
 
 import hashlib
@@ -105,7 +106,10 @@ class Reader(Engine):
         for key in self.effects:
             too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
             if reading.fixed_answer is None and not too_short:
-                random, size = Random(f"{self.name}/{key}/{digest}"), self.spec[key]
+                random, size = (
+                    Random(f"{self.name}/{key}/{digest}"),
+                    self.spec[key],
+                )
                 if key == "drop" and "thought" in self.spec:
                     size *= 2 ** (-self._thought / self.spec["thought"])
                 reading = _EFFECTS[key][0](reading, size, random, distances)
@@ -122,7 +126,9 @@ class Reader(Engine):
 
         # Otherwise the label says what is wrong with this reader.
         parts = [
-            _EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key])
+            _EFFECTS[key][1].format(
+                tokens=self.spec[key], percent=100 * self.spec[key]
+            )
             for key in self.effects
         ]
         if self.window is not None:
@@ -160,7 +166,9 @@ def _copy(
 ) -> Reading:
     """Answers with the demonstration's answer; without a demonstration, with the beginning of the
     context."""
-    copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
+    copied = reading.demonstration or " ".join(
+        reading.opening.split()[:_COPIED_WORDS]
+    )
     return (
         replace(reading, fixed_answer=copied)
         if copied and random.random() < share
@@ -187,7 +195,8 @@ def _drop(
 ) -> Reading:
     """Leaves out each item with the same probability."""
     return replace(
-        reading, items=[item for item in reading.items if random.random() >= share]
+        reading,
+        items=[item for item in reading.items if random.random() >= share],
     )
 
 
@@ -250,7 +259,8 @@ def _positions(reading: Reading) -> dict[str, int]:
         if value in starts:
             starts[value].append(match.start())
     return {
-        value: sum(places) // max(1, len(places)) for value, places in starts.items()
+        value: sum(places) // max(1, len(places))
+        for value, places in starts.items()
     }
 
 

@@ -28,7 +28,9 @@ from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.fingerprints import file_digest, file_ends, short
 from rulerkit.inference.model import Answer, Answers, Engine
 
-VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
+VOCABULARY = (
+    "rwkv_vocab_v20230424"  # of all World models; the package includes it
+)
 CHUNK = 512
 END = 0  # ends a text in the World vocabulary and in the older one of the Pile models
 
@@ -79,7 +81,8 @@ class RWKV(Engine):
         if "tokenizer" in self.spec:
             return super().tokenizer()
         return replace(
-            load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY
+            load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")),
+            name=VOCABULARY,
         )
 
     def answer(self, examples: Iterable[Example]) -> Answers:
@@ -93,7 +96,9 @@ class RWKV(Engine):
             logits: Any = None
             state = None
             for start in range(0, len(prompt), size):
-                logits, state = network.forward(prompt[start : start + size], state)
+                logits, state = network.forward(
+                    prompt[start : start + size], state
+                )
 
             # Greedy, token by token, until the text ends or the room is used up.
             while len(ids) < most and (token := int(logits.argmax())) != END:
@@ -102,7 +107,9 @@ class RWKV(Engine):
             finish = "stop" if len(ids) < most else "length"
             yield (
                 example,
-                Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids)),
+                Answer(
+                    self.prompt_format.tokenizer.decode(ids), finish, len(ids)
+                ),
             )
 
     def close(self) -> None:
@@ -116,14 +123,19 @@ class RWKV(Engine):
     def _load(self) -> Any:
         """The network, loaded at first use."""
         if self._network is None:
-            path = self._local or self._download(self.spec["file"]) / self.spec["file"]
+            path = (
+                self._local
+                or self._download(self.spec["file"]) / self.spec["file"]
+            )
             self._package()
             # the package prints what it loads
             with loading(self.name, path), redirect_stdout(StringIO()):
                 network_class = _network_class(self._is_version_7(path))
                 # The class appends .pth to the name: version 7 always, the older versions where it
                 # is missing.
-                self._network = network_class(str(path.with_suffix("")), self._strategy)
+                self._network = network_class(
+                    str(path.with_suffix("")), self._strategy
+                )
         return self._network
 
     def _is_version_7(self, path: Path) -> bool:
@@ -184,7 +196,8 @@ class RWKV(Engine):
         # Of several files one must be named; a folder is never a name on the hub.
         if place.is_dir():
             names = (
-                ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
+                ", ".join(sorted(path.name for path in place.glob("*.pth")))
+                or "none"
             )
             raise UserError(
                 f"model {self.name}: name the `file` in the folder {place}; .pth files there: "
@@ -199,7 +212,10 @@ class RWKV(Engine):
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""
         return download(
-            f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file]
+            f"model {self.name}",
+            self.spec["path"],
+            self.spec.get("revision"),
+            [file],
         )
 
 
@@ -221,7 +237,10 @@ def _network_class(version_7: bool) -> Any:
     sys.modules.pop("rwkv.model", None)
 
     # The settings of torch before, so that other engines of this process keep theirs.
-    matmul, cudnn = torch_module().backends.cuda.matmul, torch_module().backends.cudnn
+    matmul, cudnn = (
+        torch_module().backends.cuda.matmul,
+        torch_module().backends.cudnn,
+    )
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     try:
         return import_module("rwkv.model").RWKV

@@ -130,7 +130,10 @@ class ServerEngine(Engine):
             self._add(process.address, number, process)
 
     def _add(
-        self, address: Address, number: int = 0, process: ServerProcess | None = None
+        self,
+        address: Address,
+        number: int = 0,
+        process: ServerProcess | None = None,
     ) -> None:
         retries = self.spec.get("max_retries", 5)
         self.replicas.append(
@@ -251,13 +254,17 @@ class ServerEngine(Engine):
 
     def _any_done(self) -> bool:
         return any(
-            future.done() for replica in self.replicas for future in replica.under_way
+            future.done()
+            for replica in self.replicas
+            for future in replica.under_way
         )
 
     def _finished(self) -> Answers:
         """What has come back, after a moment at most."""
         under_way = {
-            future: replica for replica in self.replicas for future in replica.under_way
+            future: replica
+            for replica in self.replicas
+            for future in replica.under_way
         }
         if not under_way:
             time.sleep(_WAIT)
@@ -295,7 +302,9 @@ class ServerEngine(Engine):
         """Send the next prompt. At least 1000 tokens of all prompts that may be under way, and 5 of
         an answer, are expected in a second; a tenth of that from a server whose process we can
         see."""
-        example = self._queue.take(replica.last, replica.number / len(self.replicas))
+        example = self._queue.take(
+            replica.last, replica.number / len(self.replicas)
+        )
         self.check_fits(example)
 
         tokens = example.num_tokens
@@ -336,7 +345,9 @@ class ServerEngine(Engine):
             # The example goes back first: another server answers it.
             self._queue.add(example)
             if is_gone:
-                reason = f"its server at {replica.address} does not answer ({reason})"
+                reason = (
+                    f"its server at {replica.address} does not answer ({reason})"
+                )
             # Raises, or prints it, where the server's process has ended.
             self.alive()
             if replica in self.replicas:
@@ -367,10 +378,14 @@ class ServerEngine(Engine):
 def is_served(spec: Spec) -> bool:
     """Whether `rulerkit serve` runs a model on this machine."""
     model = load_model(spec)
-    return isinstance(model, ServerEngine) and bool(find_servers(model.about_server))
+    return isinstance(model, ServerEngine) and bool(
+        find_servers(model.about_server)
+    )
 
 
-def fatal_message(engine: ServerEngine, address: Address, failure: RequestError) -> str:
+def fatal_message(
+    engine: ServerEngine, address: Address, failure: RequestError
+) -> str:
     """A failure that holds for all requests, in one line, with what to do."""
     # By what is wrong, such as `cut`, or by the status, such as `HTTP 401`.
     reason, messages = failure.reason, _SERVER_WORDS["fatal"]

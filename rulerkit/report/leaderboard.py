@@ -132,7 +132,8 @@ class Board(NamedTuple):
             return length_name(int(number[0])) + str(column)[number.end() :]
 
         return escape.csv_text(
-            self.rows.set_axis([head(column) for column in self.rows], axis=1), "%.4f"
+            self.rows.set_axis([head(column) for column in self.rows], axis=1),
+            "%.4f",
         )
 
 
@@ -150,7 +151,9 @@ def _origin(row: "pd.Series[Any]") -> str:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame | None":
+def everything(
+    study: "Study", leave_out: Iterable[str] = ()
+) -> "pd.DataFrame | None":
     """All answers of a study's run, but for those of some models by name, scored; None where there
     are none.
 
@@ -170,7 +173,9 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
     for name in left_out:
         check_known(f"model in run {study.run}", name, sorted(models))
     cells = [
-        cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out
+        cell
+        for cell in cells
+        if cell.task in THIRTEEN and cell.model not in left_out
     ]
 
     scores = score(cells, report=remark)
@@ -243,7 +248,9 @@ def _summary(
     return summarize(rows, tasks if task else None)
 
 
-def _shared_lengths(summary: Summary | None, lengths: Iterable[int]) -> tuple[int, ...]:
+def _shared_lengths(
+    summary: Summary | None, lengths: Iterable[int]
+) -> tuple[int, ...]:
     """The lengths at which the paper's models have a score, and all of ours that have any complete
     one."""
     shared = {*lengths} & {*PAPER_LENGTHS}
@@ -271,7 +278,9 @@ def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
     has_rank = ~(rows["source"].isin(UPSTREAM) | special)
 
     # A row for each model, a column for each of the paper's: who stands above whom.
-    is_alike = np.equal.outer(rows["aligned"].to_numpy(), papers["aligned"].to_numpy())
+    is_alike = np.equal.outer(
+        rows["aligned"].to_numpy(), papers["aligned"].to_numpy()
+    )
     for average, rank in RANKS.items():
         # Equal averages share a rank, also where the last bit of a sum differs.
         ours, theirs = rows[average].to_numpy() + 1e-9, papers[average].to_numpy()
@@ -302,7 +311,12 @@ def _ordered(rows: "pd.DataFrame", average: str) -> "pd.DataFrame":
 def _columns(lengths: Iterable[int]) -> list[str | int]:
     """The columns of a board, as `Board` names them."""
     columns: list[str | int] = ["source", *_MODEL, "label", "aligned", "baseline"]
-    columns += ["claimed_length", "effective_length", "effective_set", "threshold"]
+    columns += [
+        "claimed_length",
+        "effective_length",
+        "effective_set",
+        "threshold",
+    ]
     columns += ["stand_in", "reader", "adaptive"]
     for n in lengths:
         columns += [n, f"{n}_low", f"{n}_high", f"{n}_have"]
@@ -339,7 +353,9 @@ def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
 
 def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     """What a reader must know of our rows: their intervals, and what differs from the paper's."""
-    lines = [f"± is the wider side of the {100 * summary.confidence:g} % interval."]
+    lines = [
+        f"± is the wider side of the {100 * summary.confidence:g} % interval."
+    ]
 
     # A table of base models does not speak of our chat models.
     cells = summary.cells
@@ -348,7 +364,9 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     cells, names = cells[is_listed], names[is_listed]
 
     if number_range(cells["n"]) != str(PAPER_EXAMPLES):
-        lines.append(f"The paper has {PAPER_EXAMPLES} examples per task and length.")
+        lines.append(
+            f"The paper has {PAPER_EXAMPLES} examples per task and length."
+        )
     departed = departures(cells)
     for what in ("protocol", "tokenizer"):
         if departed[what].any():
@@ -364,7 +382,10 @@ def page(boards: Iterable[Board]) -> Html:
     """All tables below each other, the first one open, sorted by a click on a column's head; our
     models are bold and shaded."""
     tables = [
-        {"title": f"Table {board.number}: {board.title}", "html": board.text("html")}
+        {
+            "title": f"Table {board.number}: {board.title}",
+            "html": board.text("html"),
+        }
         for board in boards
     ]
     return Html(escape.fill(package_text("leaderboard.html"), tables=tables))

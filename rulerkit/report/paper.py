@@ -64,7 +64,9 @@ def _rows_of(name: str, version: str, category: str | None) -> "pd.DataFrame":
     return rows.reset_index(drop=True)
 
 
-def paper_scores(version: str = "v3", category: str | None = None) -> "pd.DataFrame":
+def paper_scores(
+    version: str = "v3", category: str | None = None
+) -> "pd.DataFrame":
     """Scores by model and length in percent, as printed: the columns of scores.csv.
 
     `category` is one of PAPER_CATEGORIES; 'all' means 'all13'. Raises UserError for an unknown
@@ -73,7 +75,9 @@ def paper_scores(version: str = "v3", category: str | None = None) -> "pd.DataFr
     return _rows_of("scores", version, category)
 
 
-def paper_summary(version: str = "v3", category: str | None = None) -> "pd.DataFrame":
+def paper_summary(
+    version: str = "v3", category: str | None = None
+) -> "pd.DataFrame":
     """Claimed and effective lengths, averages and ranks as printed: the columns of summary.csv."""
     return _rows_of("summary", version, category)
 
@@ -180,7 +184,9 @@ def published_scores(
 
 
 def listed_rows(
-    version: str = "v3", category: str = "all13", lengths: Sequence[int] = PAPER_LENGTHS
+    version: str = "v3",
+    category: str = "all13",
+    lengths: Sequence[int] = PAPER_LENGTHS,
 ) -> "pd.DataFrame":
     """The paper's rows of a table in its order and, for the thirteen tasks, those of upstream's
     list that the paper does not have: `source` is 'paper v3', 'upstream', or 'authors' where the
@@ -198,7 +204,12 @@ def listed_rows(
     if category in ("all", "all13"):
         rows = pd.concat([rows, _upstream_only(rows)])
     rows = rows.assign(
-        stand_in=False, reader=False, run="", effective_set="", adaptive="", label=""
+        stand_in=False,
+        reader=False,
+        run="",
+        effective_set="",
+        adaptive="",
+        label="",
     )
     rows["claimed_length"] = rows["claimed_length"].str.upper()
 
@@ -224,7 +235,9 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
 
     # The list spells some models otherwise than the paper: six equal scores are the same model.
-    is_known = listed.set_index(lengths).index.isin(papers.set_index(lengths).index)
+    is_known = listed.set_index(lengths).index.isin(
+        papers.set_index(lengths).index
+    )
     listed = listed[~is_known].assign(aligned="chat", baseline=False)
 
     # Models of one name differ by their size.
@@ -233,7 +246,9 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     # Some effective lengths of the list contradict its own scores.
     listed["effective_length"] = [
         effective_length(
-            {n: row[n] for n in lengths}, 85.6, parse_length(row["claimed_length"])
+            {n: row[n] for n in lengths},
+            85.6,
+            parse_length(row["claimed_length"]),
         )
         for _, row in listed.iterrows()
     ]
@@ -287,7 +302,16 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
         row["paper_effective_length"] = paper["effective_length"]
         rows.append(row)
 
-    columns = ["model", "category", "length", "score", "low", "high", "paper", "z"]
+    columns = [
+        "model",
+        "category",
+        "length",
+        "score",
+        "low",
+        "high",
+        "paper",
+        "z",
+    ]
     columns += ["verdict", "effective_length", "paper_effective_length"]
     return pd.DataFrame([{**row} for row in rows], columns=columns)
 
@@ -324,7 +348,9 @@ def _not_comparable(
     return reasons
 
 
-def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bool]]":
+def departures(
+    cells: "pd.DataFrame", slug: str = ""
+) -> "dict[str, pd.Series[bool]]":
     """What differs from the paper's set-up (protocol, tokenizer, template, examples), and in which
     cells; the chat template where the model of the paper is known by its slug."""
     printed = _key(paper_models().set_index("slug")["template"].get(slug, ""))

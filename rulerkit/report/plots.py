@@ -103,7 +103,9 @@ def series_by_length(
     """
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
-        raise UserError("no scores to draw; give the scores of a run that has some")
+        raise UserError(
+            "no scores to draw; give the scores of a run that has some"
+        )
 
     # Panels are those of the caller; several models are never drawn into one.
     keys = [key for key in ("label", panel) if key in frame and key != series]
@@ -118,25 +120,40 @@ def series_by_length(
     )
     height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
 
-    # What a reader must know of the lines stands below them, not in the caption alone.
-    beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
-    notes = [note]
-    if "floor" in frame and (frame["floor"] >= 1).any():
-        notes.insert(0, "dotted: floor")
-    if any(published.values()):
-        notes.insert(0, "grey: scores as printed")
-    if beyond.any():
-        notes.insert(0, "dashed: beyond the training length")
+    notes = _notes_of_lines(frame, series, dashed_beyond, published)
+    notes.append(note)
     drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
     with _figure(len(groups), columns, height, ax, *notes, **drawn) as panels:
-        for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
+        for i, (axes, (names, rows)) in enumerate(
+            zip(panels, groups, strict=True)
+        ):
             title = str(names[-1]) if panel in keys else ""
-            _lines(axes, rows, series, published.get(title, {}), dashed_beyond, flat)
+            _lines(
+                axes, rows, series, published.get(title, {}), dashed_beyond, flat
+            )
             _legend(axes)
             if ax is None and i % columns:
                 axes.set_ylabel("")
             _title(axes, *names, loc="left")
     return panels
+
+
+def _notes_of_lines(
+    frame: "pd.DataFrame",
+    series: str,
+    dashed_beyond: Mapping[str, float],
+    published: Mapping[str, Printed],
+) -> list[str]:
+    """What a reader must know of the lines: it stands below them, not in the caption alone."""
+    notes = []
+    beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
+    if beyond.any():
+        notes.append("dashed: beyond the training length")
+    if any(published.values()):
+        notes.append("grey: scores as printed")
+    if "floor" in frame and (frame["floor"] >= 1).any():
+        notes.append("dotted: floor")
+    return notes
 
 
 def _lines(
@@ -160,7 +177,9 @@ def _lines(
         # bars of several lines stand side by side
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
         x, properties = line["length"] * 2**shift, _properties(i)
-        _line(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
+        _line(
+            axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf)
+        )
 
         # What is scored without reading is drawn below every line that it concerns.
         if "floor" in line and (line["floor"] >= 1).any():
@@ -181,7 +200,11 @@ def _lines(
             "linewidth": 0.6,
         }
         axes.plot(
-            list(scores), list(scores.values()), label=name, zorder=1.5, **properties
+            list(scores),
+            list(scores.values()),
+            label=name,
+            zorder=1.5,
+            **properties,
         )
 
     # Lengths double, so they stand at equal distances.
@@ -237,7 +260,8 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 
     # An incomplete score shows how much of it there is.
     percents = frame.apply(
-        lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]", axis=1
+        lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]",
+        axis=1,
     )
     texts = frame["have"].where(frame["score"].isna(), percents)
 
@@ -256,7 +280,9 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
-    return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
+    return "; ".join(
+        what for what, is_so in unusual(cells).items() if is_so.any()
+    )
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
@@ -303,7 +329,11 @@ def scores_over_models(
             _line(axes, x, line, length_name(int(str(length))), _properties(i))
         ticks = [_wrapped(name, 34) for name in names]
         axes.set_xticks(
-            range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor"
+            range(len(names)),
+            ticks,
+            rotation=35,
+            ha="right",
+            rotation_mode="anchor",
         )
         axes.set(ylim=(0, 102), ylabel="Score (%)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
@@ -333,7 +363,9 @@ def recall_by_depth(
                 ) * 1.2
                 _line(axes, x, line, length_name(int(length)), _properties(i))
             _title(axes, name, task)
-            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
+            axes.set(
+                xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)"
+            )
         panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return panels
 
@@ -345,7 +377,9 @@ def depth_map(
     `depth.by_bin` gives."""
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
-        raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
+        raise UserError(
+            f"no depths of task {task!r} to draw: name one that was asked"
+        )
 
     # Bins without a needle stay as empty fields, so that all maps have the same rows.
     series = bins["length"].nunique()
@@ -357,7 +391,9 @@ def depth_map(
             scores = _all_bins(rows, "depth").pivot(
                 index=edges, columns="length", values="score"
             )
-            scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
+            scores.index = [
+                f"{start:.0f}–{end:.0f}" for start, end in scores.index
+            ]
             scores = scores.rename(columns=length_name)
             _heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
             _title(axes, name, task)
@@ -368,7 +404,9 @@ def depth_map(
 def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
     """The bins of each length, with those that hold no item."""
     start, end = f"{by}_from", f"{by}_to"
-    edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
+    edges = np.linspace(
+        0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1
+    )
     bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
     return (
         rows[["length"]]
@@ -382,7 +420,10 @@ def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
 
 
 def tasks_by_length(
-    cells: "pd.DataFrame", model: str | None = None, note: str = "", ax: "Panels" = None
+    cells: "pd.DataFrame",
+    model: str | None = None,
+    note: str = "",
+    ax: "Panels" = None,
 ) -> "list[Axes]":
     """Tasks against lengths as a table in colour, the score printed in each field; a panel per
     model.
@@ -400,7 +441,9 @@ def tasks_by_length(
     # A score that says nothing is shown in brackets, and an incomplete one by what it has.
     below = not_above(cells)
     texts = (
-        cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
+        cells["score"]
+        .map("{:.1f}".format)
+        .where(cells["score"].notna(), cells["have"])
     )
     cells = cells.assign(
         name=names_of(cells), text=texts.where(~below, "(" + texts + ")")
@@ -418,7 +461,9 @@ def tasks_by_length(
     ) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
-            wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
+            wide: Any = rows.pivot(index="task", columns="length").loc[
+                tasks["task"]
+            ]
             wide = wide.rename(columns=length_name, level="length")
             _heatmap(axes, wide["score"], wide["text"])
             # A white line between categories, as between the rows of the paper's tables.
@@ -453,7 +498,9 @@ def correlation_heatmap(
         raise UserError("no correlations to draw: give at least two tasks")
     text = correlations.map(
         lambda r: (
-            "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
+            ""
+            if np.isnan(r)
+            else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
         )
     )
     with _figure(
@@ -466,7 +513,10 @@ def correlation_heatmap(
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
         labels = zip(
-            axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True
+            axes.get_xticklabels(),
+            axes.get_yticklabels(),
+            correlations,
+            strict=True,
         )
         for *both, task in labels:
             if task in marked:
@@ -487,9 +537,9 @@ def _heatmap(
 ) -> None:
     """A table in colour with a text in each field; a field without a value is grey. The colours
     lead from the lowest value, 0 or -1, to 100 or 1."""
-    paint = LinearSegmentedColormap.from_list("", [*colors, _color(0)]).with_extremes(
-        bad="0.88"
-    )
+    paint = LinearSegmentedColormap.from_list(
+        "", [*colors, _color(0)]
+    ).with_extremes(bad="0.88")
 
     numbers = values.to_numpy(dtype=float)
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
@@ -510,7 +560,9 @@ def _heatmap(
     # Text is dark or light, whichever can be read on the field's colour.
     for (row, column), text in np.ndenumerate(texts.to_numpy()):
         color = _ink(image.to_rgba(numbers[row, column]))
-        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=color)
+        axes.text(
+            column + 0.5, row + 0.5, text, ha="center", va="center", color=color
+        )
 
 
 def _ink(ground: Any) -> str:
@@ -532,7 +584,9 @@ def failures_by_length(
     `shares` is `failures.shares`. A label looks the same in every figure.
     """
     if shares.empty:
-        raise UserError("no labels to draw; label the cells of a run that has some")
+        raise UserError(
+            "no labels to draw; label the cells of a run that has some"
+        )
     counts = shares.groupby("label")["count"].sum()
     kinds = [kind for kind in LABELS if counts.get(kind)]
     names = names_of(shares.assign(label=shares["name"]))
@@ -548,7 +602,9 @@ def failures_by_length(
         for i, (axes, ((name, task), cells)) in enumerate(
             zip(panels, groups, strict=True)
         ):
-            table = 100 * cells.pivot(index="length", columns="label", values="share")
+            table = 100 * cells.pivot(
+                index="length", columns="label", values="share"
+            )
             table.reindex(columns=kinds).plot.bar(
                 ax=axes, stacked=True, legend=False, width=0.82
             )
@@ -608,25 +664,35 @@ def differences_by_task(
         axes.axvline(0, color=_GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(
-                -margin, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1
+                -margin,
+                color=_GREY,
+                linewidth=0.7,
+                linestyle=_THRESHOLD,
+                zorder=1,
             )
 
         # The mean stands last, as a diamond: the habit of forest plots.
         drawn: Any = pd.concat([tasks, mean]).itertuples()
         for y, row in enumerate(drawn):
-            color = _GREY if row.low <= 0 <= row.high else _color(int(row.high < 0))
+            color = (
+                _GREY if row.low <= 0 <= row.high else _color(int(row.high < 0))
+            )
             shape: Any = {
                 "marker": "D" if row.level == "all" else "o",
                 "markeredgewidth": 0.8,
             }
             face = "white" if color == _GREY else color
             axes.hlines(y, row.low, row.high, color, linewidth=1.0, zorder=2)
-            axes.plot([row.difference], [y], color=color, markerfacecolor=face, **shape)
+            axes.plot(
+                [row.difference], [y], color=color, markerfacecolor=face, **shape
+            )
 
         axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
         axes.set_yticks(range(len(tasks) + 1), labels)
         axes.set_ylim(len(tasks) + 0.7, -0.7)
-        axes.set_xlabel(_wrapped(f"{names[1]} - {names[0]} (points)", _letters(axes)))
+        axes.set_xlabel(
+            _wrapped(f"{names[1]} - {names[0]} (points)", _letters(axes))
+        )
     return axes
 
 
@@ -645,7 +711,9 @@ def word_counts(example: Example) -> "pd.DataFrame":
         for block in example.blocks[slice(*example.context)]
         for piece in block.pieces
     ]
-    counts = Counter((re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces)
+    counts = Counter(
+        (re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces
+    )
     rows = [(word, role, count) for (word, role), count in counts.most_common()]
     frame = pd.DataFrame(rows, columns=["word", "role", "count"])
     return frame.assign(rank=range(1, len(frame) + 1))
@@ -674,7 +742,10 @@ def word_frequencies(
         ):
             rows = shown[shown["role"] == role]
             left.bar(
-                rows["rank"], rows["count"], color=_color(1 - i), label=f"{name} words"
+                rows["rank"],
+                rows["count"],
+                color=_color(1 - i),
+                label=f"{name} words",
             )
         of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
         left.set(xlabel=of_all, ylabel="Frequency")
@@ -683,9 +754,13 @@ def word_frequencies(
         # On logarithmic axes the law is a straight line through the most frequent word.
         for i, (alpha, counts) in enumerate(sorted(fwe.items())):
             x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
-            right.plot(x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7)
+            right.plot(
+                x, y[0] - alpha * x, color=_color(i), linewidth=0.5, alpha=0.7
+            )
             properties = _properties(i) | {"linestyle": "", "markersize": 2.4}
-            right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **properties)
+            right.plot(
+                x, y, label=f"α = {float(alpha)}", clip_on=False, **properties
+            )
         right.set(
             xlabel="ln (word rank)",
             ylabel="ln (frequency)",
@@ -804,12 +879,16 @@ def _new_panels(
 
 def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:
     """A dashed line at each threshold in every panel; the note that names them."""
-    named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+    named = (
+        threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+    )
     levels = {name: value for name, value in named.items() if value is not None}
     if not levels:
         return ""
     for axes, value in product(panels, levels.values()):
-        axes.axhline(value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1)
+        axes.axhline(
+            value, color=_GREY, linewidth=0.7, linestyle=_THRESHOLD, zorder=1
+        )
     names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
     return f"thin dashed: {names}"
 
@@ -838,7 +917,11 @@ def _legend(axes: "Axes") -> None:
     if letters < _NARROW or longest > 0.4 * letters:
         names = [_wrapped(name, letters) for name in names]
         columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
+        place = {
+            "loc": "upper center",
+            "bbox_to_anchor": (0.5, 0),
+            "borderaxespad": 4,
+        }
         place["ncols"] = columns
     axes.legend(handles, names, **place)
 

@@ -1,5 +1,5 @@
-"""Tables: `render` writes plain text, Markdown, LaTeX and HTML, `show` is for a notebook; the tables
-of a summary, and the footnotes below them.
+"""Tables: `render` writes plain text, Markdown, LaTeX and HTML, `show` is for a notebook; the
+tables of a summary, and the footnotes below them.
 
 Every table of a summary says below it what its reader must know: the threshold, the number of
 examples, whether stand-in corpora were used. A score at or above the threshold is marked:
@@ -13,10 +13,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.claims import model_rows
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    counted,
+    listed,
+    unknown,
+)
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
-from rulerkit.scoring.effective_length import PAPERS_THRESHOLD, SMALL, has_own_threshold
+from rulerkit.scoring.effective_length import (
+    PAPERS_THRESHOLD,
+    SMALL,
+    has_own_threshold,
+)
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import (
@@ -49,8 +59,8 @@ TITLES: dict[str | int, str] = {
 
 
 class Field(NamedTuple):
-    """One field of a table: `marked` where its score reaches the threshold; `small` follows in small
-    letters."""
+    """One field of a table: `marked` where its score reaches the threshold; `small` follows in
+    small letters."""
 
     text: str
     marked: bool = False
@@ -129,7 +139,8 @@ def render(
     if format not in ("table", *_MEDIA):
         raise unknown("format", format, FORMATS)
     fields = [
-        [f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows
+        [f if isinstance(f, Field) else Field(f) for f in row or ()]
+        for row in rows
     ]
     if format == "table":
         return _plain(header, list(filter(None, fields)), notes)
@@ -138,9 +149,14 @@ def render(
         [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row]
         for row in fields
     ]
-    texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
+    texts = {
+        "header": list(map(escaped, header)),
+        "notes": list(map(escaped, notes)),
+    }
     # the fields are escaped for their medium
-    return escape.fill(template, rows=body, below=escape.latex_notes(notes), **texts)
+    return escape.fill(
+        template, rows=body, below=escape.latex_notes(notes), **texts
+    )
 
 
 def _plain(
@@ -191,9 +207,7 @@ def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
 def ordinal(rank: int) -> str:
     """1st, 2nd, 3rd, 4th, 11th ..."""
     endings = {1: "st", 2: "nd", 3: "rd"}
-    return (
-        f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
-    )
+    return f"{rank}{'th' if rank % 100 in (11, 12, 13) else endings.get(rank % 10, 'th')}"
 
 
 def number_range(numbers: "pd.Series[int]") -> str:
@@ -230,7 +244,8 @@ def table_text(
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
     percent = f"{100 * summary.confidence:g} %"
     further = [
-        f"Means over {counted(models['tasks'].iloc[0], 'task')}; marked scores reach the threshold; "
+        f"Means over {counted(models['tasks'].iloc[0], 'task')}; marked scores reach the "
+        "threshold; "
         f"± is the wider side of the {percent} interval; ranks are among models of the same "
         "alignment.",
         *_effective_rules(models, category, percent),
@@ -241,7 +256,9 @@ def table_text(
     models["origin"] = [origin(row) for _, row in models.iterrows()]
     models["group"] = ""
     # of other tasks than those of the threshold no score is marked
-    models["threshold"] = models["threshold"].where(models["effective_length"] != "")
+    models["threshold"] = models["threshold"].where(
+        models["effective_length"] != ""
+    )
     columns = [
         "claimed_length",
         "effective_length",
@@ -259,16 +276,20 @@ def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
         index=["run", "model"], columns="length", values=list(values)
     )
     columns: Any = wide.columns
-    wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
+    wide.columns = [
+        n if value == "score" else f"{n}_{value}" for value, n in columns
+    ]
     rows = summary.models.join(wide, on=["run", "model"])
     claimed = [
-        "" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]
+        "" if math.isnan(n) else length_name(int(n))
+        for n in rows["claimed_length"]
     ]
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
 
 
 def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
-    """The label of each row's model; where several models share one, with the model's name or run."""
+    """The label of each row's model; where several models share one, with the model's name or
+    run."""
     names = own_labels(rows, "label")
     in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
@@ -304,7 +325,10 @@ def models_text(
         for _, row in group.iterrows():
             bold = row.get("bold", ())
             body.append(
-                [_model_field(row, name)._replace(bold=name in bold) for name in names]
+                [
+                    _model_field(row, name)._replace(bold=name in bold)
+                    for name in names
+                ]
             )
     header = [TITLES.get(name) or length_name(int(name)) for name in names]
     return render(header, body, format, notes)
@@ -315,7 +339,9 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     if column == "effective_length":
         possible = row["effective_set"]
         return Field(
-            f"{value} [{possible}]" if possible not in ("", value) else value or "-"
+            f"{value} [{possible}]"
+            if possible not in ("", value)
+            else value or "-"
         )
     if isinstance(value, str):
         return Field(value, small=row["origin"] if column == "model" else "")
@@ -327,7 +353,10 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
 
     # The interval and the rank follow in small letters.
     small = []
-    low, high = row.get(f"{column}_low", math.nan), row.get(f"{column}_high", math.nan)
+    low, high = (
+        row.get(f"{column}_low", math.nan),
+        row.get(f"{column}_high", math.nan),
+    )
     if not math.isnan(low):
         small.append(f"±{max(value - low, high - value):.1f}")
     rank = row.get(RANKS.get(str(column)), math.nan)
@@ -340,10 +369,14 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     return Field(number, reached, small=" ".join(small))
 
 
-def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> list[str]:
+def _effective_rules(
+    models: "pd.DataFrame", category: str, percent: str
+) -> list[str]:
     """How the effective lengths of a table are judged, or why there are none."""
     # Only what rows of this table were judged by.
-    sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
+    sources = models.loc[
+        models["effective_length"] != "", "threshold_of"
+    ].unique()
     used = thresholds_text(models)
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
     if not len(sources) and models["threshold"].any():
@@ -357,14 +390,17 @@ def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> lis
         for source in sources
     ]
     allowed = f"in brackets all that the {percent} intervals cannot rule out"
-    return [f"Effective: longest length with {rule}; {allowed}." for rule in rules]
+    return [
+        f"Effective: longest length with {rule}; {allowed}." for rule in rules
+    ]
 
 
 def thresholds_text(models: "pd.DataFrame") -> str:
     """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
     pairs = models[["threshold", "aligned"]].drop_duplicates()
     return ", ".join(
-        f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False)
+        f"{threshold} ({kind})"
+        for threshold, kind in pairs.itertuples(index=False)
     )
 
 
@@ -414,7 +450,9 @@ def task_table_text(
         *cell_notes(cells),
         *notes,
     ]
-    return render([str(model), *map(length_name, means["length"])], rows, format, below)
+    return render(
+        [str(model), *map(length_name, means["length"])], rows, format, below
+    )
 
 
 def _effective_notes(models: "pd.DataFrame") -> list[str]:
@@ -433,9 +471,9 @@ def _effective_notes(models: "pd.DataFrame") -> list[str]:
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    without = models[models["threshold"].isna()].groupby("threshold_of", sort=False)[
-        "label"
-    ]
+    without = models[models["threshold"].isna()].groupby(
+        "threshold_of", sort=False
+    )["label"]
     adaptive = zip(models["label"], models["adaptive"], strict=True)
     return [
         *(
@@ -447,13 +485,17 @@ def model_notes(models: "pd.DataFrame") -> list[str]:
 
 
 def _score_text(row: Any) -> str:
-    return row["have"] or f"{row['score']:.2f} [{row['low']:.1f}, {row['high']:.1f}]"
+    return (
+        row["have"] or f"{row['score']:.2f} [{row['low']:.1f}, {row['high']:.1f}]"
+    )
 
 
 def _cell_text(cell: Any) -> str:
     """A score with its interval, and what is unusual."""
     parts = [_score_text(cell)]
-    parts += [f"{cell[name]} {name.replace('_', ' ')}" for name in COUNTS if cell[name]]
+    parts += [
+        f"{cell[name]} {name.replace('_', ' ')}" for name in COUNTS if cell[name]
+    ]
     if cell["reasoning_tokens"]:
         parts.append(f"{cell['reasoning_tokens']:,.0f} tokens thought")
     if cell["floor"] >= 1:
@@ -466,7 +508,10 @@ _SENTENCES = {
     "small protocol": "Tasks of the small protocol: no score of RULER",
     OWN_TEXTS: "Own texts: not comparable with the paper",
     "stand-in corpora": "Stand-in corpora: not comparable with the paper",
-    "incomplete": "Incomplete cells enter no mean; evaluate these tasks and lengths to complete them",
+    "incomplete": (
+        "Incomplete cells enter no mean; evaluate these tasks and lengths to complete "
+        "them"
+    ),
 }
 """How tables say what is unusual in some cells, before the names of the models."""
 
@@ -480,7 +525,9 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     }
     if "stand_in" in cells:
         facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
-        facts["stand-in corpora"] = cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
+        facts["stand-in corpora"] = (
+            cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
+        )
     if "complete" in cells:
         facts["incomplete"] = ~cells["complete"]
     return facts
@@ -489,7 +536,9 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
 def cell_notes(cells: "pd.DataFrame") -> list[str]:
     """What a reader of a table must know of the cells of a summary that it shows: one line each."""
     notes, names = [], names_of(cells)
-    places = names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
+    places = (
+        names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
+    )
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(
@@ -497,7 +546,9 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
         )
     for what, is_so in unusual(cells).items():
         if is_so.any():
-            notes.append(f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}.")
+            notes.append(
+                f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}."
+            )
 
     # A floor is told only where it could be taken for reading.
     if (cells["floor"] >= 1).any():
@@ -520,27 +571,41 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
 
     # Notes of sources are lists in one text; each line is said once.
     parts = {
-        part for note in cells["note"].dropna() for part in note.split("; ") if part
+        part
+        for note in cells["note"].dropna()
+        for part in note.split("; ")
+        if part
     }
     return notes + [f"{part}." for part in sorted(parts)]
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
-    return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
+    return [
+        f"Models: {listed(names_of(cells).unique(), 12)}.",
+        *cell_notes(cells),
+    ]
 
 
 # --- footnotes ------------------------------------------------------------------------------------
 
 _FACTS = (
-    *("gpu", "tensor_parallel_size", "pipeline_parallel_size", "device", "strategy"),
+    *(
+        "gpu",
+        "tensor_parallel_size",
+        "pipeline_parallel_size",
+        "device",
+        "strategy",
+    ),
     *("rulerkit", "commit", "python"),
 )
 """What of an environment footnotes mention, before the versions of packages."""
 _FEW = 4  # values of a field that a footnote lists
 
 
-def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> list[str]:
+def footnotes(
+    cells: Iterable[Cell], scores: "pd.DataFrame | None" = None
+) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
     versions of a model, rows that were skipped, models whose requests all failed and, of the rows
     of `score`, what `usage_notes` says.
@@ -555,7 +620,10 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
 
     # The names of the table, so that a note can be held against its rows.
     models = pd.DataFrame(
-        [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells],
+        [
+            (cell.run, cell.model, cell.about.label or cell.model)
+            for cell in cells
+        ],
         columns=["run", "model", "label"],
     )
     by_name: dict[str, list[Cell]] = {}
@@ -616,14 +684,19 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
     """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
     answers of a service cost."""
     notes = []
-    for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
+    for (_, _, label), rows in scores.groupby(
+        ["run", "model", "label"], sort=False
+    ):
         # Thoughts grow with the length, and with them the price of a score.
         thought = rows.groupby("length")["reasoning_tokens"].mean().round()
         if thought.any():
             means = [
-                f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()
+                f"{thought[n]:,.0f} at {length_name(n)}"
+                for n in thought.index.tolist()
             ]
-            notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
+            notes.append(
+                f"Tokens thought by {label}, on average: {', '.join(means)}."
+            )
 
         if rows["empty"].all():
             notes.append(
@@ -646,7 +719,9 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
     """What footnotes mention of the environments that a cell was answered in: field and value."""
     record = cell.record
     for environment in record.get("environments") or [record["environment"]]:
-        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
+        commit = re.sub(
+            r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or ""
+        )
         # cuda:0 and cuda:1 are alike.
         device = str(environment.get("device") or "").partition(":")[0]
         packages = environment["packages"]

@@ -68,7 +68,10 @@ def parts(example: Example) -> list[list[Part]]:
 def show(*examples: Example) -> Html:
     """Examples in colours, for a notebook: legend, then each with its budget and its references."""
     legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
-    frame = "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em .8em;margin:.5em 0;line-height:1.55"
+    frame = (
+        "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em "
+        ".8em;margin:.5em 0;line-height:1.55"
+    )
 
     # Styles stand in the elements: a notebook drops style sheets of its outputs.
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
@@ -77,7 +80,8 @@ def show(*examples: Example) -> Html:
             _html(part, example) for stretch in parts(example) for part in stretch
         )
         shown.append(
-            f'<div style="{frame}"><div style="margin-bottom:.5em"><b>{escape.html(example.task)}</b> '
+            f'<div style="{frame}"><div style="margin-bottom:.5em">'
+            f"<b>{escape.html(example.task)}</b> "
             f'<span style="opacity:.75">{escape.html(_describe(example))}</span></div>'
             f'<div style="white-space:pre-wrap;overflow-wrap:anywhere">{body}</div>'
             f'<div style="margin-top:.5em"><span style="opacity:.75">references:</span> '
@@ -99,14 +103,18 @@ def to_terminal(example: Example, color: bool = True) -> str:
         texts = []
         for part in stretch:
             is_last = part is stretch[-1]
-            text = escape.terminal(part.text.rstrip("\n") if is_last else part.text)
+            text = escape.terminal(
+                part.text.rstrip("\n") if is_last else part.text
+            )
             if part.role not in (usual, "gap"):
                 text = f"{{{part.role}: {text.strip()}}} "
             if color and part.role in _TINTS:
                 text = f"\x1b[38;5;{_TINTS[part.role][1]}m{text}\x1b[0m"
             texts.append(text)
         lines.append(f"[{usual}] {''.join(texts)}")
-    lines.append(escape.terminal(f"references: {', '.join(example.references)}\n"))
+    lines.append(
+        escape.terminal(f"references: {', '.join(example.references)}\n")
+    )
     return "\n".join(lines)
 
 
@@ -191,7 +199,8 @@ def _html(part: Part, example: Example) -> str:
     if part.role in ("needle", "distractor"):
         bold = [piece.key, piece.value] if piece.value else example.references
     pattern = "|".join(
-        re.escape(text) for text in sorted(filter(None, bold), key=len, reverse=True)
+        re.escape(text)
+        for text in sorted(filter(None, bold), key=len, reverse=True)
     )
 
     # Every second run is one that matched.
@@ -201,5 +210,7 @@ def _html(part: Part, example: Example) -> str:
         for i, run in enumerate(runs)
     )
     return _span(
-        inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens"
+        inner,
+        part.role,
+        f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens",
     )

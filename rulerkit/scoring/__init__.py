@@ -1,3 +1,4 @@
-"""How it is judged: scores, statistics, the summary, effective length, when an adaptive run may stop.
+"""How it is judged: scores, statistics, the summary, effective length, when an adaptive run may
+stop.
 
 Open `scores` first."""

@@ -41,24 +41,34 @@ def effective_length(
     what it claims. Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
     """
     # A length without a complete score can neither pass nor fail.
-    known = {length: score for length, score in scores.items() if not math.isnan(score)}
+    known = {
+        length: score for length, score in scores.items() if not math.isnan(score)
+    }
     if not known:
         return ""
 
     # The longest length that passes counts, as in the paper, also where a shorter one
     # fails.
     best = max(
-        (length for length, score in known.items() if _printed(score) >= threshold),
+        (
+            length
+            for length, score in known.items()
+            if _printed(score) >= threshold
+        ),
         default=0,
     )
 
     # Only what lies above the longest passing length could still change the answer.
     open_ = [
-        length for length in sorted(scores) if length not in known and length > best
+        length
+        for length in sorted(scores)
+        if length not in known and length > best
     ]
     if not open_:
         return _answer_name(best, sorted(scores), claimed)
-    missing = ", ".join(f"{length_name(n)} {states.get(n, 'not run')}" for n in open_)
+    missing = ", ".join(
+        f"{length_name(n)} {states.get(n, 'not run')}" for n in open_
+    )
     return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
 
 
@@ -77,8 +87,12 @@ def effective_set(
     possible = possible_lengths(intervals, threshold)
     for is_possible, neighbours in groupby([0, *lengths], possible.__contains__):
         if is_possible:
-            names = [_answer_name(length, lengths, claimed) for length in neighbours]
-            texts.append(names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}")
+            names = [
+                _answer_name(length, lengths, claimed) for length in neighbours
+            ]
+            texts.append(
+                names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
+            )
     return ", ".join(texts)
 
 

@@ -140,7 +140,9 @@ def _overlap(said: list[str], wanted: list[str]) -> Strict:
     # twice.
     right = (Counter(said) & Counter(wanted)).total()
     return Strict(
-        right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted)
+        right / len(said),
+        2 * right / (len(said) + len(wanted)),
+        float(said == wanted),
     )
 
 
@@ -172,16 +174,19 @@ _ROW = {
     "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
     "gold_probability": "0 to 1: probability of the right answer, geometric mean over its tokens; "
     "NaN without soft scores",
-    "gold_greedy": "1 where greedy decoding writes the right answer, else 0; NaN without soft scores",
+    "gold_greedy": "1 where greedy decoding writes the right answer, else 0; NaN without "
+    "soft scores",
 }
 _PROTOCOL = {
     "wanted": "examples that the cell was to have",
     "failed": "examples whose requests failed",
     "failed_refused": "failed examples that the service refused",
-    "adaptive": "question and limits of an adaptive run, as JSON; '' for a fixed number of examples",
+    "adaptive": "question and limits of an adaptive run, as JSON; '' for a fixed number of "
+    "examples",
     "max_failures": "share or number of failures with which a mean is taken over the rest",
     "floor": "0 to 1: the better score of two rules that do not read; NaN where not recorded",
-    "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the paper's",
+    "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the "
+    "paper's",
     "engine": "what ran the model",
     "seed": "seed of the examples",
     "prompt_version": "version of the prompts",
@@ -197,7 +202,11 @@ _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
 _SOFT = ("gold_probability", "gold_greedy")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
-CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = list(_CELL), list(_ROW), list(_PROTOCOL)
+CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (
+    list(_CELL),
+    list(_ROW),
+    list(_PROTOCOL),
+)
 
 
 def describe(cell: Cell) -> JSON:
@@ -232,7 +241,9 @@ def describe(cell: Cell) -> JSON:
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(cell.failures),
-        "failed_refused": sum(failure.refused for failure in cell.failures.values()),
+        "failed_refused": sum(
+            failure.refused for failure in cell.failures.values()
+        ),
         "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
         "max_failures": float(about.max_failures),
         "floor": max(about.floors.values(), default=float("nan")),
@@ -289,8 +300,10 @@ def score(
         key = cell.run, cell.model, cell.task, cell.length
         if key in by_cell:
             raise UserError(
-                f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at length "
-                f"{cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted once: name "
+                f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at "
+                "length "
+                f"{cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
+                "once: name "
                 "only one of the two files"
             )
         by_cell[key] = about, rows
@@ -315,7 +328,9 @@ def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
     # Labels must tell models apart in the whole table, not only inside a cell.
     table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
     table["label"] = own_labels(table, "label")
-    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
+    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(
+        drop=True
+    )
     table = table.join(columns)[list(COLUMNS)]
     table.attrs["empty_cells"] = [about for about, rows in cells if not len(rows)]
     return table
@@ -413,7 +428,12 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     # Processes and not threads: matching strings holds the interpreter's lock.
     helpers = [
         subprocess.Popen(
-            [sys.executable, "-m", "rulerkit.scoring.scores", *folders[n::workers]],
+            [
+                sys.executable,
+                "-m",
+                "rulerkit.scoring.scores",
+                *folders[n::workers],
+            ],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -445,8 +465,12 @@ def _judged(cell: Cell) -> Rows:
     # A structured array holds a million rows in a tenth of the memory of dictionaries,
     # and is written to the cache as it is.
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought"), bool) | {"index": int}
-    longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
+    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought"), bool) | {
+        "index": int
+    }
+    longest = max(
+        (len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0
+    )
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
@@ -503,8 +527,8 @@ class Completeness(NamedTuple):
 
 
 def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
-    """How far a cell is towards `wanted` examples. With `soft`, answers that lack their soft score do
-    not count.
+    """How far a cell is towards `wanted` examples. With `soft`, answers that lack their soft
+    score do not count.
 
     `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
     again, nor one that was judged.
@@ -521,7 +545,9 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
             return Completeness(0)
         _read_cache(cell)
         have = sum(index < wanted for index in cell.present)
-        lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
+        lacking = (
+            sum(index < wanted for index in cell.without_soft) if soft else 0
+        )
     except UserError as error:
         return Completeness(0, str(error))
 
@@ -531,7 +557,9 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
         failure for index, failure in cell.failures.items() if index < wanted
     ]:
         refused = sum(failure.refused for failure in failed)
-        problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
+        problems.append(
+            f"{failure_counts(len(failed), refused)}: {failed[0].reason}"
+        )
     return Completeness(have - lacking, "; ".join(problems))
 
 

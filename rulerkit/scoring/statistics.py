@@ -15,8 +15,8 @@ probability in each cell, keeps a task without any error from counting as certai
 was not seen may be in the cell whose examples count most: where cells have different numbers of
 examples, this widens the interval. No interval has zero width. `benchmarks/coverage.py` measures
 the coverage: 93 to 98 % with at least 20 examples in each cell and two errors or flips expected,
-above that where fewer are, where a few answers differ by a small part each, and where two sides have
-different numbers of answers; 87 % and more with five examples or fewer.
+above that where fewer are, where a few answers differ by a small part each, and where two sides
+have different numbers of answers; 87 % and more with five examples or fewer.
 
 The interval is about the examples that could have been drawn. Questions that share an article
 (`groups`) are drawn together, so their deviations are added up before they are squared, and few
@@ -98,7 +98,9 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
         information = share / (1 - share) if share < 1 else math.inf
         correlation = math.sqrt(before / information)
         spread = math.sqrt(1 - correlation**2)
-        kernel = np.exp(-(((grid[:, None] - correlation * grid) / spread) ** 2) / 2)
+        kernel = np.exp(
+            -(((grid[:, None] - correlation * grid) / spread) ** 2) / 2
+        )
         density = kernel @ density * step / spread / math.sqrt(2 * math.pi)
 
         # The limit beyond which just the error of this look lies.
@@ -133,7 +135,9 @@ def _score_interval(
     shrink = 1 + z * z * mass
     centre = (share + z * z * mass / 2) / shrink
     half = z * math.sqrt(variance + (z * mass / 2) ** 2) / shrink
-    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
+    return max(0.0, min(share, centre - half)), min(
+        1.0, max(share, centre + half)
+    )
 
 
 def weighted_sum(
@@ -162,7 +166,9 @@ def weighted_sum(
         }
         for sign in (1, -1)
     )
-    (up, up_low, up_high), up_variance = _pooled(gains.values(), confidence, times)
+    (up, up_low, up_high), up_variance = _pooled(
+        gains.values(), confidence, times
+    )
     (down, down_low, down_high), down_variance = _pooled(
         losses.values(), confidence, times
     )
@@ -172,13 +178,17 @@ def weighted_sum(
     correlation = 0.0
     if variances := up_variance * down_variance:
         covariance = sum(
-            gains[name].covariance(losses[name]) for name in gains if name in losses
+            gains[name].covariance(losses[name])
+            for name in gains
+            if name in losses
         )
         correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
 
     def distance(one: float, other: float) -> float:
         """Of a limit from the value, given those of the two sides."""
-        return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
+        return math.sqrt(
+            max(0.0, one**2 + other**2 - 2 * correlation * one * other)
+        )
 
     # A limit of the difference takes the near limit of one side and the far one of the
     # other.
@@ -191,7 +201,9 @@ def weighted_sum(
     )
 
 
-def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> float:
+def no_difference_p(
+    cells: Iterable[WeightedCell], variance: float = 0.0
+) -> float:
     """The one-sided p-value of a loss: the chance of a difference as low if each example's
     difference was as likely up as down, whatever the others are.
 
@@ -230,7 +242,8 @@ def holm(p_values: Sequence[float]) -> list[float]:
     order = np.argsort(p, kind="stable")
     adjusted = np.minimum(1.0, np.arange(len(p), 0, -1) * p[order])
     return [
-        float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]
+        float(number)
+        for number in np.maximum.accumulate(adjusted)[np.argsort(order)]
     ]
 
 
@@ -263,7 +276,9 @@ class _Task:
 
     def differences(self) -> "NDArray[np.float64]":
         """What each example adds to the sum of weight times mean score."""
-        differences: NDArray[np.float64] = self.per_answer @ np.nan_to_num(self.scores)
+        differences: NDArray[np.float64] = self.per_answer @ np.nan_to_num(
+            self.scores
+        )
         return differences
 
     def sums(self) -> "NDArray[np.float64]":
@@ -320,7 +335,9 @@ class _Side:
             (plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum()
         )
         whole = (
-            values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
+            values.size
+            * max(0.0, min(self.mean, self.span - self.mean))
+            / self.span
         )
         self.errors = math.sqrt(different * whole)
 
@@ -330,7 +347,9 @@ class _Side:
         if task.groups is not None:
             self.seen = max(self.seen, self._of_groups(task.groups, confidence))
 
-    def _of_groups(self, groups: "NDArray[np.float64]", confidence: float) -> float:
+    def _of_groups(
+        self, groups: "NDArray[np.float64]", confidence: float
+    ) -> float:
         """The variance of the mean where whole groups are drawn, with what few groups add to it, at
         most that of groups which are all right or all wrong; 0 where all are in one group. Groups
         of different sizes count as so many equal ones, two at least, as have the same sum of
@@ -351,7 +370,9 @@ class _Side:
 
         # As many equal groups as have the same sum of squares.
         equal = max(2.0, float(numbers.size**2 / (sizes @ sizes)))
-        few = stdtrit(equal - 1, 0.5 + confidence / 2) / critical_value(confidence)
+        few = stdtrit(equal - 1, 0.5 + confidence / 2) / critical_value(
+            confidence
+        )
         variance = (sums @ sums) * few**2 * equal / (equal - 1)
         largest = self.mean * max(0.0, self.span - self.mean) * (sizes @ sizes)
         return float(min(variance, largest) / numbers.size**2)
@@ -392,7 +413,9 @@ def _pooled(
 
     # All tasks together are one share of the span of their weights.
     span = sum(side.span for side in sides)
-    mean = sum(side.mean for side in sides)  # with few pairs it may be above the span
+    mean = sum(
+        side.mean for side in sides
+    )  # with few pairs it may be above the span
     share = min(1.0, max(0.0, mean / span))
     variance = sum(side.variance(share) for side in sides)
 
@@ -411,10 +434,15 @@ def _pooled(
     # The first limit is for errors spread as seen, the second for one in the heaviest
     # cell.
     weights = np.concatenate([side.of_examples for side in sides])
-    most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
+    most = max(
+        mass, np.ptp(weights) / span
+    )  # `mass` where all examples count alike
     z = critical_value(confidence)
     lows, highs = zip(
-        *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)),
+        *(
+            _score_interval(share, seen / times, m / times, z)
+            for m in (mass, most)
+        ),
         strict=True,
     )
     return Estimate(mean, span * min(lows), span * max(highs)), variance

@@ -155,9 +155,12 @@ def replay(
     counts = dict.fromkeys(scores, run.sizes[0])
     looks = dict.fromkeys(run.lengths if run.by_length else [0], 0)
     estimates, changed = dict[int, Estimate](), list(looks)
-    while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
+    while all(
+        _answered(scores[key][:n], n, max_failures) for key, n in counts.items()
+    ):
         estimates |= {
-            length: run.estimate(length, counts, looks[length]) for length in changed
+            length: run.estimate(length, counts, looks[length])
+            for length in changed
         }
 
         # A complete round: look at it, and end or ask for more.
@@ -167,17 +170,24 @@ def replay(
         if judgement.settled or size == run.sizes[-1]:
             rows = {key: scores[key][:count] for key, count in counts.items()}
             floor = sum(
-                least_tokens(rows, n, gap, rule) for n, gap in judgement.gaps.items()
+                least_tokens(rows, n, gap, rule)
+                for n, gap in judgement.gaps.items()
             )
             needed = 0 if judgement.settled else needed
             return State(
-                counts, judgement.settled, judgement.answer, math.ceil(needed), floor
+                counts,
+                judgement.settled,
+                judgement.answer,
+                math.ceil(needed),
+                floor,
             )
 
         # Looks far before the number that seems to be needed would spend error for
         # nothing.
         looks[length] += 1
-        while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
+        while run.sizes[looks[length]] < min(
+            run.sizes[-1], _JUMP * needed / _STEP
+        ):
             looks[length] += 1
         # the threshold needs as many examples as what is held against it
         changed = [length, run.lengths[0]] if run.is_relative else [length]
@@ -212,7 +222,12 @@ class _Run:
         claimed: float | None,
         other: Scores,
     ) -> None:
-        self.rule, self.scores, self.claimed, self.other = rule, scores, claimed, other
+        self.rule, self.scores, self.claimed, self.other = (
+            rule,
+            scores,
+            claimed,
+            other,
+        )
 
         # What is asked, as far as the cells themselves say it.
         self.lengths = sorted({length for _, length in scores})
@@ -265,7 +280,9 @@ class _Run:
 
         # The two limits are looked at with different shares of the error.
         lower, upper = (
-            weighted_sum(cells, side[look], population=self.rule.population).percent()
+            weighted_sum(
+                cells, side[look], population=self.rule.population
+            ).percent()
             for side in self.confidences
         )
         estimate = lower._replace(high=upper.high)
@@ -282,7 +299,9 @@ class _Run:
             return self._judge_lengths(estimates, looks)
         estimate = estimates[0]
         if self.rule.average is not None:
-            half = max(estimate.high - estimate.value, estimate.value - estimate.low)
+            half = max(
+                estimate.high - estimate.value, estimate.value - estimate.low
+            )
             answer = f"average {estimate.value:.1f} ± {half:.1f}"
             gap = self.rule.average
             return _Judgement(half <= gap, answer, 0, estimate, gap, {0: gap})
@@ -319,15 +338,23 @@ class _Run:
         settled = len(possible) == 1
         if self.is_relative and not estimates[shortest].value:
             answer = f"none, as the mean at {length_name(shortest)} is 0"
-            settled = settled and self.sizes[looks[shortest]] == self.rule.population
+            settled = (
+                settled and self.sizes[looks[shortest]] == self.rule.population
+            )
 
         # The longest undecided length decides the answer, so it is asked first.
         undecided = [n for n in possible if n and estimates[n].low < 0]
-        unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
+        unfinished = [
+            n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]
+        ]
         length = [*unfinished, *undecided, shortest][0]
         estimate = estimates[length]
-        gaps = {n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]}
-        return _Judgement(settled, answer, length, estimate, abs(estimate.value), gaps)
+        gaps = {
+            n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]
+        }
+        return _Judgement(
+            settled, answer, length, estimate, abs(estimate.value), gaps
+        )
 
     def examples_needed(self, judgement: _Judgement, size: int) -> float:
         """The examples of a cell with which the gap would be half of the interval's width, judged
@@ -358,13 +385,17 @@ class _Run:
             middle = (low + high) / 2
             planned = np.clip(np.ceil(middle * share), n, most)
             low, high = (
-                (middle, high) if planned @ cost < size * cost.sum() else (low, middle)
+                (middle, high)
+                if planned @ cost < size * cost.sum()
+                else (low, middle)
             )
         planned = np.clip(np.ceil(high * share), n, most).astype(int)
         return dict(zip(cells, planned.tolist(), strict=True))
 
 
-def least_tokens(scores: Scores, length: int, gap: float, rule: StoppingRule) -> float:
+def least_tokens(
+    scores: Scores, length: int, gap: float, rule: StoppingRule
+) -> float:
     """The tokens that no rule of the same error can do without, on average (Wald 1945): for
     kl(error, confidence) nats of evidence that the mean at a length (0: all) is so many points off
     a limit, with spreads known in advance and what is left of the grid as the only unknown."""
@@ -385,7 +416,9 @@ def least_tokens(scores: Scores, length: int, gap: float, rule: StoppingRule) ->
         n = np.clip(middle * spread / np.sqrt(cost), 1e-9, rule.population)
         variance = (spread**2 * (1 / n - 1 / rule.population)).sum()
         low, high = (
-            (low, middle) if variance <= (gap / 100) ** 2 / evidence else (middle, high)
+            (low, middle)
+            if variance <= (gap / 100) ** 2 / evidence
+            else (middle, high)
         )
     return float(n @ cost)
 

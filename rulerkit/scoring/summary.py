@@ -7,7 +7,7 @@ Every interval is that of `statistics.weighted_sum`.
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -136,8 +136,8 @@ def summarize(
 ) -> Summary:
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
-    Without `tasks`, means are over the benchmark's thirteen, and other tasks stand in `cells` and in
-    the means of a category of one's own; with them, or where none of the thirteen was answered,
+    Without `tasks`, means are over the benchmark's thirteen, and other tasks stand in `cells` and
+    in the means of a category of one's own; with them, or where none of the thirteen was answered,
     means are over those given or answered. `lengths` are those given (4096 or 4K), else all that
     any model was asked; `num_examples` are the first so many, else as many as each cell was to
     have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells without
@@ -152,7 +152,9 @@ def summarize(
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
     ]
-    chosen = _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
+    chosen = _select(
+        scores, given_tasks, given_lengths, num_examples, empty_cells
+    )
     chosen = merge_repetitions(chosen)
 
     examples = weighted_cells(chosen, CELL)
@@ -168,14 +170,12 @@ def summarize(
             name, of_model, about, grid, facts, examples, num_examples, confidence
         )
         cell_rows += [row for row in cells if row["task"] in grid.shown]
-        adaptive = _adaptive(cells, examples) if of_model["adaptive"].any() else ""
-        for category in CATEGORIES:
-            members = grid.members(cells, category)
-            if grid.answered.isdisjoint(row["task"] for row in members):
-                continue
-            by_length, whole = _rows_of_category(
-                members, about, category, grid.lengths, confidence
-            )
+        adaptive = (
+            _adaptive(cells, examples) if of_model["adaptive"].any() else ""
+        )
+        for by_length, whole in _rows_of_categories(
+            cells, about, grid, confidence
+        ):
             length_rows += by_length
             model_rows.append(whole | {"adaptive": adaptive})
 
@@ -187,6 +187,20 @@ def summarize(
         models,
         confidence,
     )
+
+
+def _rows_of_categories(
+    cells: "list[_Row]", about: Any, grid: "_Grid", confidence: float
+) -> "Iterator[tuple[list[_Row], _Row]]":
+    """The rows by length, and that of the mean over them, of each category of which any task was
+    answered."""
+    for category in CATEGORIES:
+        members = grid.members(cells, category)
+        if grid.answered.isdisjoint(row["task"] for row in members):
+            continue
+        yield _rows_of_category(
+            members, about, category, grid.lengths, confidence
+        )
 
 
 class _Grid(NamedTuple):
@@ -223,7 +237,9 @@ def _grid_of(
     facts: "dict[Any, _Row]",
 ) -> _Grid:
     """The tasks and lengths given, or else those that were answered."""
-    category_of = dict(zip(first_rows["task"], first_rows["category"], strict=True))
+    category_of = dict(
+        zip(first_rows["task"], first_rows["category"], strict=True)
+    )
     answered = list(category_of)
     if tasks:
         averaged = list(tasks)
@@ -355,7 +371,9 @@ def _facts_by_cell(
     return facts
 
 
-def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> str:
+def _adaptive(
+    rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]
+) -> str:
     """What an adaptive run of a model has found, by the rows of its cells."""
     first = next(row for row in rows if row["adaptive"])
     rule = StoppingRule(**json.loads(first["adaptive"]))
@@ -423,7 +441,9 @@ def _mean(
     if not all(row["complete"] for row in rows):
         return Estimate(np.nan, np.nan, np.nan)
     weighted = zip(rows, weights, strict=True)
-    cells = [row["examples"]._replace(weight=float(weight)) for row, weight in weighted]
+    cells = [
+        row["examples"]._replace(weight=float(weight)) for row, weight in weighted
+    ]
     return weighted_sum(cells, confidence).percent()
 
 
@@ -434,7 +454,11 @@ def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
     num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
     # What is missing is said of the cell that is furthest from complete.
     least = min(rows, key=lambda row: (row["complete"], row["n"] / row["wanted"]))
-    have = least["have"] if num_begun == num_tasks else f"{num_begun}/{num_tasks} tasks"
+    have = (
+        least["have"]
+        if num_begun == num_tasks
+        else f"{num_begun}/{num_tasks} tasks"
+    )
     return {
         "length": rows[0]["length"],
         **dict(zip(_SCORE, mean, strict=True)),
@@ -445,12 +469,17 @@ def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
 
 
 def _model_row(
-    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, confidence: float
+    rows: Sequence[_Row],
+    length_rows: Sequence[_Row],
+    category: str,
+    confidence: float,
 ) -> _Row:
     """The averages over the lengths of one model and category, and the effective length."""
     model: _Row = {}
     tasks = {row["task"] for row in rows}
-    for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
+    for name, weights in zip(
+        AVERAGES, length_weights(len(length_rows)), strict=True
+    ):
         mean = _mean(rows, np.tile(weights, len(tasks)) / len(tasks), confidence)
         model |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
 
@@ -492,7 +521,10 @@ class _Judgement(NamedTuple):
 
 
 def _judge_by_paper(
-    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, any_complete: bool
+    rows: Sequence[_Row],
+    length_rows: Sequence[_Row],
+    category: str,
+    any_complete: bool,
 ) -> _Judgement:
     """The threshold of the paper: Llama2-7B's score at 4K in this category."""
     threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
@@ -502,11 +534,16 @@ def _judge_by_paper(
 
     # It holds for the benchmark's own tasks only, and for all of them.
     benchmark = {
-        task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))
+        task
+        for task in scoring.THIRTEEN
+        if category in ("all", scoring.category(task))
     }
     is_complete_set = {row["task"] for row in rows} == benchmark
     return _Judgement(
-        threshold, whose, _intervals(length_rows), is_complete_set and any_complete
+        threshold,
+        whose,
+        _intervals(length_rows),
+        is_complete_set and any_complete,
     )
 
 
@@ -569,14 +606,18 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     if all(run == merged_run for (run, _), merged_run in merged.items()):
         return scores
 
-    runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
+    runs = [
+        merged[name] for name in zip(scores["run"], scores["model"], strict=True)
+    ]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
     in_all = scores[answers == repetitions]
 
-    rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
+    rules = dict.fromkeys(
+        scores.columns.difference([*keys, "repetition"]), "first"
+    )
     means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
@@ -588,7 +629,9 @@ def base_run(run: str) -> str:
     return re.sub(r"-repeat\d+$", "", run)
 
 
-def cell_rows(scores: "pd.DataFrame", by: Sequence[str]) -> "dict[Any, NDArray[Any]]":
+def cell_rows(
+    scores: "pd.DataFrame", by: Sequence[str]
+) -> "dict[Any, NDArray[Any]]":
     """The positions of the rows of each cell, by its values in the columns `by`."""
     indices: Any = scores.groupby([*by], sort=False).indices
     return dict(indices)

@@ -24,7 +24,10 @@ from rulerkit.store.files import _CHECKSUM
 from rulerkit.store.records import Record, check_schema, parse_json
 
 FORMAT = 2
-WAYS_OUT = "give this run a place of its own with run: NAME, or move its files away, as fresh=True (rulerkit evaluate --fresh) does"
+WAYS_OUT = (
+    "give this run a place of its own with run: NAME, or move its files away, as fresh=True "
+    "(rulerkit evaluate --fresh) does"
+)
 _FAILURES = ".failures.jsonl"
 _SOFT = ".soft.jsonl"
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
@@ -54,7 +57,9 @@ def whole_lines(path: Path) -> list[bytes]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
+        raise DamagedCell(
+            f"cannot read {path}: {error.strerror or error}"
+        ) from error
 
 
 def _read_rows(
@@ -76,7 +81,8 @@ def _read_rows(
         except ValueError as error:
             raise DamagedCell(
                 f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
-                "that line (its example is answered again) or start anew with fresh=True (--fresh), which "
+                "that line (its example is answered again) or start anew with fresh=True "
+                "(--fresh), which "
                 "moves the old files aside"
             ) from None
 
@@ -146,7 +152,11 @@ class Cell:
     def present(self) -> list[int]:
         """The indices of the examples that have a row."""
         # Indices are found without parsing the rows, which takes most of the time.
-        rows = enumerate(self.rows) if "rows" in vars(self) else self._read(parse=False)
+        rows = (
+            enumerate(self.rows)
+            if "rows" in vars(self)
+            else self._read(parse=False)
+        )
         return sorted(index for index, _ in rows)
 
     def stream(self) -> Iterator[JSON]:
@@ -155,10 +165,15 @@ class Cell:
         # one answered.
         self.snapshots.clear()
         for _, row in (
-            enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True)
+            enumerate(self.rows)
+            if "rows" in vars(self)
+            else self._read(parse=True)
         ):
             if usage := row.get("usage"):
-                names = (usage.get("server_model"), usage.get("system_fingerprint"))
+                names = (
+                    usage.get("server_model"),
+                    usage.get("system_fingerprint"),
+                )
                 self.snapshots.add(" ".join(str(name) for name in names if name))
             yield row
         self.snapshots.discard("")
@@ -186,7 +201,9 @@ class Cell:
         for line in whole_lines(failures_file(self.path)):
             with suppress(ValueError, KeyError, TypeError):
                 attempt = parse_json(line)
-                failure = Failure(str(attempt["reason"]), bool(attempt["refused"]))
+                failure = Failure(
+                    str(attempt["reason"]), bool(attempt["refused"])
+                )
                 attempts[int(attempt["index"])] = failure
         return {
             index: attempts[index]
@@ -197,7 +214,9 @@ class Cell:
     def soft(self) -> dict[int, JSON]:
         """The soft scores by index."""
         return dict(
-            _read_rows(soft_file(self.path), self.about, True, self.warnings.append)
+            _read_rows(
+                soft_file(self.path), self.about, True, self.warnings.append
+            )
         )
 
     @property
@@ -232,7 +251,8 @@ def load_cell(path: Path) -> Cell | None:
         ) from error
     except ValueError as error:
         raise DamagedCell(
-            f"{file} is no record of predictions that this version reads ({error}): update rulerkit "
+            f"{file} is no record of predictions that this version reads ({error}): update "
+            "rulerkit "
             f"where a newer one wrote it, or {WAYS_OUT}"
         ) from error
     return cell
@@ -254,15 +274,16 @@ def read_cells(
     """The cells of a `.jsonl` file, of the record beside it, or anywhere below a folder, by run,
     model, task and length.
 
-    Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to folders. Of a
-    folder, a damaged cell and a folder that cannot be read are left out and passed to `report`;
-    without `scan` rows are checked when they are first read. A prediction file without a record is
-    damaged, or skipped where not `strict`.
+    Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to
+    folders. Of a folder, a damaged cell and a folder that cannot be read are left out and passed
+    to `report`; without `scan` rows are checked when they are first read. A prediction file
+    without a record is damaged, or skipped where not `strict`.
     """
     path = Path(path)
     if not path.exists():
         raise UserError(
-            f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's folder, or "
+            f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's "
+            "folder, or "
             "outputs/predictions"
         )
     cells, file_given = (
@@ -272,7 +293,9 @@ def read_cells(
 
     # One damaged cell must not keep a user from reading all others, unless it is the
     # one that was named.
-    for file in [file_given] if path.is_file() else prediction_files(path, report):
+    for file in (
+        [file_given] if path.is_file() else prediction_files(path, report)
+    ):
         if not strict and not file.with_suffix(".json").exists():
             continue
         try:
@@ -300,7 +323,9 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
             f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it"
         )
 
-    for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
+    for place, folders, names in os.walk(
+        folder, followlinks=True, onerror=unreadable
+    ):
         real = os.path.realpath(place)
         if real in visited:  # a link to it
             folders.clear()
@@ -308,10 +333,14 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
         visited.add(real)
 
         # Hidden folders hold what notebooks and editors left behind.
-        folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
+        folders[:] = [
+            name for name in sorted(folders) if not name.startswith(".")
+        ]
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
+            if name.startswith(".") or name.endswith(
+                (".bak.jsonl", _FAILURES, _SOFT)
+            ):
                 continue
 
             # Rows and record of a cell have one stem, so either stands for the cell.

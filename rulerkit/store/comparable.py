@@ -34,13 +34,17 @@ _RULES = (
     # those of one task over all models,
     _Rule(("task",), ("length", *_ASKED_MODEL)),
     # and all cells of a table, which leaves the protocol.
-    _Rule((), ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL)),
+    _Rule(
+        (), ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL)
+    ),
 )
 """Tokens for thinking are part of the prompt format, so they may differ between models;
 `max_new_tokens` is part of the task, and may not."""
 
 
-_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
+_FREE = (
+    r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
+)
 """Fields that may differ: fingerprints are compared instead."""
 
 
@@ -79,7 +83,9 @@ def check_same(cells: Iterable[Cell]) -> None:
                 raise _mixed(other, cell, changes)
 
 
-def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:
+def _mixed(
+    one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]
+) -> UserError:
     field, old, new, more = describe_first(changes)
 
     # Two runs of one model have cells of the same name.
@@ -126,12 +132,16 @@ def _counts(field: str, one_lacks_it: bool) -> bool:
     return not re.fullmatch(_FREE, field)
 
 
-def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
+def describe_first(
+    changes: list[tuple[str, Any, Any]],
+) -> tuple[str, str, str, str]:
     """The first of some differences in words: field, old value, new value, and how many more there
     are. Long values are cut around the first character that differs."""
     # Long values, such as templates, often differ only in their middle.
     field, *values = changes[0]
-    texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
+    texts = [
+        "absent" if value is ABSENT else json.dumps(value) for value in values
+    ]
     alike = len(os.path.commonprefix(texts))  # noqa: RUF071
     if alike > _BEFORE:
         texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
@@ -152,7 +162,9 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
             version for cell in of_model for version in sorted(cell.snapshots)
         )
         if len(versions) > 1:
-            counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
+            counts = [
+                f"{name} ({counted(n, 'cell')})" for name, n in versions.items()
+            ]
 
             # Cells that hold answers of several versions are worse than cells that
             # differ.
@@ -162,7 +174,9 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
                 if len(c.snapshots) > 1
             ]
             within = (
-                f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
+                f"; the version changed within {listed(mixed, _FEW)}"
+                if mixed
+                else ""
             )
             notes.append(
                 f"The service answered with several versions of {model}: "

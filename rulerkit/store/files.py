@@ -1,4 +1,5 @@
-"""How files are written: whole under another name, or line by line, so that a crash loses nothing."""
+"""How files are written: whole under another name, or line by line, so that a crash loses
+nothing."""
 
 import json
 import os
@@ -52,14 +53,16 @@ def row_line(row: JSON) -> bytes:
 
 
 class Log:
-    """Rows appended to a file, each in one write, so that a crash can tear only the last line. Such a
-    line is cut off first."""
+    """Rows appended to a file, each in one write, so that a crash can tear only the last line.
+    Such a line is cut off first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         with disk(path):
             content = path.read_bytes() if path.exists() else b""
-            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
+            self._file = os.open(
+                path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666
+            )
             os.ftruncate(self._file, content.rfind(b"\n") + 1)
         self._synced = time.monotonic()
 

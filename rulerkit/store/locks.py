@@ -126,7 +126,9 @@ class Lock:
             return
         if not owner.is_alive():
             # a second lock: nobody removes the new lock of a process that was faster
-            with Lock(self.path.with_name(f"{self.path.name}.claim.lock"), self.beat):
+            with Lock(
+                self.path.with_name(f"{self.path.name}.claim.lock"), self.beat
+            ):
                 if self.path.exists() and self.path.read_bytes() == content:
                     self.path.unlink()
             return
@@ -178,7 +180,9 @@ def this_process() -> Owner:
 
 def _read_lock(path: Path) -> tuple[bytes, Owner]:
     """A lock's content, and the owner that it names."""
-    with open(path, "rb") as file:  # opening makes a network file system ask the server
+    with open(
+        path, "rb"
+    ) as file:  # opening makes a network file system ask the server
         content, touched = file.read(), os.fstat(file.fileno()).st_mtime
     try:
         owner = Owner.model_validate_json(content)

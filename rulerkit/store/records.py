@@ -14,9 +14,7 @@ def parse_json(text: bytes) -> Any:
     """The value of a JSON text; ValueError for anything else, NaN, or lists nested too deeply."""
     try:
         return from_json(text, allow_inf_nan=False)
-    except (
-        ValueError
-    ):  # only the standard library reads half a surrogate, which a model may write
+    except ValueError:  # only the standard library reads half a surrogate, which a model may write
         try:
             return json.loads(text, parse_constant=_not_a_number)
         except RecursionError:

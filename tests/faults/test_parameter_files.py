@@ -9,13 +9,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
+from rulerkit.common.settings import (
+    ENGINE_KEYS,
+    Parameters,
+    Site,
+    keys_of,
+    read_keys,
+)
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import FAMILIES, TASKS
 
 REPOSITORY = Path(__file__).parents[2]
-FILES = [path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))]
+FILES = [
+    path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))
+]
 
 SCALARS = st.sampled_from(
     [
@@ -119,11 +127,15 @@ STUDY_KEYS = st.sampled_from(list(Parameters.model_fields))
 MODEL_KEYS = st.sampled_from(
     [
         "base",
-        *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys)),
+        *dict.fromkeys(
+            key for keys in ENGINE_KEYS.values() for key in keys_of(keys)
+        ),
     ]
 )
 KNOBS = st.sampled_from(
-    list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family)))
+    list(
+        dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family))
+    )
 )
 KEYS = (
     STUDY_KEYS
@@ -136,10 +148,14 @@ KEYS = (
 
 def flow(values):
     """Values inside lists and mappings, as YAML writes them on one line."""
-    lists = st.lists(values, max_size=3).map(lambda texts: f"[{', '.join(texts)}]")
+    lists = st.lists(values, max_size=3).map(
+        lambda texts: f"[{', '.join(texts)}]"
+    )
     mappings = st.lists(st.tuples(KEYS, values), max_size=4)
     return lists | mappings.map(
-        lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+        lambda pairs: (
+            "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
+        )
     )
 
 
@@ -174,9 +190,9 @@ def damaged(draw):
 def first_example(path):
     """The first example of the first task of the study in a file, at its shortest length."""
     asked = study(load_files([path]))
-    return generate(asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed)[
-        0
-    ].num_tokens
+    return generate(
+        asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed
+    )[0].num_tokens
 
 
 @cases

@@ -143,7 +143,9 @@ def is_reported(record, rows, unchanged):
         scores, problems = found
         assert (scores["model"] == "other").sum() >= len(ROWS)
         seen = result_or_line(completeness, path, 4)
-        damaged_rows = [line for line in problems if str(path.with_suffix("")) in line]
+        damaged_rows = [
+            line for line in problems if str(path.with_suffix("")) in line
+        ]
         assert bool(damaged_rows) == (seen.have == 0 and bool(seen.problem)), (
             damaged_rows,
             seen,
@@ -162,7 +164,10 @@ def test_a_changed_record(record):
     is_reported(json.dumps(record).encode(), GOOD, False)
 
 
-@given(record=damaged(json.dumps(RECORD).encode()), rows=st.sampled_from([GOOD, PLAIN]))
+@given(
+    record=damaged(json.dumps(RECORD).encode()),
+    rows=st.sampled_from([GOOD, PLAIN]),
+)
 @cases
 def test_a_damaged_record(record, rows):
     is_reported(record, rows, False)
@@ -217,7 +222,10 @@ def test_a_flipped_bit_is_noticed(bit):
 @cases
 def test_damaged_files_of_others(text):
     with TemporaryDirectory() as name:
-        for place in ("m/b/1024/pred/vt.jsonl", "samples_ruler_vt_2025-01-01T00.jsonl"):
+        for place in (
+            "m/b/1024/pred/vt.jsonl",
+            "samples_ruler_vt_2025-01-01T00.jsonl",
+        ):
             path = Path(name) / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
@@ -229,7 +237,9 @@ def test_damaged_files_of_others(text):
 @pytest.mark.parametrize(
     "damage", [lambda path: path.unlink(), lambda path: path.write_text("{")]
 )
-def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys, damage):
+def test_files_of_others_beside_a_damaged_one_are_scored(
+    tmp_path, capsys, damage
+):
     for length in (1024, 2048):
         file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
         file.parent.mkdir(parents=True)

@@ -21,7 +21,10 @@ SETTINGS = {
     "add_bos_token": True,
     "chat_template": TEMPLATE,
 }
-BYTES = [(bytes([byte]), byte) for byte in range(256)] + [(b"It", 256), (b" is", 257)]
+BYTES = [(bytes([byte]), byte) for byte in range(256)] + [
+    (b"It", 256),
+    (b" is", 257),
+]
 TEKKEN = {
     "config": {
         "pattern": r"\S+|\s+",
@@ -87,7 +90,9 @@ def test_the_files_are_good(files, tmp_path):
     for name, data in files.items():
         file, _, pattern = name.partition("#")
         (tmp_path / file).write_bytes(data)
-        assert "12:30" in read(f"{tmp_path / file}{'#' * bool(pattern)}{pattern}")[1]
+        assert (
+            "12:30" in read(f"{tmp_path / file}{'#' * bool(pattern)}{pattern}")[1]
+        )
 
 
 @cases

@@ -32,7 +32,9 @@ _ALL: tuple[Task, ...] = (
     Needles(name="niah_single_3", value="uuids"),
     Needles(name="niah_multikey_1", num_keys=4),
     Needles(name="niah_multikey_2", haystack="needle"),
-    Needles(name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"),
+    Needles(
+        name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"
+    ),
     Needles(name="niah_multivalue", num_values=4),
     Needles(name="niah_multiquery", num_keys=4, num_queries=4),
     VariableTracking(name="vt"),
@@ -40,7 +42,8 @@ _ALL: tuple[Task, ...] = (
     FrequentWords(name="fwe"),
     QuestionAnswering(name="qa_1"),
     QuestionAnswering(name="qa_2", dataset="hotpotqa"),
-    # beyond the thirteen, which are the first: the five that Figure 5 shows as redundant, and others
+    # Beyond the thirteen, which are the first: the five that Figure 5 shows as redundant, and
+    # others
     Needles(name="niah_single_words", value="words"),
     Needles(name="niah_multivalue_2", num_values=2),
     Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
@@ -75,7 +78,9 @@ def task(
         )
     base = task(spec["base"], protocol, edition)
     knobs = {
-        name: value for name, value in spec.items() if name not in ("base", "name")
+        name: value
+        for name, value in spec.items()
+        if name not in ("base", "name")
     }
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, base.knobs())
@@ -85,7 +90,11 @@ def task(
     name = str(
         spec.get("name")
         or next(
-            (task.name for task in known if task == replace(variant, name=task.name)),
+            (
+                task.name
+                for task in known
+                if task == replace(variant, name=task.name)
+            ),
             None,
         )
         or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
@@ -142,7 +151,11 @@ def read_prompt(text: str) -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family."""
     return next(
-        (reading for family in FAMILIES if (reading := family.read(text)) is not None),
+        (
+            reading
+            for family in FAMILIES
+            if (reading := family.read(text)) is not None
+        ),
         None,
     )
 

@@ -37,7 +37,9 @@ _DRAWS = 100
 
 _COMMAS_AND_LINES = re.compile(r"[,;\n]")
 _NUMBERED = re.compile(r"[.)]\s(?<=\d..)(?<!\d{4}..)", re.DOTALL)
-_ITEM_BORDER = re.compile(r"[,;\n]|\s+and\s+|(?:^|(?<=\s))(?:and\s+|\d{1,3}[.)](?=\s))")
+_ITEM_BORDER = re.compile(
+    r"[,;\n]|\s+and\s+|(?:^|(?<=\s))(?:and\s+|\d{1,3}[.)](?=\s))"
+)
 _AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
 
 
@@ -98,7 +100,9 @@ class JudgedAnswer:
     @cached_property
     def missing(self) -> tuple[str, ...]:
         """The references that were not written."""
-        return tuple(r for r in self.references if r.lower() not in self.text.lower())
+        return tuple(
+            r for r in self.references if r.lower() not in self.text.lower()
+        )
 
     @cached_property
     def words(self) -> list[str]:
@@ -268,7 +272,9 @@ class Task(ABC):
         benchmark's."""
         # Asking for more items than the benchmark does needs more room.
         tokens, usual = self.new_tokens
-        return self.max_new_tokens or max(tokens, -(-tokens * self.num_items // usual))
+        return self.max_new_tokens or max(
+            tokens, -(-tokens * self.num_items // usual)
+        )
 
     def score(self, prediction: str, references: Collection[str]) -> float:
         """The score of an answer, 0 to 1, by the family's matching rule."""
@@ -314,7 +320,9 @@ class Task(ABC):
         # The variant differs in this one setting, so a difference in score is its
         # effect.
         knob, value = self.baseline
-        variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
+        variant = replace(
+            self, **{knob: value}, name=f"{self.name}-{knob}_{value}"
+        )
         return [] if getattr(self, knob) == value else [variant]
 
     @classmethod
@@ -331,8 +339,14 @@ class Task(ABC):
 
     def sources(self) -> dict[str, Source]:
         """The corpora that this task reads, by setting; wonderwords' lists have no source."""
-        loaded = {knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora}
-        return {knob: corpus.source for knob, corpus in loaded.items() if corpus.source}
+        loaded = {
+            knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora
+        }
+        return {
+            knob: corpus.source
+            for knob, corpus in loaded.items()
+            if corpus.source
+        }
 
     def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
         """The same task under a protocol, with its edition of the prompts or the one given; its
@@ -367,7 +381,9 @@ def _less_frequent_words(answer: JudgedAnswer) -> str | None:
     )
     others = set(entries) - {reference.lower() for reference in answer.references}
     named = [*named_items(answer.text), *answer.words]
-    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
+    return (
+        " ".join(dict.fromkeys(word for word in named if word in others)) or None
+    )
 
 
 class WordCount(Task):
@@ -389,10 +405,14 @@ class WordCount(Task):
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
         """The most frequent words of a text from `start` on, and as many less frequent ones."""
         # What a reader that counts would answer, and what it could confuse it with.
-        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
+        counts = Counter(
+            match["item"] for match in cls.entry.finditer(text, start)
+        )
         words = [word for word, _ in counts.most_common(2 * number)]
         occurrences = partial(cls.entry.finditer, text, start)
-        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
+        return Reading(
+            cls.family, words[:number], occurrences, words[number:], **more
+        )
 
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:

@@ -14,7 +14,12 @@ import numpy as np
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
-from rulerkit.generation.tasks.base import Reading, WordCount, distinct, shuffled_alike
+from rulerkit.generation.tasks.base import (
+    Reading,
+    WordCount,
+    distinct,
+    shuffled_alike,
+)
 from rulerkit.generation.tasks.niah import draw_pair
 
 _OPENING = (
@@ -59,7 +64,9 @@ class CommonWords(WordCount):
         # others.
         above = f"more than freq_ucw, {self.freq_ucw}: common words must be the more frequent ones"
         self.check(self.freq_cw > self.freq_ucw, "freq_cw", above)
-        self.check(self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}")
+        self.check(
+            self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}"
+        )
 
     @property
     def num_items(self) -> int:
@@ -73,14 +80,19 @@ class CommonWords(WordCount):
     def frequencies(self, length: int) -> tuple[int, int]:
         """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
         upstream reduces them."""
-        reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
+        reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (
+            30,
+            3,
+        )
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         # In the paper's protocol any word may be asked for; otherwise none that stands
         # inside another, because naming the longer word would score for it.
         words = self._list_of_words
-        singles = words.everything if self.protocol == "paper" else _uncontained(words)
+        singles = (
+            words.everything if self.protocol == "paper" else _uncontained(words)
+        )
 
         # The demonstration, the answers and the rest must not run out of words.
         enough = 3 * max(20, self.num_cw)
@@ -108,7 +120,11 @@ class CommonWords(WordCount):
         words, num_pairs = _words(self._list_of_words, budget.encoder), 0
 
         # What there is: single words first, and pairs of words when those run out.
-        most = len(self._list_of_words.adjectives) * len(self._list_of_words.nouns) // 2
+        most = (
+            len(self._list_of_words.adjectives)
+            * len(self._list_of_words.nouns)
+            // 2
+        )
         texts = [" " + word for word in draft.plan]
         common = np.array([words.position[text] for text in texts])
         order = singles = words.others(texts, budget.random)
@@ -122,7 +138,10 @@ class CommonWords(WordCount):
         ):
             num_pairs = max(min(8192, most), 2 * num_pairs)
             words = _words(
-                self._list_of_words, budget.encoder, num_pairs, random_letters=paper
+                self._list_of_words,
+                budget.encoder,
+                num_pairs,
+                random_letters=paper,
             )
             pairs = (
                 len(words) - num_pairs + budget.random.permutation(num_pairs)
@@ -138,7 +157,9 @@ class CommonWords(WordCount):
         # that number; so their layout is the same.
         if paper:
             fitting = (
-                min(fitting, self._usual_number(words, draft, budget)) // step * step
+                min(fitting, self._usual_number(words, draft, budget))
+                // step
+                * step
             )
 
         # The count is exact but for the last word, whose newline may join its token:
@@ -150,7 +171,11 @@ class CommonWords(WordCount):
         return None
 
     def _num_fitting(
-        self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget
+        self,
+        words: Units,
+        common: np.ndarray,
+        order: np.ndarray,
+        budget: ContextBudget,
     ) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where
         those do not fit."""
@@ -162,12 +187,16 @@ class CommonWords(WordCount):
         tokens = np.append(first, other_count * words.counts[order]).cumsum()
 
         # A list with more entries than there are numbers encoded does not fit anyway.
-        entries = common_count * len(common) + other_count * np.arange(len(tokens))
+        entries = common_count * len(common) + other_count * np.arange(
+            len(tokens)
+        )
         entries = entries[entries <= len(numbers)]
         tokens = tokens[: len(entries)] + numbers.offsets[entries]
         return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
 
-    def _usual_number(self, words: Units, draft: Draft, budget: ContextBudget) -> int:
+    def _usual_number(
+        self, words: Units, draft: Draft, budget: ContextBudget
+    ) -> int:
         """How many other words fit in usual examples of this cell: one number, and with it one
         layout, for nearly all."""
         # The first example of the cell stands for all: its demonstration, and a usual
@@ -176,7 +205,8 @@ class CommonWords(WordCount):
             ExampleStream(budget.seed, self.name, 0), [], budget.length
         )
         counts = [
-            len(ids) for ids in budget.encoder.encode([draft.demonstration, first])
+            len(ids)
+            for ids in budget.encoder.encode([draft.demonstration, first])
         ]
 
         # The budget that the first example would have had.
@@ -229,7 +259,9 @@ class CommonWords(WordCount):
         shown = text[: max(0, opening)]
 
         # A reader that was shown a solved example may copy its answer.
-        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
+        answers = re.findall(
+            r"appear most often in the list are:\s*(1\. .+)", shown
+        )
         return CommonWords.ranked(
             text,
             start,
@@ -258,13 +290,17 @@ class CommonWords(WordCount):
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
 
         # An answer that stands in the demonstration, too, would be given away there.
-        free = [word for word in self._list_of_words.everything if word not in taken]
+        free = [
+            word for word in self._list_of_words.everything if word not in taken
+        ]
         words = random.sample(free, max(size, 2 * n))
         entries = words[:n] * common_count + words[n:] * other_count
 
         # Upstream shuffles with one seed, so all its demonstrations have one layout.
         if self.protocol == "paper":
-            entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
+            entries = [
+                entries[i] for i in shuffled_alike(len(entries), stream.seed)
+            ]
         else:
             random.shuffle(entries)
 
@@ -315,7 +351,9 @@ def _words(
 
     def draw() -> str:
         letters = (
-            "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
+            "".join(random.choices(ascii_lowercase, k=6))
+            if random_letters
+            else ""
         )
         return letters or draw_pair(random, words)
 

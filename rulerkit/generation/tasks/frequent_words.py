@@ -59,7 +59,10 @@ class FrequentWords(WordCount):
     family = "frequent_words"
     short_name = "fwe"
     new_tokens = (50, 3)
-    question_form = r"\nQuestion: .*What are the (\w+) most frequently appeared words in the above coded text\?"
+    question_form = (
+        r"\nQuestion: .*What are the (\w+) most frequently appeared words "
+        r"in the above coded text\?"
+    )
     entry = re.compile("(?P<item>[a-z]+)")
 
     alpha: float = 2.0
@@ -76,7 +79,8 @@ class FrequentWords(WordCount):
         number = isinstance(self.alpha, int | float) and 1 < self.alpha < 100
         self.check(number, "alpha", "a number above 1 and below 100")
         self.check(
-            self.word_length <= _LONGEST_WORD and 26**self.word_length >= 100 * self.k,
+            self.word_length <= _LONGEST_WORD
+            and 26**self.word_length >= 100 * self.k,
             "word_length",
             f"at most {_LONGEST_WORD}, and large enough for {self.k} answers",
         )
@@ -89,7 +93,9 @@ class FrequentWords(WordCount):
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         # Only the answers are drawn here: they are the same at every length.
-        answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
+        answers = distinct(
+            self.k, partial(_draw, stream.random, self.word_length)
+        )
         n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
         return Draft(
             instruction=_OPENING.format(n=n),
@@ -108,7 +114,10 @@ class FrequentWords(WordCount):
             """The largest total whose words fit, where each has this many tokens."""
             totals = range(2 * budget.tokens + 2)
             return (
-                bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts) - 1
+                bisect_right(
+                    totals, budget.tokens, key=lambda n: times(n) @ counts
+                )
+                - 1
             )
 
         def describe(row: int) -> tuple[str, None, None]:
@@ -135,8 +144,12 @@ class FrequentWords(WordCount):
             occurrences = times(number)
             if occurrences[self.k] <= occurrences[self.k + 1]:
                 continue  # a tie: the text would not tell which words are asked for
-            order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
-            piece = budget.rows((words, ranked[order]), describe=describe, ending="\n")
+            order = self.shuffle(
+                np.repeat(np.arange(len(ranked)), occurrences), budget
+            )
+            piece = budget.rows(
+                (words, ranked[order]), describe=describe, ending="\n"
+            )
             if piece.num_tokens <= budget.tokens:
                 return [piece]
         return None
@@ -172,7 +185,9 @@ class FrequentWords(WordCount):
         )
 
         # Rank 1 is the dots, ranks 2 to k + 1 are the answers, all others follow.
-        answers = encode_units([" " + word for word in draft.plan], budget.encoder)
+        answers = encode_units(
+            [" " + word for word in draft.plan], budget.encoder
+        )
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])

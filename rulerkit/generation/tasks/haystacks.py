@@ -39,9 +39,13 @@ _CUT = re.compile(
 words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
 
 
-def _by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
+def _by_depth(
+    items: Iterable[Piece], budget: ContextBudget
+) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
-    ordered = [budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))]
+    ordered = [
+        budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))
+    ]
     return ordered, budget.tokens - _num_tokens(ordered)
 
 
@@ -113,7 +117,8 @@ def fill_with_sentences(
     if blanks:
         blank = " "
         items = [
-            replace(item, text=blank + item.text.removesuffix("\n")) for item in items
+            replace(item, text=blank + item.text.removesuffix("\n"))
+            for item in items
         ]
     items, left = _by_depth(items, budget)
     line = f"{blank}{LINE}\n"
@@ -183,7 +188,9 @@ def fill_with_needles(
         return None
     frames = encode_units(before, budget.encoder)
     key_order = keys.others([f" {item.key}" for item in items], budget.random)
-    value_order = values.others([f" {item.value}.\n" for item in items], budget.random)
+    value_order = values.others(
+        [f" {item.value}.\n" for item in items], budget.random
+    )
     size = min(len(key_order), len(value_order))
     pools = ((keys, key_order[:size]), (values, value_order[:size]))
     lines = _choose_lines(left, int(frames.counts.sum()), pools)
@@ -191,7 +198,10 @@ def fill_with_needles(
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
             return []
-        key_numbers, value_numbers = key_order[start:stop], value_order[start:stop]
+        key_numbers, value_numbers = (
+            key_order[start:stop],
+            value_order[start:stop],
+        )
 
         def describe(line: int) -> tuple[str, str, str]:
             key, value = (
@@ -237,7 +247,9 @@ def _choose_lines(
             pair = _best_pair(rest // (stop - line) - fixed, *candidates)
             if pair is None:
                 break
-            for (_, order), column, chosen in zip(pools, counts, pair, strict=True):
+            for (_, order), column, chosen in zip(
+                pools, counts, pair, strict=True
+            ):
                 _swap(order, line, line + chosen)
                 _swap(column, line, line + chosen)
             rest -= fixed + sum(int(column[line]) for column in counts)
@@ -266,7 +278,9 @@ def _best_pair(
     ]
     if not fitting:
         return None
-    total, less_key = max(fitting)  # of several pairs the one with the shortest key
+    total, less_key = max(
+        fitting
+    )  # of several pairs the one with the shortest key
     return int(key_at[-less_key]), int(value_at[total + less_key])
 
 
@@ -344,6 +358,10 @@ def _sentence_boundaries(
     wanted = np.array([item.depth for item in items]) * offsets[-1]
     right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
     left = np.maximum(right - 1, 0)
-    nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
-    places: list[int] = boundaries[_apart(nearest.tolist(), len(boundaries))].tolist()
+    nearest = np.where(
+        wanted - offsets[left] < offsets[right] - wanted, left, right
+    )
+    places: list[int] = boundaries[
+        _apart(nearest.tolist(), len(boundaries))
+    ].tolist()
     return places

@@ -55,7 +55,10 @@ NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None:
     """The value of a key that was not asked for, the nearest to a needle whose value is missing."""
-    written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
+    written = {
+        *answer.words,
+        *(item.strip(".") for item in named_items(answer.text)),
+    }
 
     # Where the needles stand whose values were not written.
     missed = [
@@ -68,7 +71,9 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
     distances = [
         (min(abs(start - needle) for needle in missed), piece.value)
         for piece, start in answer.needles
-        if missed and piece.role == "distractor" and str(piece.value).lower() in written
+        if missed
+        and piece.role == "distractor"
+        and str(piece.value).lower() in written
     ]
     distance, value = min(distances, key=itemgetter(0), default=(inf, None))
     return (
@@ -105,7 +110,10 @@ class Needles(Task):
     category = "niah"
     short_name = "niah"
     new_tokens = (128, 4)
-    question_form = r"What (?:is|are all) the special magic (\w+?)s? for (.+?) mentioned in the provided text\?"
+    question_form = (
+        r"What (?:is|are all) the special magic (\w+?)s? for (.+?) "
+        r"mentioned in the provided text\?"
+    )
     failure_rules = (
         Rule(
             "near distractor",
@@ -146,16 +154,21 @@ class Needles(Task):
         super().__post_init__()
         most_needles = _EVEN_DEPTHS if self._even_depths else MOST
         self.check(
-            max(self.num_keys, self.num_queries) * self.num_values <= most_needles,
+            max(self.num_keys, self.num_queries) * self.num_values
+            <= most_needles,
             "num_keys",
-            f"such that it and num_queries ask for at most {most_needles} needles in all, num_values for "
+            f"such that it and num_queries ask for at most {most_needles} needles in all, "
+            "num_values for "
             "each (`depths: even` and `protocol: paper` have 40 places)",
         )
         in_range = (
-            type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
+            type(self.depth) in (int, float)
+            and 0 <= float(self.depth or 0) <= 100
         )
         self.check(
-            self.depth is None or in_range, "depth", "percent of the context, 0 to 100"
+            self.depth is None or in_range,
+            "depth",
+            "percent of the context, 0 to 100",
         )
 
     @property
@@ -177,7 +190,9 @@ class Needles(Task):
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         draw = partial(_draw, random, load("words", self.words))
-        keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
+        keys = distinct(
+            max(self.num_keys, self.num_queries), partial(draw, self.key)
+        )
         values = distinct(len(keys) * self.num_values, partial(draw, self.value))
         queried = random.sample(keys, self.num_queries)
 
@@ -218,7 +233,9 @@ class Needles(Task):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         if self.haystack == "essay":
             return fill_with_essay(draft.plan, budget, load("essay", self.essays))
-        lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
+        lines = [
+            replace(needle, text=needle.text + "\n") for needle in draft.plan
+        ]
         if self.haystack == "noise":
             return fill_with_sentences(lines, budget)
         before, between, end = NEEDLE.format(
@@ -228,7 +245,9 @@ class Needles(Task):
         # Lines of needles are made of the texts around key and value, and of pools of both.
         words = load("words", self.words)
         keys = _pool(self.key, words, budget.length, "", budget.encoder)
-        values = _pool(self.value, words, budget.length, end + "\n", budget.encoder)
+        values = _pool(
+            self.value, words, budget.length, end + "\n", budget.encoder
+        )
         return fill_with_needles(
             lines, budget, (before.rstrip(), between.rstrip()), keys, values
         )
@@ -239,7 +258,9 @@ class Needles(Task):
         queries = re.split(r", and |, ", query)
 
         # A reader knows the form of a needle, and nothing else.
-        needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
+        needle = re.compile(
+            rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\."
+        )
         needles = needle.findall(text)
         return Reading(
             "niah",
@@ -294,4 +315,6 @@ def _pool(
     of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
     texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), words, kind))
-    return encode_units([f" {text}{ending}" for text in texts], encoder, keep=True)
+    return encode_units(
+        [f" {text}{ending}" for text in texts], encoder, keep=True
+    )

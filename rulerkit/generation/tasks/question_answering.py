@@ -23,7 +23,10 @@ from rulerkit.generation.tasks.base import (
     shuffled_alike,
 )
 
-_INSTRUCTION = "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
+_INSTRUCTION = (
+    "Answer the question based on the given documents. Only give me the answer and "
+    "do not output any other words.\n\n"
+)
 _GIVEN = "The following are given documents.\n\n"
 _ALONE = "Answer the question. Only give me the answer and do not output any other words.\n\n"
 _LONGEST_GOLD = 3000
@@ -143,9 +146,13 @@ class QuestionAnswering(Task):
 
         # The two protocols order documents in different ways, and write them alike.
         if self.protocol == "paper":
-            order = self._documents_of_the_paper(question, bodies, headers, budget)
+            order = self._documents_of_the_paper(
+                question, bodies, headers, budget
+            )
         else:
-            order = _documents_at_depths(question, depths, bodies, headers, budget)
+            order = _documents_at_depths(
+                question, depths, bodies, headers, budget
+            )
         if order is None:
             return None
 
@@ -172,16 +179,18 @@ class QuestionAnswering(Task):
         # The text between two headers is one document.
         parts = re.split(r"Document (\d+):\n", text)
         for number, document in zip(parts[1::2], parts[2::2], strict=True):
-            if any(reference.lower() in document.lower() for reference in references):
+            if any(
+                reference.lower() in document.lower() for reference in references
+            ):
                 return f"document {number}"
         return None
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # Behind the question stand the answer's prefix or the end of the user's turn.
-        question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[
-            0
-        ].strip()
+        question_text = re.split(
+            rf"{re.escape(DIRECT)}| Answer:|<\|", question[1]
+        )[0].strip()
         answer = _answer(text, question_text)
         return Reading(
             "question_answering",
@@ -194,7 +203,11 @@ class QuestionAnswering(Task):
         )
 
     def _documents_of_the_paper(
-        self, question: Question, bodies: Units, headers: Units, budget: ContextBudget
+        self,
+        question: Question,
+        bodies: Units,
+        headers: Units,
+        budget: ContextBudget,
     ) -> list[int] | None:
         """The documents in upstream's order: gold and same article first, then others, all shuffled
         with one seed.
@@ -214,14 +227,18 @@ class QuestionAnswering(Task):
         )
 
         # This question may be longer than that one.
-        longer = len(budget.encoder(question.text)) - len(budget.encoder(first.text))
+        longer = len(budget.encoder(question.text)) - len(
+            budget.encoder(first.text)
+        )
         costs = np.cumsum(usual + headers.counts[: len(usual)])
         size = int(np.searchsorted(costs, budget.tokens + longer, side="right"))
 
         # Upstream puts the paragraphs of the same article in first, and then others.
         article, others = self._article_first(question, bodies, budget.random)
         documents = article + others
-        while size > 0 and _cost(documents[:size], bodies, headers) > budget.tokens:
+        while (
+            size > 0 and _cost(documents[:size], bodies, headers) > budget.tokens
+        ):
             size -= _FEWER if size > _FEWER else 1
 
         # The gold documents are the first ones: without them there is no question.
@@ -249,7 +266,10 @@ class QuestionAnswering(Task):
             i for i, group in enumerate(groups) if group == number
         ]
         shuffled = random.permutation(article).tolist()
-        article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
+        article = [
+            *question.gold,
+            *(i for i in shuffled if i not in question.gold),
+        ]
         return article, bodies.others(
             [bodies.texts[i] for i in article], random
         ).tolist()
@@ -285,9 +305,13 @@ def _documents_at_depths(
     # All other documents in a random order; each once before any comes a second time.
     excluded = [*gold, *chosen]
     while True:
-        candidates = bodies.others([bodies.texts[i] for i in excluded], budget.random)
+        candidates = bodies.others(
+            [bodies.texts[i] for i in excluded], budget.random
+        )
         header_counts = headers.counts[len(gold) + len(chosen) :]
-        costs = np.cumsum(bodies.counts[candidates] + header_counts[: len(candidates)])
+        costs = np.cumsum(
+            bodies.counts[candidates] + header_counts[: len(candidates)]
+        )
         fitting = int(np.searchsorted(costs, tokens_left(), side="right"))
         if fitting < len(candidates) or not len(candidates):
             break
@@ -330,7 +354,9 @@ def _last_documents(
 
     # Two short documents may come nearer than one long one: for each of the first
     # candidates the best second one.
-    tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
+    tokens_for_second = (
+        tokens_left - header - second_header - counts[:_CANDIDATES]
+    )
     other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
     other -= (other >= 0) & (
         by_length[other] == np.arange(len(other))
@@ -348,7 +374,8 @@ def _last_documents(
 
 def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
     return int(
-        bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum()
+        bodies.counts[list(documents)].sum()
+        + headers.counts[: len(documents)].sum()
     )
 
 
@@ -367,7 +394,8 @@ def _question_order(data: QASet, seed: int | None) -> list[int]:
     short = [
         i
         for i, question in enumerate(data.questions)
-        if sum(len(data.documents[number]) for number in question.gold) <= _LONGEST_GOLD
+        if sum(len(data.documents[number]) for number in question.gold)
+        <= _LONGEST_GOLD
     ]
     if not short:
         raise UserError(
@@ -387,7 +415,10 @@ def _answer(documents_text: str, question: str) -> str:
             readable = (
                 one.answers[0]
                 for one in same
-                if all(data.documents[number] in documents_text for number in one.gold)
+                if all(
+                    data.documents[number] in documents_text
+                    for number in one.gold
+                )
             )
             return next(readable, "")
     return ""

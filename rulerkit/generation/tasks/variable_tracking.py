@@ -9,7 +9,13 @@ from random import Random
 from string import ascii_uppercase
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, Task, distinct
+from rulerkit.generation.tasks.base import (
+    JudgedAnswer,
+    Reading,
+    Rule,
+    Task,
+    distinct,
+)
 from rulerkit.generation.tasks.haystacks import LINE, fill_with_sentences
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
@@ -20,7 +26,9 @@ _PREFIX = (
     "{value}, they are: "
 )
 
-_MOST_NAMES = 10_000  # of the 17,576 names of three letters that a demonstration has
+_MOST_NAMES = (
+    10_000  # of the 17,576 names of three letters that a demonstration has
+)
 
 
 _Chains = dict[str, list[str]]
@@ -35,7 +43,9 @@ def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
         if piece.role == "distractor"
     }
     return (
-        " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names)
+        " ".join(
+            names[word] for word in dict.fromkeys(answer.words) if word in names
+        )
         or None
     )
 
@@ -51,9 +61,15 @@ class VariableTracking(Task):
     separator = " "
     short_name = "vt"
     new_tokens = (30, 5)
-    question_form = r"Find all variables that are assigned the value (\d+) in the text"
+    question_form = (
+        r"Find all variables that are assigned the value (\d+) in the text"
+    )
     failure_rules = (
-        Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
+        Rule(
+            "wrong chain",
+            "A variable of another chain.",
+            _variables_of_other_chains,
+        ),
     )
 
     num_chains: int = 1
@@ -92,7 +108,9 @@ class VariableTracking(Task):
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        return fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
+        return fill_with_sentences(
+            draft.plan, budget, blanks=self.edition == "2024"
+        )
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
@@ -112,7 +130,9 @@ class VariableTracking(Task):
             "variable_tracking",
             items=[name for name, value in values.items() if value == queried],
             others=[
-                name for name, value in values.items() if value not in (queried, "")
+                name
+                for name, value in values.items()
+                if value not in (queried, "")
             ],
             occurrences=partial(assignment.finditer, text, start),
             demonstration="".join(answers[-1:]),
@@ -125,7 +145,9 @@ class VariableTracking(Task):
         )  # upstream's spelling
         return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
 
-    def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
+    def _chains(
+        self, random: Random, letters: int, taken: Iterable[str]
+    ) -> _Chains:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one
         value."""
         # All names are drawn at once, so that none stands in two chains.
@@ -156,10 +178,14 @@ class VariableTracking(Task):
         # 2024 has one demonstration for all examples, 2025 a fresh one in each.
         edition_2024 = self.edition == "2024"
         random = (
-            Random("places in the demonstration") if edition_2024 else stream.random
+            Random("places in the demonstration")
+            if edition_2024
+            else stream.random
         )
         chains = (
-            self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
+            self._fixed_chains()
+            if edition_2024
+            else self._chains(random, 3, taken)
         )
         statements = _statements(random, chains)
 
@@ -172,15 +198,20 @@ class VariableTracking(Task):
         # others.
         num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
-        for statement in sorted(statements, key=lambda statement: -statement.depth):
+        for statement in sorted(
+            statements, key=lambda statement: -statement.depth
+        ):
             lines.insert(
-                int(statement.depth * num_lines), statement.text.removesuffix("\n")
+                int(statement.depth * num_lines),
+                statement.text.removesuffix("\n"),
             )
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
         answer = f"{self._prefix(value)} {self.join(names)}"
         if edition_2024:
-            context = " ".join(line + "\n" if line == LINE else line for line in lines)
+            context = " ".join(
+                line + "\n" if line == LINE else line for line in lines
+            )
             question = question.removesuffix(" above.")
             return f" {_OPENING} {context} {question}{answer}\n\n\n\n"
         context = "".join(line + "\n" for line in lines)
@@ -197,5 +228,7 @@ def _statements(random: Random, chains: _Chains) -> list[Piece]:
         sources = [value, *(f"VAR {name} " for name in names)]
         for depth, name, source in zip(depths, names, sources, strict=False):
             text = f"VAR {name} = {source}\n"
-            statements.append(Piece(text, role, key=name, value=value, depth=depth))
+            statements.append(
+                Piece(text, role, key=name, value=value, depth=depth)
+            )
     return statements
