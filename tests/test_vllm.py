@@ -262,12 +262,12 @@ def rows(cells):
     }
 
 
-def thirteen(model, folder, count=1):
+def thirteen(model, folder, count=1, session=None):
     """The cells of all tasks."""
     study = rk.study(
         model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder)
     )
-    return evaluate(study, progress=False)
+    return evaluate(study, progress=False, session=session)
 
 
 @needs_vllm
@@ -320,14 +320,15 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
 def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for_the_next_call(
     tiny, tmp_path
 ):
-    ours = thirteen(spec(tiny), tmp_path / "vllm")
-    assert server.ServerEngine._running
-    (replica,) = server.ServerEngine._running.replicas
-    process, address = replica.process, replica.address
-    assert address.get("/models")[0] == 200
-    assert address._replace(key="a stranger's").get("/models")[0] == 401
-    again = thirteen(spec(tiny), tmp_path / "vllm", 2)
-    assert server.ServerEngine._running.replicas[0].process is process
+    with rk.Session() as session:
+        ours = thirteen(spec(tiny), tmp_path / "vllm", session=session)
+        (replica,) = session.model.replicas
+        process, address = replica.process, replica.address
+        assert address.get("/models")[0] == 200
+        assert address._replace(key="a stranger's").get("/models")[0] == 401
+        again = thirteen(spec(tiny), tmp_path / "vllm", 2, session)
+        assert session.model.replicas[0].process is process
+    assert not server.ServerEngine._running
     assert rows(ours).items() <= rows(again).items()
     for row in (row for done in again for row in done.rows):
         assert row["usage"]["prompt_tokens"] == row["num_prompt_tokens"]

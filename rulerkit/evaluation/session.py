@@ -11,7 +11,8 @@ class Session:
     """The model that is loaded at the moment, if any.
 
     Loading a model can take minutes. `evaluate` closes the models that it loaded before it returns;
-    with a session the last one stays, until another model is asked for or the session is closed::
+    with a session the last one stays, until another model is asked for or the session is closed.
+    A model that you made yourself (`rk.load_model`) is yours to close::
 
         with rk.Session() as session:
             rk.evaluate(study, session=session)
@@ -31,15 +32,18 @@ class Session:
         return load_model(described)
 
     def use(self, described: JSON | Model, model: Model) -> None:
-        """Close the model that was used before, as two may not fit on one GPU."""
+        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
         if model is not self.model:
-            self.close()
+            if self.model is not None:
+                self.model.close()
             self.model, self._described = model, described
 
     def close(self) -> None:
-        """Free the memory and the GPU, and end the server of the model that is loaded."""
-        model, self.model, self._described = self.model, None, None
-        if model is not None:
+        """Free the memory and the GPU, and end the server of the model that is loaded. A model that
+        the caller made stays as it is: it may be asked again."""
+        model, described = self.model, self._described
+        self.model = self._described = None
+        if model is not None and described is not model:
             model.close()
 
     def __repr__(self) -> str:

@@ -33,8 +33,6 @@ from rulerkit.inference.process import (
 )
 from rulerkit.inference.prompt_queue import PromptQueue
 
-# --- engines --------------------------------------------------------------------------------------
-
 MASTER = "RULERKIT_MASTER"
 """Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
 
@@ -393,9 +391,3 @@ def fatal_message(
     message = by_kind or by_status or messages["other"]
     filled = message.format(address=address, reason=reason, path=engine.path)
     return f"model {engine.name}: {filled}"
-
-
-# --- vLLM -----------------------------------------------------------------------------------------
-
-
-# --- any server -----------------------------------------------------------------------------------
