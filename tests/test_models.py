@@ -384,7 +384,10 @@ def test_an_answer_stops_at_the_checkpoints_stop_tokens(folder, words, tmp_path)
     assert {answer.finish_reason for answer in free.values()} == {"length"}
     assert [free[e.index].num_tokens for e in asked] == [20, 21, 22]
     # a thought has tokens of its own, beside the length
-    thinking = tiny(folder, thinking_tokens=9, max_length=4105)
+    marks = ["<think>", "</think>"]
+    thinking = tiny(
+        folder, thinking_tokens=9, thinking_marks=marks, max_length=4105
+    )
     assert answers(thinking, asked[:1])[0].num_tokens == 29
     ids = torch.tensor(asked[0].ids)[None].long()
     out = loaded(folder)[0].generate(ids, max_new_tokens=20, do_sample=False)

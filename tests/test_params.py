@@ -19,6 +19,7 @@ from rulerkit.evaluation.study import (
     study,
 )
 from rulerkit.generation.tasks import THIRTEEN
+from rulerkit.inference.readers import Reader
 from tests.projects import REPOSITORY
 
 
@@ -375,9 +376,25 @@ def test_a_session_holds_the_last_model_until_another_is_asked_for(
         assert capsys.readouterr().err.startswith(
             "two: nothing was asked, all answers are stored"
         )
-    assert (closed, session.model) == (["one", "two"], None)
-    rk.evaluate(both, progress=False)  # without a session nothing stays loaded
-    assert closed == ["one", "two", "one", "two"]
+    # two was made by the caller, who closes it
+    assert (closed, session.model) == (["one"], None)
+
+
+def test_what_a_session_loaded_it_closes_and_so_does_evaluate_without_one(
+    project, monkeypatch
+):
+    closed = []
+    monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
+    small = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 1}
+    described = {"engine": "reader", "name": "one"}
+    rk.evaluate(study(model=described, **small), progress=False)
+    assert closed == ["one"]
+    with rk.Session() as session:
+        rk.evaluate(
+            study(model=described, **small), progress=False, session=session
+        )
+        assert closed == ["one"]
+    assert closed == ["one", "one"]
 
 
 def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(

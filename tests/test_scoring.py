@@ -107,6 +107,10 @@ HARMONY = "<|channel|>analysis<|message|>ab?<|end|><|start|>assistant"
         ("[THINK]1", "", None),
         ("<seed:think>1</seed:think>2", "", "2"),
         ("<|START_THINKING|>1<|END_THINKING|>2", "", "2"),
+        ("<|channel>thought\n1<channel|>2", "", "2"),
+        ("<think:any>1</think:any>2", "", "2"),
+        ("1</think>2 <think>3", "", "2"),  # it begins to think once more
+        ("1</think> <think>3", "", None),
         (f"{HARMONY}<|channel|>final<|message|>cd", "<|start|>assistant", "cd"),
         (HARMONY, "<|start|>assistant", None),
     ],

@@ -1,6 +1,8 @@
 """Models that think before they answer: prompts that let them, thoughts that are cut, counted and
 never scored, and answers that are drawn."""
 
+import re
+
 import pytest
 import yaml
 
@@ -12,7 +14,9 @@ from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
+from rulerkit.generation.thoughts import KNOWN
 from rulerkit.report.tables import usage_notes
+from rulerkit.scoring.scores import answer_of
 from tests.test_openai import client, server, some  # noqa: F401
 
 OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
@@ -111,6 +115,67 @@ def test_check_fails_where_thinking_cannot_work(family, spec, seen):
     assert all(seen in reason for reason in failed)
 
 
+@pytest.mark.parametrize("length", [512, 2048, 8192])
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.usual[1])
+def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks, length):
+    beginning, end = marks.usual
+    written = {
+        "{right}": 100,  # at once
+        f"{beginning}no{end}{{right}}": 100,
+        f"{beginning}{{right}}{end}I cannot tell.": 0,
+        f"{beginning}{{right}}{end}I cannot tell. {beginning}{{right}}": 0,
+        f"{beginning}{{right}}": 0,
+        f"{beginning}quotes {end} and {{right}}{end}none": 0,
+    }
+    template = "{{ messages[0].content }}" + f"{{# {end} #}}"
+    for number, (text, score) in enumerate(written.items()):
+
+        def answer(prompts, text=text):
+            return [
+                text.format(right=" ".join(gold(prompt))) for prompt in prompts
+            ]
+
+        model = rk.model(
+            answer,
+            name=f"m{number}",
+            tokenizer="builtin",
+            template=template,
+            thinking_tokens=64,
+        )
+        study = rk.study(
+            model=model,
+            tasks=["niah_single_1"],
+            lengths=[length],
+            num_examples=2,
+            outputs=tmp_path,
+        )
+        scores = rk.score(rk.evaluate(study, progress=False))
+        assert (100 * scores["score"]).tolist() == [score] * 2, text
+
+
+def gold(prompt):
+    """The number in the needle."""
+    return re.findall(r"is: (\d{7})\.", prompt)[:1]
+
+
+def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
+    spec = {"name": "m", "tokenizer": "builtin", "thinking_tokens": 64}
+    unknown = {"template": "<user>{{ messages[0].content }}<model>"}
+    for more in (unknown, {"template": "base"}):
+        with pytest.raises(UserError, match=r"no known mark.*thinking_marks: \["):
+            _ = rk.model(list, **spec, **more).prompt_format
+    own = ("<reason>", "</reason>")
+    form = rk.model(
+        list, **spec, **unknown, thinking_marks=list(own)
+    ).prompt_format
+    assert form.thought == tuple(form.settings()["thinking_marks"]) == own
+    record = {"result": {"prompt_format": form.settings()}}
+    assert answer_of("<reason>1</reason>2", record) == ("2", False)
+    assert answer_of("<reason>1", record) == ("", True)
+    with pytest.raises(UserError, match=r"thinking_marks.*a list of two texts"):
+        rk.model(list, **spec, thinking_marks=["<reason>"])
+
+
 FORMS = {  # what the model writes, the score, whether its thought was cut
     "think": ("<think>{answer}?</think>no", 0, False),
     "think, right": ("<think>no</think>{answer}", 1, False),
@@ -143,7 +208,10 @@ def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  #
             choice["text"] = written
 
     server.amend = amend
-    model = client(server, prompt_path=path, thinking_tokens=64)
+    marks = ["<think>", "</think>"]
+    model = client(
+        server, prompt_path=path, thinking_tokens=64, thinking_marks=marks
+    )
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     scores = rk.score([cell])
     assert scores["score"].tolist() == [score] * 2
@@ -223,6 +291,7 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
         spec = {
             "thinking_tokens": 100,
             "thinking_room": place,
+            "thinking_marks": ["<think>", "</think>"],
             "tokenizer": "builtin",
         }
         study = rk.study(model=rk.model(echo, name=place, **spec), **asked)

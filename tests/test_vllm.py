@@ -5,6 +5,7 @@ The servers' tests run where vllm is installed: `make test-vllm` makes an enviro
 them.
 """
 
+import inspect
 import json
 import os
 import shutil
@@ -25,6 +26,7 @@ from rulerkit.evaluation.study import load_files
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import THIRTEEN, task
+from rulerkit.generation.thoughts import KNOWN, without_thought
 from rulerkit.inference.http import Reply, RequestError
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import Address
@@ -37,6 +39,59 @@ needs_vllm = pytest.mark.skipif(
 )
 
 # --- without an engine: the order, the mapping, what does not fit ---------------------------------
+
+
+IN_SOURCE = {  # parsers that cannot be driven alone -> the mark that their source names
+    "cohere_command3": "<|END_THINKING|>",
+    "cohere_command4": "<|END_THINKING|>",
+    "hunyuan_a13b": "</think>",
+    "hy_v3": "</think>",
+    "minimax_m2_append_think": "</think>",
+    "olmo3": "</think>",
+    "poolside_v1": "</think>",
+}
+ELSEWHERE = {  # parsers that hand the work on: to deepseek_r1, the tokenizer's files, other packages
+    "deepseek_v3",
+    "hf",
+    "inkling",
+    "mistral",
+    "openai_gptoss",
+}
+
+
+@needs_vllm
+def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
+    from transformers import AutoTokenizer
+    from vllm import reasoning
+    from vllm.entrypoints.openai.chat_completion.protocol import (
+        ChatCompletionRequest,
+    )
+
+    words = dict.fromkeys(word for marks in KNOWN for word in marks.usual)
+    save_tokenizer(
+        tmp_path, ["words to learn"], 600, *words, "<|open|>", "<|sep|>"
+    )
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path)
+    request = ChatCompletionRequest(
+        model="m", messages=[{"role": "user", "content": "x"}]
+    )
+
+    def split(parser, marks):
+        beginning, end = marks.usual
+        text = f"{beginning}words{end}learn"
+        thought, answer = parser(tokenizer).extract_reasoning(text, request)
+        return thought and answer == without_thought(text) == "learn"
+
+    names = {*reasoning._REASONING_PARSERS_TO_REGISTER}
+    assert len(names) >= 38
+    for name in names - ELSEWHERE:
+        parser = reasoning.ReasoningParserManager.get_reasoning_parser(name)
+        if name in IN_SOURCE:
+            assert IN_SOURCE[name] in inspect.getsource(
+                sys.modules[parser.__module__]
+            )
+        else:
+            assert any(split(parser, marks) for marks in KNOWN), name
 
 
 def prompt(*ids):

@@ -22,11 +22,10 @@ from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.generation.prompt_format import (
     DIRECT,
-    THOUGHTS,
     PromptFormat,
-    opens_thought,
 )
 from rulerkit.generation.tasks import Task, task
+from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.model import (
     Answer,
@@ -229,8 +228,8 @@ def marks(case: Case) -> CheckResult:
 def thinking(case: Case) -> CheckResult:
     """A model that thinks has tokens for it and begins to think; one that should not does not."""
     form, after = case.form, case.form.around[1]
-    opened = opens_thought(after)
-    closed = not opened and any(end in after for end in THOUGHTS)
+    opened = form.opens_thought
+    closed = not opened and ends_thought(after, form.thinking_marks)
 
     # Without tokens for a thought, the template must not begin one.
     if not form.thinking_tokens:
@@ -248,12 +247,6 @@ def thinking(case: Case) -> CheckResult:
     if form.prefix_in == "assistant":
         seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
         return Finding(seen, "drop prefix_in, or drop thinking_tokens")
-    if not form.thought and form.form not in ("gpt-4", "base"):
-        seen = (
-            "the template names no mark that ends a thought: answers without one count as "
-            "answers"
-        )
-        return Finding(seen, f"known ends: {' '.join(THOUGHTS)}", NOTE)
     return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
 
 

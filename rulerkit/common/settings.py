@@ -63,6 +63,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
 # A tuple may be given in Python.
 Items = Annotated[list[Any], Field(strict=False, min_length=1)]
+Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
@@ -120,6 +121,9 @@ class ModelKeys(OptionalKeys):
     """a number of tokens: the model thinks before it answers, for so many at most, and its prompt
     has no answer prefix"""
     thinking_room: Literal["beside", "inside"]
+    thinking_marks: Marks
+    """a list of two texts, such as ["<think>", "</think>"]: how the model marks the beginning and
+    the end of a thought, where its chat template names neither"""
     enable_thinking: bool
     """true or false"""
     chat_template_kwargs: Arguments

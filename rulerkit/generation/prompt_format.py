@@ -7,7 +7,6 @@ paper's Table 6.
 """
 
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
@@ -16,6 +15,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.paths import package_data
+from rulerkit.generation.thoughts import marks_in, opens_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 _TABLE = package_data("prompt_forms.yaml")
@@ -23,17 +23,6 @@ FORMS: dict[str, str] = _TABLE["forms"]
 """The paper's prompt forms by name; `{t}` is the user's part."""
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
-
-THOUGHTS = {
-    "</think>": "<think>",
-    "[/THINK]": "[THINK]",
-    "</seed:think>": "<seed:think>",
-    "<|END_THINKING|>": "<|START_THINKING|>",
-    "<|channel|>final<|message|>": "<|channel|>analysis<|message|>",
-}
-"""How models of each family mark a thought: its end and its beginning."""
-_END = re.compile("|".join(map(re.escape, THOUGHTS)))
-_BEGINNING = re.compile("|".join(map(re.escape, THOUGHTS.values())))
 
 _TODAY = date(2024, 7, 26)
 """The day on which every prompt is written, for templates that print the date."""
@@ -49,6 +38,7 @@ class PromptFormat:
     which is rendered with `chat_template_kwargs`. `prefix_in` is the turn in which the answer
     prefix stands, or `none`, the default of a model that thinks. `thinking_tokens` are for its
     thought: `thinking_room` says whether they come beside the length or are kept free inside it.
+    `thinking_marks` are the beginning and the end of a thought, where the template names neither.
     """
 
     tokenizer: Tokenizer = field(
@@ -59,6 +49,7 @@ class PromptFormat:
     prefix_in: str = ""
     thinking_tokens: int = 0
     thinking_room: str = "beside"
+    thinking_marks: tuple[str, str] | None = None
     enable_thinking: bool | None = None
     chat_template_kwargs: Mapping[str, Any] = field(
         default_factory=dict, hash=False
@@ -67,6 +58,8 @@ class PromptFormat:
     def __post_init__(self) -> None:
         if isinstance(self.tokenizer, str):
             object.__setattr__(self, "tokenizer", load_tokenizer(self.tokenizer))
+        if self.thinking_marks:
+            object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
         usual = "none" if self.thinking_tokens else "assistant"
         object.__setattr__(self, "prefix_in", self.prefix_in or usual)
         names = ("auto", *FORMS)
@@ -102,14 +95,14 @@ class PromptFormat:
 
     @cached_property
     def thought(self) -> tuple[str, str] | None:
-        """How the template's family marks the beginning and the end of a thought; None where it
-        names no mark."""
-        # The template itself says which marks its model was trained with.
-        marks = ((start, end) for end, start in THOUGHTS.items())
-        return next(
-            (pair for pair in marks if any(mark in self.form for mark in pair)),
-            None,
-        )
+        """How the model marks the beginning and the end of a thought: `thinking_marks`, else what
+        the template names; None where neither names any."""
+        return self.thinking_marks or marks_in(self.form)
+
+    @property
+    def opens_thought(self) -> bool:
+        """Whether the prompt itself begins the thought."""
+        return opens_thought(self.around[1], self.thinking_marks)
 
     @cached_property
     def around(self) -> tuple[str, str]:
@@ -153,6 +146,10 @@ class PromptFormat:
         values = {name: getattr(self, name) for name in SETTINGS}
         if not self.thinking_tokens:
             del values["thinking_room"]
+        # What few formats have is left out of the others' records.
+        marks = values.pop("thinking_marks")
+        if marks:
+            values["thinking_marks"] = list(marks)
         if not self.chat_template_kwargs:
             del values["chat_template_kwargs"]
         return values | {"before": before, "after": after}
@@ -196,27 +193,6 @@ class PromptFormat:
 
 SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]
 """What defines a prompt format beside its tokenizer; also keys of a model's mapping."""
-
-
-def without_thought(text: str, opened: bool = False) -> str | None:
-    """What a model wrote behind the last end of a thought; None where a thought never ended.
-
-    `opened` says that the prompt began the thought. A text without any mark is an answer.
-    """
-    # The last end counts: a model may quote the mark inside its thought.
-    if ends := list(_END.finditer(text)):
-        return text[ends[-1].end() :]
-    return None if opened or _BEGINNING.search(text) else text
-
-
-def ends_thought(text: str) -> bool:
-    """Whether a text holds the end of a thought."""
-    return bool(_END.search(text))
-
-
-def opens_thought(after: str) -> bool:
-    """Whether the end of a prompt begins a thought: the template's text behind the user's part."""
-    return bool(_BEGINNING.search(_END.split(after)[-1]))
 
 
 def _jinja(template: str) -> Any:

@@ -22,10 +22,8 @@ from rulerkit.generation.prompt_format import (
     FORMS,
     SETTINGS,
     PromptFormat,
-    ends_thought,
-    opens_thought,
-    without_thought,
 )
+from rulerkit.generation.thoughts import ENDS, ends_thought, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.inference.model_config import (
@@ -149,6 +147,8 @@ class Engine(Model):
         form = PromptFormat(tokenizer, **settings | self.given(SETTINGS))
         is_chat = self.spec.get("aligned") == "chat"
         has_none = form.template == "auto" and form.form == "base"
+        self._check_thought(form)
+
         # Readers read plain text, and around a prefilled chat stands the server's own template.
         needs_none = (
             self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
@@ -160,6 +160,18 @@ class Engine(Model):
                 f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text"
             )
         return form
+
+    def _check_thought(self, form: PromptFormat) -> None:
+        """Raises `UserError` where a thought could not be told from the answer behind it."""
+        # A chat service takes the thought apart itself, and the marks of readers are ours.
+        is_told = form.thought or form.form == "gpt-4" or self.engine == "reader"
+        if not form.thinking_tokens or is_told:
+            return
+        raise UserError(
+            f"model {self.name}: it has thinking_tokens, but its prompt format names no known mark "
+            "of a thought, so a needle that is only thought of would count as an answer. Known "
+            f"ends are {' '.join(ENDS)}; give the model's own: thinking_marks: [BEGINNING, END]"
+        )
 
     def tokenizer_name(self) -> str:
         """What `load_tokenizer` takes to read this model's tokenizer."""
@@ -347,13 +359,14 @@ class CheckpointEngine(Engine):
         special = () if form.thinking_tokens else self.checkpoint.special_ids
         written = [token for token in ids[:end] if token not in special]
         text = form.tokenizer.decode(written)
-        if form.thinking_tokens and ends_thought(text):
+        own = form.thinking_marks
+        if form.thinking_tokens and ends_thought(text, own):
             # The shortest beginning that holds the end of the thought.
             thought = bisect_left(
                 range(len(written)),
                 True,
                 key=lambda size: ends_thought(
-                    form.tokenizer.decode(written[:size])
+                    form.tokenizer.decode(written[:size]), own
                 ),
             )
             usage = {**(usage or {}), "reasoning_tokens": thought}
@@ -368,7 +381,7 @@ def with_reasoning(
     known = dict(usage or {})
     if not form.thinking_tokens or known.get("reasoning_tokens") is not None:
         return usage
-    answer = without_thought(text, opens_thought(form.around[1])) or ""
+    answer = without_thought(text, form.opens_thought, form.thinking_marks) or ""
     thought = text.removesuffix(answer) if answer else text
     return known | {"reasoning_tokens": form.tokenizer.count(thought)}
 

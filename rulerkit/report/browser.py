@@ -19,8 +19,8 @@ from rulerkit.analysis.results import answers_of, find_cells
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
-from rulerkit.generation.prompt_format import without_thought
 from rulerkit.generation.tasks.base import named_items
+from rulerkit.generation.thoughts import without_thought
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.scores import clean
 from rulerkit.store.files import write_whole

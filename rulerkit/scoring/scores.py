@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import completed
 from rulerkit.common.settings import JSON
-from rulerkit.generation.prompt_format import opens_thought, without_thought
+from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of
@@ -94,7 +94,10 @@ def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
         return clean(prediction), False
 
     # A needle that is only named inside the thought was not given as the answer.
-    answer = without_thought(prediction, opens_thought(form["after"]))
+    marks = form.get("thinking_marks")
+    own = tuple(marks) if marks else None
+    opened = thoughts.opens_thought(form["after"], own)
+    answer = thoughts.without_thought(prediction, opened, own)
     return clean(answer or ""), answer is None
 
 
@@ -401,8 +404,9 @@ def _read_cache(cell: Cell) -> Rows | None:
 @cache
 def _code_version() -> str:
     """A digest of the code that judges: what other code judged is judged again."""
-    # The rules of judging stand in this file and in those of the tasks.
-    files = (Path(__file__), *sorted(Path(base.__file__).parent.glob("*.py")))
+    # The rules of judging stand in this file, in those of the tasks and in that of thoughts.
+    of_tasks = sorted(Path(base.__file__).parent.glob("*.py"))
+    files = (Path(__file__), Path(thoughts.__file__), *of_tasks)
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 

@@ -73,6 +73,10 @@ class _PromptFormat(_Part):
     thinking_tokens: Whole
     thinking_room: str | None = None
     """Only of a model that thinks."""
+    thinking_marks: (
+        Annotated[list[str], Field(min_length=2, max_length=2)] | None
+    ) = None
+    """Only where the model's parameters name them."""
 
 
 class _Result(_Part):
