@@ -14,7 +14,7 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import ROLES
-from rulerkit.generation.generate import PROMPT_VERSION, generate
+from rulerkit.generation.generate import PROMPT_VERSIONS, generate
 from rulerkit.generation.pieces import piece_encoder
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import TASKS, THIRTEEN, task
@@ -247,7 +247,7 @@ GOLDEN = {
     "cwe-edition_2024": "53d1ce3b09ceeb9a",
 }
 """Of examples 0, 1 and 37 at 4096 tokens, `builtin` tokenizer and corpora, seed 42. If this test
-fails, prompts have changed: raise PROMPT_VERSION, say so in the changelog, and put the digests that
+fails, prompts have changed: raise PROMPT_VERSIONS, say so in the changelog, and put the digests that
 the failure prints here."""
 
 GOLDEN_VERSION = 1
@@ -265,7 +265,7 @@ def test_golden_digests():
             :16
         ]
     assert digests == GOLDEN, "GOLDEN = " + json.dumps(digests, indent=4)
-    assert PROMPT_VERSION == GOLDEN_VERSION
+    assert PROMPT_VERSIONS["clean"] == GOLDEN_VERSION
 
 
 def test_other_tasks_have_one_edition():

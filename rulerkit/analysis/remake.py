@@ -10,7 +10,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import Example
-from rulerkit.generation.generate import PROMPT_VERSION, Examples
+from rulerkit.generation.generate import PROMPT_VERSIONS, Examples
 from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
 from rulerkit.generation.tasks import FAMILIES
 from rulerkit.store.cells import Cell
@@ -56,11 +56,12 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
     def remake(row: Mapping[str, Any]) -> Example:
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
-            version = cell.about.result.prompt_version
+            result = cell.about.result
+            ours = PROMPT_VERSIONS.get(result.protocol or "clean")
             raise _not_generated(
                 cell,
                 f"the prompt of example {row['index']} comes out differently, so this rulerkit "
-                f"(prompt version {PROMPT_VERSION}, the cell's {version}), the tokenizer or a "
+                f"(prompt version {ours}, the cell's {result.prompt_version}), the tokenizer or a "
                 "corpus is not the one of then",
             )
         return example

@@ -1,8 +1,10 @@
 """Examples as a function: (task, length, prompt format, seed, index) to one example that fills its
 token budget."""
 
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil
 
@@ -22,10 +24,13 @@ from rulerkit.generation.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.generation.prompt_format import DIRECT, PromptFormat
 from rulerkit.generation.tasks import Task
 from rulerkit.generation.tasks import task as make_task
+from rulerkit.generation.tasks.base import Growth
 from rulerkit.generation.tokenizers import Ids
 
-PROMPT_VERSION = 1
-"""Raised whenever any prompt changes; golden digests in the tests hold it."""
+PROMPT_VERSIONS = {"clean": 1, "paper": 2}
+"""Protocol -> the version of its prompts, raised whenever one of them changes; golden digests in
+the tests hold them. Version 2 of `paper` has upstream's sizes and upstream's order of common
+words."""
 
 _FITTING_ROUNDS = 12
 
@@ -74,13 +79,18 @@ class Examples:
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
-        if example := self._compose(index, self.length):
+        if example := self._compose(index):
             return example
 
         # The message names the shortest length that would do.
         longer = (2**power for power in range(8, 18) if 2**power > self.length)
         fitting = next(
-            (length for length in longer if self._compose(index, length)), None
+            (
+                length
+                for length in longer
+                if replace(self, length=length)._compose(index)
+            ),
+            None,
         )
         hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
         raise UserError(
@@ -99,49 +109,137 @@ class Examples:
             "tokenizer": {"name": token.name, "fingerprint": token.fingerprint},
         }
 
-    def _compose(self, index: int, length: int) -> Example | None:
+    def _compose(self, index: int) -> Example | None:
         """Draft the example, encode what is fixed, fill the rest of the length with context. None
         where its pieces do not fit into the length."""
-        # Everything is drawn from the stream of this example, in this order, so that
-        # any example can be made on its own.
-        task, seed, form = self.task, self.seed, self.prompt_format
-        stream = ExampleStream(seed, task.name, index)
-        draft = task.draft(stream, length)
-        second_seed = stream.random.getrandbits(32)
-
-        # What is left of the length, once head, tail, answer and thought have their
-        # tokens, is for the context.
-        head, tail = _fixed(draft, form)
-
-        encoder = piece_encoder(form.tokenizer)
-        budget = length - task.answer_tokens - form.thinking_inside
+        if self.task.protocol == "paper" and self._growth:
+            return self._compose_as_upstream(index, self._growth)
+        frame = self._frame(index)
+        encoder, task = piece_encoder(self.prompt_format.tokenizer), self.task
 
         def filled(tokens: int) -> Example | None:
             """The example with so many tokens of context; None where its pieces do not fit."""
-            random = np.random.RandomState(second_seed)
-            room = ContextBudget(length, tokens, encoder, random, seed)
-            context = task.fill(draft, room) if tokens >= 0 else None
-            if context is None:
+            if tokens < 0:
                 return None
-            return Example(
-                index,
-                task.name,
-                length,
-                draft.references,
-                task.answer_tokens,
-                blocks=(*head, *context, *tail),
-                context=(len(head), len(head) + len(context)),
-                group=draft.group,
-            )
+            return frame.example(task.fill(frame.draft, frame.budget(tokens)))
 
         # The usual way: token ids of pieces are joined, and nothing is encoded twice.
         if encoder.exact:
-            example = filled(
-                budget - sum(piece.num_tokens for piece in head + tail)
-            )
+            example = filled(self._most_tokens - frame.num_tokens)
             if example is None or _clean(example, encoder):
                 return example
-        return _fitted(filled, head + tail, budget, form)
+        return _fitted(
+            filled, frame.pieces, self._most_tokens, self.prompt_format
+        )
+
+    @property
+    def _most_tokens(self) -> int:
+        """What a prompt may take of the length, beside the answer and a thought."""
+        beside = self.task.answer_tokens + self.prompt_format.thinking_inside
+        return self.length - beside
+
+    def _frame(self, index: int) -> "_Frame":
+        # Everything is drawn from the stream of this example, in this order, so that
+        # any example can be made on its own.
+        stream = ExampleStream(self.seed, self.task.name, index)
+        draft = self.task.draft(stream, self.length)
+        second_seed = stream.random.getrandbits(32)
+        head, tail = _fixed(draft, self.prompt_format)
+        return _Frame(self, index, draft, second_seed, tuple(head), tuple(tail))
+
+    # --- the protocol `paper` ---------------------------------------------------------------------
+
+    def _compose_as_upstream(self, index: int, growth: Growth) -> Example | None:
+        """The example in the size that upstream finds with its first one, shortened in upstream's
+        steps until it fits."""
+        frame, size = self._frame(index), self._first_size
+        while size > 0:
+            example = self._sized(frame, size)
+            if example is None or example.num_tokens <= self._most_tokens:
+                return example
+            # Upstream would try the smallest size for ever.
+            size -= growth.step if size > growth.step else 1
+        return None
+
+    @cached_property
+    def _growth(self) -> Growth | None:
+        return self.task.growth(self._frame(0).draft, self.length)
+
+    @cached_property
+    def _first_size(self) -> int:
+        """How many lines, words or documents upstream's first example has."""
+        frame, growth = self._frame(0), self._growth
+        assert growth
+        answer = self.prompt_format.tokenizer.count(growth.answer)
+        room = self._most_tokens if growth.answer_is_free else self.length
+
+        def is_too_long(number: int) -> bool:
+            example = self._sized(frame, growth.start + number * step)
+            return example is not None and example.num_tokens + answer > room
+
+        # Twice as far each time, until it is too long or there is no more; then by halves.
+        step, most = 1 if growth.searched else growth.step, growth.most
+        far = 1
+        while not is_too_long(far):
+            if most is not None and growth.start + far * step >= most:
+                return most
+            far *= 2
+        number = bisect_left(range(far), True, key=is_too_long) - 1
+        return growth.start + max(0, number) * step
+
+    def _sized(self, frame: "_Frame", size: int) -> Example | None:
+        """The example with so many lines, words or documents, however long."""
+        form = self.prompt_format
+        encoder = piece_encoder(form.tokenizer)
+        budget = frame.budget(max(0, self._most_tokens - frame.num_tokens))
+        example = frame.example(self.task.fill_with(frame.draft, budget, size))
+        if example is None or (encoder.exact and _clean(example, encoder)):
+            return example
+        return replace(example, whole_ids=_whole(example.prompt, form))
+
+
+@dataclass(frozen=True)
+class _Frame:
+    """An example without its context: what is drawn, and the pieces before and behind it."""
+
+    examples: Examples
+    index: int
+    draft: Draft
+    second_seed: int
+    head: tuple[Piece, ...]
+    tail: tuple[Piece, ...]
+
+    @property
+    def pieces(self) -> list[Piece]:
+        return [*self.head, *self.tail]
+
+    @property
+    def num_tokens(self) -> int:
+        return sum(piece.num_tokens for piece in self.pieces)
+
+    def budget(self, tokens: int) -> ContextBudget:
+        """So many tokens of context, with the example's second stream from its beginning."""
+        encoder = piece_encoder(self.examples.prompt_format.tokenizer)
+        random = np.random.RandomState(self.second_seed)
+        return ContextBudget(
+            self.examples.length, tokens, encoder, random, self.examples.seed
+        )
+
+    def example(self, context: list[Piece] | None) -> Example | None:
+        """The example with its context; None without one."""
+        if context is None:
+            return None
+        task = self.examples.task
+        return Example(
+            self.index,
+            task.name,
+            self.examples.length,
+            self.draft.references,
+            task.answer_tokens,
+            blocks=(*self.head, *context, *self.tail),
+            context=(len(self.head), len(self.head) + len(context)),
+            group=self.draft.group,
+        )
 
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:
@@ -151,7 +249,7 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
         "length": length,
         "seed": seed,
         "protocol": task.protocol,
-        "prompt_version": PROMPT_VERSION,
+        "prompt_version": PROMPT_VERSIONS[task.protocol],
         "sources": {
             knob: vars(source) for knob, source in task.sources().items()
         },

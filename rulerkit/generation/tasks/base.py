@@ -161,6 +161,23 @@ class Reading:
         return self.join(self.items) or self.empty
 
 
+class Growth(NamedTuple):
+    """How upstream finds the size of its contexts: it lengthens its first example from `start` by
+    `step` until it does not fit, keeps that size for all, and shortens by `step` an example that is
+    too long."""
+
+    start: int
+    step: int
+    most: int | None = None
+    """The largest size there is."""
+    searched: bool = False
+    """Whether the first example is as long as fits, not a multiple of the step (since 2025)."""
+    answer: str = ""
+    """What upstream measures behind its first example."""
+    answer_is_free: bool = True
+    """Whether the tokens of the answer are kept free while it searches."""
+
+
 # --- tasks ----------------------------------------------------------------------------------------
 
 
@@ -240,6 +257,18 @@ class Task(ABC):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         """The context, with all that stands before the tail: as many pieces as fit into
         `budget.tokens` tokens. None where not even the needles fit."""
+
+    def growth(self, draft: Draft, length: int) -> Growth | None:
+        """How upstream finds the size of this context; None where upstream has no such task: then
+        both protocols fill the budget."""
+        return None
+
+    def fill_with(
+        self, draft: Draft, budget: ContextBudget, size: int
+    ) -> list[Piece] | None:
+        """The context of so many lines, words or documents, whatever it takes of the budget, as
+        the protocol `paper` has it; None where so few cannot hold the needles."""
+        return self.fill(draft, budget)
 
     @staticmethod
     @abstractmethod

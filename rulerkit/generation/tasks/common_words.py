@@ -2,8 +2,8 @@
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
 from random import Random
@@ -15,6 +15,7 @@ from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.tasks.base import (
+    Growth,
     Reading,
     WordCount,
     distinct,
@@ -30,9 +31,8 @@ _QUESTION = "Question: What are the {n} most common words in the above list?"
 _PREFIX = " Answer: The top {n} words that appear most often in the list are:"
 _REDUCED_BELOW = 4096
 _MOST_COMMON = 1000
-_MARGIN = 3
-"""Times the square root of the budget: the tokens that the protocol `paper` leaves free, so that
-longer words fit too."""
+_ADDED = 10
+"""By how many words upstream lengthens its first list and shortens one that does not fit."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -113,62 +113,69 @@ class CommonWords(WordCount):
             plan=common,
         )
 
+    def growth(self, draft: Draft, length: int) -> Growth:
+        if self.edition == "2025":
+            return Growth(_ADDED, _ADDED, searched=True)
+        answer = f" {self.join(draft.references)}"
+        return Growth(_ADDED, _ADDED, answer=answer)
+
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        # The list grows word by word, or by ten as upstream's does.
-        paper = self.protocol == "paper"
-        step = 10 if paper else 1  # upstream adds and removes ten words at a time
-        words, num_pairs = _words(self._list_of_words, budget.encoder), 0
-
-        # What there is: single words first, and pairs of words when those run out.
-        most = (
-            len(self._list_of_words.adjectives)
-            * len(self._list_of_words.nouns)
-            // 2
-        )
-        texts = [" " + word for word in draft.plan]
-        common = np.array([words.position[text] for text in texts])
-        order = singles = words.others(texts, budget.random)
-
-        # A pair that holds an answer would be counted as naming it.
-        parts = {word.lower() for word in draft.plan}
-
-        # Where all single words fit, longer lists take pairs, twice as many each time.
-        while (fitting := self._num_fitting(words, common, order, budget)) == len(
-            order
-        ):
-            num_pairs = max(min(8192, most), 2 * num_pairs)
-            words = _words(
-                self._list_of_words,
-                budget.encoder,
-                num_pairs,
-                random_letters=paper,
-            )
-            pairs = (
-                len(words) - num_pairs + budget.random.permutation(num_pairs)
-            ).tolist()
-            pairs = [
-                i
-                for i in pairs
-                if parts.isdisjoint(words.texts[i][1:].lower().split("-"))
-            ]
-            order = np.concatenate([singles, pairs])
-
-        # Upstream finds one number of words with its first example, and all others have
-        # that number; so their layout is the same.
-        if paper:
-            fitting = (
-                min(fitting, self._usual_number(words, draft, budget))
-                // step
-                * step
-            )
+        for words, common, order in self._words_of(draft, budget):
+            fitting = self._num_fitting(words, common, order, budget)
+            if fitting < len(order):
+                break
 
         # The count is exact but for the last word, whose newline may join its token:
         # take words off until the list fits.
-        for number in range(fitting, -1, -step):
+        for number in range(fitting, -1, -1):
             piece = self._list(words, common, order[:number], budget)
             if piece.num_tokens <= budget.tokens:
                 return [piece]
         return None
+
+    def fill_with(
+        self, draft: Draft, budget: ContextBudget, size: int
+    ) -> list[Piece] | None:
+        # Upstream counts the common words among them.
+        others = size - self.num_cw
+        if others < 0:
+            return None
+        words, common, order = next(
+            enough
+            for enough in self._words_of(draft, budget)
+            if len(enough[-1]) >= others
+        )
+        return [self._list(words, common, order[:others], budget)]
+
+    def _words_of(
+        self, draft: Draft, budget: ContextBudget
+    ) -> Iterator[tuple[Units, np.ndarray, np.ndarray]]:
+        """Words, which of them are common, and the others in the order in which a list takes them:
+        all single words, and then with ever more pairs behind them."""
+        listed = self._list_of_words
+        texts = [" " + word for word in draft.plan]
+        words = _words(listed, budget.encoder)
+        common = np.array([words.position[text] for text in texts])
+        singles = words.others(texts, budget.random)
+        yield words, common, singles
+
+        # A pair that holds an answer would be counted as naming it.
+        parts = {word.lower() for word in draft.plan}
+        most, num_pairs = len(listed.adjectives) * len(listed.nouns) // 2, 0
+        while True:
+            # Upstream takes words of random letters instead.
+            num_pairs = max(min(8192, most), 2 * num_pairs)
+            letters = self.protocol == "paper"
+            words = _words(
+                listed, budget.encoder, num_pairs, random_letters=letters
+            )
+            first = len(words) - num_pairs
+            pairs = [
+                i
+                for i in (first + budget.random.permutation(num_pairs)).tolist()
+                if parts.isdisjoint(words.texts[i][1:].lower().split("-"))
+            ]
+            yield words, common, np.concatenate([singles, pairs])
 
     def _num_fitting(
         self,
@@ -194,33 +201,6 @@ class CommonWords(WordCount):
         tokens = tokens[: len(entries)] + numbers.offsets[entries]
         return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
 
-    def _usual_number(
-        self, words: Units, draft: Draft, budget: ContextBudget
-    ) -> int:
-        """How many other words fit in usual examples of this cell: one number, and with it one
-        layout, for nearly all."""
-        # The first example of the cell stands for all: its demonstration, and a usual
-        # order of words.
-        first = self._demonstration(
-            ExampleStream(budget.seed, self.name, 0), [], budget.length
-        )
-        counts = [
-            len(ids)
-            for ids in budget.encoder.encode([draft.demonstration, first])
-        ]
-
-        # The budget that the first example would have had.
-        tokens = budget.tokens + counts[0] - counts[1]
-        num_singles = len(self._list_of_words.everything)
-        usual = np.random.RandomState(budget.seed).permutation(num_singles)
-
-        # Shuffled single words, and behind them the pairs in their order.
-        others = np.concatenate(
-            [usual[self.num_cw :], np.arange(num_singles, len(words))]
-        )
-        budget = replace(budget, tokens=int(tokens - _MARGIN * tokens**0.5))
-        return self._num_fitting(words, usual[: self.num_cw], others, budget)
-
     def _list(
         self,
         words: Units,
@@ -231,9 +211,11 @@ class CommonWords(WordCount):
         """The numbered list, shuffled, with the newline before the question."""
         common_count, other_count = self.frequencies(budget.length)
 
-        # Each word as often as its frequency says, then shuffled as a whole.
+        # Each word as often as its frequency says, then shuffled as a whole. Upstream repeats
+        # the whole list of words, so that one shuffle puts other words in the same places.
+        times = np.tile if self.protocol == "paper" else np.repeat
         entries = np.concatenate(
-            [np.repeat(common, common_count), np.repeat(others, other_count)]
+            [times(common, common_count), times(others, other_count)]
         )
         order = self.shuffle(entries, budget)
         numbers = numbered(" {}.", budget.encoder, len(order))

@@ -14,7 +14,7 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined
-from rulerkit.generation.tasks.base import Reading, WordCount, distinct
+from rulerkit.generation.tasks.base import Growth, Reading, WordCount, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
@@ -27,9 +27,9 @@ _QUESTION = (
 )
 _PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
 _DOTS = "..."
-_MARGIN = 1.5
-"""By how many standard deviations of a word's tokens the protocol `paper` expects answers to be
-longer than the mean."""
+_STEPS = 32
+"""Upstream lengthens its first text by this share of the prompt's length: a word for every 32
+tokens."""
 _LONGEST_WORD = 100
 _NUMBERS = (
     "zero",
@@ -105,20 +105,55 @@ class FrequentWords(WordCount):
             plan=[_DOTS, *answers],
         )
 
+    def growth(self, draft: Draft, length: int) -> Growth:
+        # Until 2025 upstream kept no tokens free for the answer, so its prompts were too long.
+        free = self.edition == "2025"
+        room = length - self.answer_tokens if free else length
+        start, step = room // self.word_length, room // _STEPS
+        return Growth(start, step, answer_is_free=free)
+
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        words, ranked, usual_length = self._ranked_words(draft, budget)
+        words, ranked = self._ranked_words(draft, budget)
         counts = words.counts[ranked]
         times = self._times(len(ranked))
 
-        def most(counts: np.ndarray) -> int:
-            """The largest total whose words fit, where each has this many tokens."""
-            totals = range(2 * budget.tokens + 2)
-            return (
-                bisect_right(
-                    totals, budget.tokens, key=lambda n: times(n) @ counts
-                )
-                - 1
-            )
+        # The most words that fit, whatever they are.
+        totals = range(2 * budget.tokens + 2)
+        total = bisect_right(
+            totals, budget.tokens, key=lambda n: times(n) @ counts
+        )
+
+        # Where the last entries round otherwise than counted, or two ranks are tied, a
+        # few words fewer.
+        for number in range(total - 1, 0, -1):
+            occurrences = times(number)
+            if occurrences[self.k] <= occurrences[self.k + 1]:
+                continue  # a tie: the text would not tell which words are asked for
+            piece = self._text(words, ranked, occurrences, budget)
+            if piece.num_tokens <= budget.tokens:
+                return [piece]
+        return None
+
+    def fill_with(
+        self, draft: Draft, budget: ContextBudget, size: int
+    ) -> list[Piece] | None:
+        words, ranked = self._ranked_words(draft, budget)
+        occurrences = self._times(len(ranked))(size)
+        if occurrences[self.k] <= occurrences[self.k + 1]:
+            return None
+        return [self._text(words, ranked, occurrences, budget)]
+
+    def _text(
+        self,
+        words: Units,
+        ranked: np.ndarray,
+        occurrences: np.ndarray,
+        budget: ContextBudget,
+    ) -> Piece:
+        """The words, each so often, shuffled, with the newline before the question."""
+        order = self.shuffle(
+            np.repeat(np.arange(len(ranked)), occurrences), budget
+        )
 
         def describe(row: int) -> tuple[str, None, None]:
             rank = order[row]
@@ -126,33 +161,7 @@ class FrequentWords(WordCount):
                 return "haystack", None, None
             return "needle" if rank <= self.k else "distractor", None, None
 
-        # The most words that fit, whatever they are.
-        total, step = most(counts), 1
-
-        # Upstream finds the number of words with its first example and keeps it for all.
-        if self.protocol == "paper":
-            # one number of words, and with it one layout, for nearly all examples
-            mean, spread = usual_length
-            usual_counts = np.full(len(ranked), mean)
-            usual_counts[0] = counts[0]
-            usual_counts[1 : self.k + 1] += _MARGIN * spread
-            total, step = min(total, most(usual_counts)) // 10 * 10, 10
-
-        # Where the last entries round otherwise than counted, or two ranks are tied, a
-        # few words fewer.
-        for number in range(total, 0, -step):
-            occurrences = times(number)
-            if occurrences[self.k] <= occurrences[self.k + 1]:
-                continue  # a tie: the text would not tell which words are asked for
-            order = self.shuffle(
-                np.repeat(np.arange(len(ranked)), occurrences), budget
-            )
-            piece = budget.rows(
-                (words, ranked[order]), describe=describe, ending="\n"
-            )
-            if piece.num_tokens <= budget.tokens:
-                return [piece]
-        return None
+        return budget.rows((words, ranked[order]), describe=describe, ending="\n")
 
     def _times(self, num_words: int) -> Callable[[int], np.ndarray]:
         """How often the word of each rank appears, by the number of all words: floor(N r^-alpha /
@@ -165,9 +174,8 @@ class FrequentWords(WordCount):
 
     def _ranked_words(
         self, draft: Draft, budget: ContextBudget
-    ) -> tuple[Units, np.ndarray, tuple[float, float]]:
-        """The words of the text with their tokens, which of them has each rank, and the mean and
-        the standard deviation of a word's tokens."""
+    ) -> tuple[Units, np.ndarray]:
+        """The words of the text with their tokens, and which of them has each rank."""
         # Upstream's vocabulary is a fiftieth of the length.
         size = max(self.vocabulary or budget.length // 50, self.k + 2)
         if 26**self.word_length < 4 * size:
@@ -191,8 +199,7 @@ class FrequentWords(WordCount):
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
-        spread = float(pool.counts.mean()), float(pool.counts.std())
-        return words, ranked, spread
+        return words, ranked
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:

@@ -105,13 +105,17 @@ def _num_tokens(pieces: Iterable[Piece]) -> int:
 
 
 def fill_with_sentences(
-    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False
+    items: Iterable[Piece],
+    budget: ContextBudget,
+    blanks: bool = False,
+    size: int | None = None,
 ) -> list[Piece] | None:
     """Lines of five sentences with the items before distinct lines.
 
     Lines are joined by newlines, or (edition 2024 of variable tracking) by blanks after the newline
-    that ends a line of sentences. The last line is cut at the sentence that still fits: upstream
-    leaves up to 25 tokens unused, which no score can show.
+    that ends a line of sentences. `size` is the number of lines; without, as many as fit, and the
+    last one is cut at the sentence that still fits: upstream leaves up to 25 tokens unused, which
+    no score can show.
     """
     blank = ""
     if blanks:
@@ -127,8 +131,20 @@ def fill_with_sentences(
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
 
+    if size is not None:
+        most = size
     # A power of two, so that examples of one length share the encoded lines.
     units = _lines(line, budget.encoder, 1 << most.bit_length())
+
+    def with_items(lines: int, last: list[Piece]) -> list[Piece]:
+        end = lines + len(last)
+        places = _apart([int(item.depth * end) for item in items], end)
+        part = partial(_part_of_lines, units, lines, last)
+        pieces = _interleaved(items, places, end, part)
+        return _joined_by_blanks(pieces, budget) if blanks else pieces
+
+    if size is not None:
+        return with_items(size, [])
 
     # From the longest haystack down: whole lines, and the last one cut sentence by sentence.
     for lines in range(most, -1, -1):
@@ -137,13 +153,7 @@ def fill_with_sentences(
             if sentences:
                 text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
                 last = [budget.encoded(Piece(text, "haystack"))]
-            end = lines + len(last)
-            places = _apart([int(item.depth * end) for item in items], end)
-            pieces = _interleaved(
-                items, places, end, partial(_part_of_lines, units, lines, last)
-            )
-            if blanks:
-                pieces = _joined_by_blanks(pieces, budget)
+            pieces = with_items(lines, last)
             if _num_tokens(pieces) <= budget.tokens:
                 return pieces
     return None
@@ -176,24 +186,29 @@ def fill_with_needles(
     before: tuple[str, str],
     keys: Units,
     values: Units,
+    size: int | None = None,
 ) -> list[Piece] | None:
-    """Lines `before[0] key before[1] value` with the items among them.
+    """Lines `before[0] key before[1] value` with the items among them: `size` lines, else as many
+    as fit.
 
     Every example pairs keys and values anew. They come from pools whose sizes follow from the
     length alone, so an example does not depend on what was generated before it. The tokens of every
     line are known before it is written, so the last lines are chosen to fill the budget.
     """
     items, left = _by_depth(items, budget)
-    if left < 0:
+    if left < 0 and size is None:
         return None
     frames = encode_units(before, budget.encoder)
     key_order = keys.others([f" {item.key}" for item in items], budget.random)
     value_order = values.others(
         [f" {item.value}.\n" for item in items], budget.random
     )
-    size = min(len(key_order), len(value_order))
-    pools = ((keys, key_order[:size]), (values, value_order[:size]))
-    lines = _choose_lines(left, int(frames.counts.sum()), pools)
+    available = min(len(key_order), len(value_order))
+    pools = ((keys, key_order[:available]), (values, value_order[:available]))
+    if size is None:
+        lines = _choose_lines(left, int(frames.counts.sum()), pools)
+    else:
+        lines = min(size, available)
 
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
@@ -288,15 +303,19 @@ def _best_pair(
 
 
 def fill_with_essay(
-    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack
+    items: Iterable[Piece],
+    budget: ContextBudget,
+    corpus: Haystack,
+    size: int | None = None,
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
-    nearest to its depth in tokens. In scripts without blanks a word is a sentence, and the last one
-    is cut where the budget ends."""
+    nearest to its depth in tokens. With a `size`, so many words, and each item behind the share of
+    the sentences that its depth says, as upstream counts. In scripts without blanks a word is a
+    sentence, and the last one is cut where the budget ends."""
     # A corpus that is too short is repeated.
     passes = 1
     units, starts = _essay_units(corpus, budget.encoder, passes)
-    while units.offsets[-1] < budget.tokens:
+    while len(units) < size if size else units.offsets[-1] < budget.tokens:
         passes *= 2
         units, starts = _essay_units(corpus, budget.encoder, passes)
 
@@ -304,6 +323,14 @@ def fill_with_essay(
     items, left = _by_depth(
         [replace(item, text=" " + item.text) for item in items], budget
     )
+
+    if size is not None:
+        boundaries = [*starts[: np.searchsorted(starts, size)].tolist(), size]
+        places = [
+            boundaries[int((len(boundaries) - 1) * item.depth)] for item in items
+        ]
+        pieces = _interleaved(items, places, size, partial(_part, units))
+        return _joined_by_blanks(pieces, budget)
 
     # The count is exact but for the words at a needle: from the most words down.
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1

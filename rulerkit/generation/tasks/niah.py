@@ -15,6 +15,7 @@ from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Pie
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,
+    Growth,
     JudgedAnswer,
     Reading,
     Rule,
@@ -42,6 +43,9 @@ _SEVERAL = (
     " The special magic {types} for {query} mentioned in the provided text are",
 )
 _EVEN_DEPTHS = 40
+_WORDS_ADDED, _LINES_ADDED, _FEW_LINES_ADDED = 500, 25, 5
+"""By how much upstream lengthens essays and lines, and lines below 4096 tokens."""
+_SHORT = 4096
 Kind = Literal["words", "numbers", "uuids"]
 NEAR = 256
 """How many tokens from the needle asked for a distractor may stand to be near it: about ten lines
@@ -230,14 +234,34 @@ class Needles(Task):
             plan=needles,
         )
 
-    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+    def growth(self, draft: Draft, length: int) -> Growth:
+        step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
         if self.haystack == "essay":
-            return fill_with_essay(draft.plan, budget, load("essay", self.essays))
+            step = _WORDS_ADDED
+        if self.edition == "2025":
+            return Growth(step, step, searched=True)
+        return Growth(step, step, answer=" ".join(draft.references))
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        return self._filled(draft, budget)
+
+    def fill_with(
+        self, draft: Draft, budget: ContextBudget, size: int
+    ) -> list[Piece] | None:
+        return self._filled(draft, budget, size)
+
+    def _filled(
+        self, draft: Draft, budget: ContextBudget, size: int | None = None
+    ) -> list[Piece] | None:
+        """The haystack with the needles: as much as fits, or so many words or lines."""
+        if self.haystack == "essay":
+            essays = load("essay", self.essays)
+            return fill_with_essay(draft.plan, budget, essays, size)
         lines = [
             replace(needle, text=needle.text + "\n") for needle in draft.plan
         ]
         if self.haystack == "noise":
-            return fill_with_sentences(lines, budget)
+            return fill_with_sentences(lines, budget, size=size)
         before, between, end = NEEDLE.format(
             types=self.value, key="|", value="|"
         ).split("|")
@@ -249,7 +273,12 @@ class Needles(Task):
             self.value, words, budget.length, end + "\n", budget.encoder
         )
         return fill_with_needles(
-            lines, budget, (before.rstrip(), between.rstrip()), keys, values
+            lines,
+            budget,
+            (before.rstrip(), between.rstrip()),
+            keys,
+            values,
+            size,
         )
 
     @staticmethod
@@ -285,10 +314,12 @@ class Needles(Task):
         if not self._even_depths:
             # Ours: anywhere, evenly.
             return [random.random() for _ in range(count)]
-        return [
-            step / (_EVEN_DEPTHS - 1)
-            for step in random.sample(range(_EVEN_DEPTHS), count)
-        ]
+        steps = random.sample(range(_EVEN_DEPTHS), count)
+        depths = [step / (_EVEN_DEPTHS - 1) for step in steps]
+        # Upstream rounds its depths to whole percents.
+        if self.protocol == "paper":
+            depths = [round(100 * depth) / 100 for depth in depths]
+        return depths
 
 
 # --- keys and values ------------------------------------------------------------------------------

@@ -16,6 +16,7 @@ from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Pie
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks.base import (
+    Growth,
     JudgedAnswer,
     Reading,
     Rule,
@@ -34,8 +35,9 @@ _LONGEST_GOLD = 3000
 5,928), so that every question fits at every length from 1024 tokens on."""
 
 
-_FEWER = 10
-"""By how many documents the protocol `paper` shortens a prompt that does not fit."""
+_HEADER = "Document {}:\n"
+_ADDED = 10
+"""By how many documents upstream lengthens its first prompt and shortens one that does not fit."""
 _CANDIDATES = 64
 """Among how many documents the last but one is chosen."""
 
@@ -133,6 +135,13 @@ class QuestionAnswering(Task):
             group=self._data.groups[question.gold[0]],
         )
 
+    def growth(self, draft: Draft, length: int) -> Growth | None:
+        if self.context == "none":
+            return None
+        most, searched = len(self._data.documents), self.edition == "2025"
+        answer = "" if searched else f" {list(draft.references)}"
+        return Growth(_ADDED, _ADDED, most, searched, answer)
+
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         # Nothing to fill: the question stands alone.
         if self.context == "none":
@@ -142,19 +151,24 @@ class QuestionAnswering(Task):
 
         # Documents repeat only in prompts longer than the whole data set.
         most = len(bodies) + budget.tokens // int(bodies.counts.min())
-        headers = numbered("Document {}:\n", budget.encoder, most)
+        headers = numbered(_HEADER, budget.encoder, most)
+        order = _documents_at_depths(question, depths, bodies, headers, budget)
+        return None if order is None else self._written(question, order, budget)
 
-        # The two protocols order documents in different ways, and write them alike.
-        if self.protocol == "paper":
-            order = self._documents_of_the_paper(
-                question, bodies, headers, budget
-            )
-        else:
-            order = _documents_at_depths(
-                question, depths, bodies, headers, budget
-            )
-        if order is None:
-            return None
+    def fill_with(
+        self, draft: Draft, budget: ContextBudget, size: int
+    ) -> list[Piece] | None:
+        question, _ = draft.plan
+        bodies = _bodies(self._data, budget.encoder)
+        order = self._documents_of_the_paper(question, bodies, size, budget)
+        return None if order is None else self._written(question, order, budget)
+
+    def _written(
+        self, question: Question, order: list[int], budget: ContextBudget
+    ) -> list[Piece]:
+        """Documents in this order, each below its number."""
+        bodies = _bodies(self._data, budget.encoder)
+        headers = numbered(_HEADER, budget.encoder, len(order))
 
         # A distractor from the same article is more misleading than any other document,
         # so the view and the analysis of failures tell the two apart.
@@ -206,51 +220,23 @@ class QuestionAnswering(Task):
         self,
         question: Question,
         bodies: Units,
-        headers: Units,
+        size: int,
         budget: ContextBudget,
     ) -> list[int] | None:
-        """The documents in upstream's order: gold and same article first, then others, all shuffled
-        with one seed.
-
-        Their number is the most that usually fits the first question, and ten less as often as it
-        must be.
-        """
-        # Upstream measures with its first question how many documents fit, and keeps
-        # the number.
-        first = self._data.questions[_question_order(self._data, None)[0]]
-        usual = np.concatenate(
-            [
-                np.full(len(documents), bodies.counts[documents].mean())
-                for documents in self._article_first(first, bodies, budget.random)
-                if documents
-            ]
-        )
-
-        # This question may be longer than that one.
-        longer = len(budget.encoder(question.text)) - len(
-            budget.encoder(first.text)
-        )
-        costs = np.cumsum(usual + headers.counts[: len(usual)])
-        size = int(np.searchsorted(costs, budget.tokens + longer, side="right"))
-
+        """So many documents in upstream's order: gold and same article first, then others, all
+        shuffled with one seed. None where there is no place for the gold ones."""
         # Upstream puts the paragraphs of the same article in first, and then others.
         article, others = self._article_first(question, bodies, budget.random)
-        documents = article + others
-        while (
-            size > 0 and _cost(documents[:size], bodies, headers) > budget.tokens
-        ):
-            size -= _FEWER if size > _FEWER else 1
-
-        # The gold documents are the first ones: without them there is no question.
         if size < len(question.gold):
             return None
-        documents = documents[:size]
-        if (
-            question.related
-        ):  # HotpotQA's file has the question's ten documents in any order
+        documents = (article + others)[:size]
+
+        # HotpotQA's file has the ten documents of a question in any order.
+        if question.related:
             ten = slice(len(question.gold) + len(question.related))
             documents[ten] = budget.random.permutation(documents[ten]).tolist()
-        return [documents[i] for i in shuffled_alike(size, budget.seed)]
+        places = shuffled_alike(len(documents), budget.seed)
+        return [documents[i] for i in places]
 
     def _article_first(
         self, question: Question, bodies: Units, random: np.random.RandomState

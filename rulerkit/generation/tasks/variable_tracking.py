@@ -10,6 +10,7 @@ from string import ascii_uppercase
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import (
+    Growth,
     JudgedAnswer,
     Reading,
     Rule,
@@ -26,6 +27,9 @@ _PREFIX = (
     "{value}, they are: "
 )
 
+_LINES_ADDED, _FEW_LINES_ADDED = 10, 5
+"""By how many lines upstream lengthens a context, and since 2025 one below 4096 tokens."""
+_SHORT = 4096
 _MOST_NAMES = (
     10_000  # of the 17,576 names of three letters that a demonstration has
 )
@@ -111,6 +115,19 @@ class VariableTracking(Task):
         return fill_with_sentences(
             draft.plan, budget, blanks=self.edition == "2024"
         )
+
+    def growth(self, draft: Draft, length: int) -> Growth:
+        if self.edition == "2025":
+            step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
+            return Growth(step, step, searched=True)
+        names = list(draft.references)
+        return Growth(_LINES_ADDED, _LINES_ADDED, answer=f" {names}")
+
+    def fill_with(
+        self, draft: Draft, budget: ContextBudget, size: int
+    ) -> list[Piece] | None:
+        blanks = self.edition == "2024"
+        return fill_with_sentences(draft.plan, budget, blanks, size)
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
