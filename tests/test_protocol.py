@@ -67,13 +67,10 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
         (place + 1, len(listed))
         for place, listed in zip(places, documents, strict=True)
     )
-    assert numbers.most_common(1)[0][0] == (24, 26)
-    assert 24 <= sum(map(len, documents)) / len(documents) <= 26
-    assert (
-        0.80
-        <= sum(example.num_tokens + 32 for example in made) / 200 / 4096
-        <= 0.86
-    )
+    # Upstream e40fae1, run: 20 documents in every example, 76 % of the budget.
+    assert numbers == {(19, 20): 200}
+    fill = sum(example.num_tokens + 32 for example in made) / 200 / 4096
+    assert 0.72 <= fill <= 0.80
     assert all(
         piece.role != "haystack" for listed in documents for piece in listed
     ), "all are of the same article"
@@ -86,7 +83,8 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
         "When were the Normans in Normandy?",
     ]
     (long,) = generate(task("qa_1", "paper"), 131072, 1, prompt_format=form)
-    assert abs(len(long.blocks[slice(*long.context)]) - 760) <= 10
+    roles = [piece.role for piece in long.blocks[slice(*long.context)]]
+    assert (roles.index("needle") + 1, len(roles)) == (596, 760)  # as upstream's
 
 
 @pytest.mark.parametrize("name", ["cwe", "fwe"])
@@ -259,19 +257,31 @@ def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
         task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")
     ]
     made = [generate(one, 4096, 3) for one in tasks]
-    cells = [
-        predict(load_model("perfect"), one, tmp_path / "main", progress=False)
-        for one in made
-    ]
-    assert cells[0].record["floors"] == pytest.approx(floors(made[0]))
-    summary = summarize(score(cells), ["cwe", "niah_single_1"])
-    assert summary.cells["floor"].tolist() == [100, 0]
-    text = task_table_text(summary, "perfect")
-    assert "floor 100" in text
-    assert "Not above the floor: perfect reader on cwe at 4K." in text
+    cells = {
+        name: [
+            predict(load_model(name), one, tmp_path / name, progress=False)
+            for one in made
+        ]
+        for name in ("perfect", "floor-copy")
+    }
+    assert cells["perfect"][0].record["floors"] == pytest.approx(floors(made[0]))
+    whole = summarize(score(cells["perfect"]), ["cwe", "niah_single_1"])
+    floor = whole.cells["floor"].iloc[0]
+    assert 20 <= floor < 100
+    assert whole.cells["above_floor"].tolist() == [100, 100]
+    assert "Not above the floor" not in task_table_text(whole, "perfect")
+
+    scores = score(cells["floor-copy"])
+    assert scores.groupby("task")["above_floor"].mean().tolist() == pytest.approx(
+        [0, 0]
+    )
+    summary = summarize(scores, ["cwe", "niah_single_1"])
+    text = task_table_text(summary, "floor-copy")
+    assert f"floor {floor:.0f}" in text
+    assert "Not above the floor: floor (beginning copied) on cwe at 4K." in text
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
-    assert [text.get_text() for text in axes.texts] == ["(100.0)", "100.0"]
+    assert [text.get_text() for text in axes.texts] == [f"({floor:.1f})", "0.0"]
     (note,) = [text.get_text() for text in axes.figure.texts]
     assert note.endswith("in brackets: not above the floor")
-    (axes,) = tasks_by_length(summary.cells.assign(floor=99.9), note="a note")
+    (axes,) = tasks_by_length(whole.cells, note="a note")
     assert [text.get_text() for text in axes.figure.texts] == ["a note"]

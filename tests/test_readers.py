@@ -141,24 +141,18 @@ def test_a_confused_reader_takes_a_neighbouring_line():
 
 
 @pytest.mark.parametrize(
-    ("name", "copied", "frequent"),
-    [("niah_single_2", 0, 0), ("cwe", 0.2, 0.5), ("fwe", 0.8, 0.9)],
+    ("name", "copied"),
+    [("niah_single_2", 0), ("cwe", 0.2), ("fwe", 0.8)],
 )
 def test_floors_are_the_scores_of_readers_that_do_not_read(
-    name, copied, frequent, tmp_path
+    name, copied, tmp_path
 ):
-    """BENCHMARK.md, section 7: aggregation tasks reward copying and counting a part of the
-    context."""
+    """BENCHMARK.md, section 7: aggregation tasks reward copying a part of the context."""
     examples = asked(name, 8192, NUM_EXAMPLES)
     seen = floors(examples)
-    assert seen == pytest.approx(
-        {
-            rule: mean_score(load_model(f"floor-{rule}"), examples, tmp_path)
-            for rule in ("copy", "frequent")
-        }
-    )
+    reader = mean_score(load_model("floor-copy"), examples, tmp_path)
+    assert seen == pytest.approx({"copy": reader})
     assert seen["copy"] >= copied
-    assert seen["frequent"] >= frequent
     assert (
         max(seen.values()) == 0
         if name == "niah_single_2"

@@ -38,7 +38,7 @@ def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
     A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
-    reader (`perfect`, `mute`, `floor-copy`, `floor-frequent`, `reader-<tokens>` for any window), or
+    reader (`perfect`, `mute`, `floor-copy`, `reader-<tokens>` for any window), or
     a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
     `name` such a variant is named after what differs.
     """

@@ -163,7 +163,7 @@ class ReaderKeys(ModelKeys):
     """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
     memory: Share
     """a share from 0 to 1: of the questions about documents, those answered without reading"""
-    floor: Literal["copy", "frequent"]
+    floor: Literal["copy"]
 
 
 class FunctionKeys(ModelKeys):

@@ -2,7 +2,7 @@
 
 A reader with a window sees only the last tokens of its prompt, so its effective length is known by
 construction and the whole evaluation can be calibrated on a laptop. `perfect` sees everything,
-`mute` nothing; `floor-copy` and `floor-frequent` do not read at all
+`mute` nothing; `floor-copy` does not read at all
 (`rulerkit.generation.without_reading`). The families' files hold the rules (`Task.read`). Effects
 are faults of known size that make a reader err as real models do (paper, section 5); the figures
 must then show them.

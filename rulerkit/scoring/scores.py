@@ -31,6 +31,8 @@ from rulerkit.generation.tasks import base, family_of
 from rulerkit.generation.tasks.base import named_items as named_items
 from rulerkit.generation.tasks.base import string_match_all as string_match_all
 from rulerkit.generation.tasks.base import string_match_part as string_match_part
+from rulerkit.generation.without_reading import FLOORS
+from rulerkit.scoring.floors import above_floor
 from rulerkit.store.cells import (
     Cell,
     Report,
@@ -187,7 +189,7 @@ _PROTOCOL = {
     "adaptive": "question and limits of an adaptive run, as JSON; '' for a fixed number of "
     "examples",
     "max_failures": "share or number of failures with which a mean is taken over the rest",
-    "floor": "0 to 1: the better score of two rules that do not read; NaN where not recorded",
+    "floor": "0 to 1: the best score of the rules that do not read; NaN where not recorded",
     "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the "
     "paper's",
     "engine": "what ran the model",
@@ -203,7 +205,11 @@ _PROTOCOL = {
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
 _SOFT = ("gold_probability", "gold_greedy")
-COLUMNS = _CELL | _ROW | _PROTOCOL
+_DERIVED = {
+    "above_floor": "(score - floor) / (1 - floor): 0 as without reading, 1 all right, below 0 "
+    "worse than without reading; NaN where no floor is recorded or it is 1",
+}
+COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (
     list(_CELL),
@@ -230,6 +236,9 @@ def describe(cell: Cell) -> JSON:
             "Protocol paper: prompts and layouts of upstream at the time of the paper"
         )
 
+    # Only rules that still count as floors.
+    known_floors = [about.floors[name] for name in FLOORS if name in about.floors]
+
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
     return {
@@ -249,7 +258,7 @@ def describe(cell: Cell) -> JSON:
         ),
         "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
         "max_failures": float(about.max_failures),
-        "floor": max(about.floors.values(), default=float("nan")),
+        "floor": max(known_floors, default=float("nan")),
         "stand_in": any(source.stand_in for source in sources),
         "engine": result.model.engine,
         "seed": result.seed,
@@ -334,7 +343,9 @@ def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(
         drop=True
     )
-    table = table.join(columns)[list(COLUMNS)]
+    table = table.join(columns)
+    table["above_floor"] = above_floor(table["score"], table["floor"])
+    table = table[list(COLUMNS)]
     table.attrs["empty_cells"] = [about for about, rows in cells if not len(rows)]
     return table
 

@@ -24,6 +24,7 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     has_own_threshold,
 )
+from rulerkit.scoring.floors import above_floor
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
@@ -62,6 +63,7 @@ _COLUMNS = [
     "exact",
     "n",
     "floor",
+    "above_floor",
     "wanted",
     *COUNTS,
     "reasoning_tokens",
@@ -84,8 +86,9 @@ class Summary(NamedTuple):
     """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, length, score, low, high, strict, exact, floor (the better of
-    two answers without reading; NaN where it was not recorded), n, wanted, empty, cut_off,
+    claimed_length, task, category, length, score, low, high, strict, exact, floor (the best of
+    the answers without reading; NaN where it was not recorded), above_floor (the score with the
+    floor taken off: (score - floor) / (100 - floor), in percent), n, wanted, empty, cut_off,
     cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
@@ -182,7 +185,7 @@ def summarize(
     models = pd.DataFrame(model_rows)
     _add_ranks(models)
     return Summary(
-        pd.DataFrame(cell_rows, columns=_COLUMNS),
+        _with_above_floor(pd.DataFrame(cell_rows, columns=_COLUMNS)),
         pd.DataFrame(length_rows),
         models,
         confidence,
@@ -432,6 +435,12 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
         row[name] = 100 * row[name] if complete else np.nan
     estimate = _mean([row], [1.0], confidence)
     return row | dict(zip(_SCORE, estimate, strict=True))
+
+
+def _with_above_floor(cells: "pd.DataFrame") -> "pd.DataFrame":
+    floor = cells["floor"].astype(float)
+    corrected = above_floor(cells["score"].astype(float), floor, 100.0)
+    return cells.assign(above_floor=corrected)
 
 
 def _mean(

@@ -199,6 +199,8 @@ class Task(ABC):
     """What stands between several items of an answer."""
     failure_rules: ClassVar[tuple[Rule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
+    floors: ClassVar[tuple[str, ...]] = ("copy",)
+    """The rules of `without_reading.FLOORS` that say what an answer without reading scores."""
     short_name: ClassVar[str]
     """The first letters of the names of all tasks of this family, in our files and in those of
     others."""
