@@ -16,7 +16,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, check_known, counted
+from rulerkit.common.errors import UserError, check_known, counted, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import KIT, cache_dir, resolve_file
 
@@ -398,6 +398,61 @@ def plan(
 
     study = study_of(files, settings)
     echo("\n\n".join(plan_model(model, study).text() for model in study.models))
+
+
+@app.command()
+def conform(
+    checkout: Annotated[
+        Path,
+        typer.Argument(help="A checkout of RULER, with its data downloaded."),
+    ],
+    tokenizer: Annotated[
+        str,
+        typer.Option(help="A folder or hub id that both sides can read."),
+    ],
+    python: Annotated[
+        Path,
+        typer.Option(help="The Python of an environment that runs the checkout."),
+    ] = Path(sys.executable),
+    task: Annotated[
+        list[str] | None, typer.Option(help="A task; may be given several times.")
+    ] = None,
+    length: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Token budget, 4096 or 4K; may be given several times."
+        ),
+    ] = None,
+    num_examples: Annotated[
+        int, typer.Option(min=2, help="How many examples of each.")
+    ] = 60,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for each task and length.")
+    ] = 600,
+) -> None:
+    """Run the generator of a checkout of RULER beside ours, and say task by task whether the
+    prompts are alike: template, size, fill, depths, layouts, and what copying the beginning scores.
+
+    Ours are those of `protocol: paper`, in the edition of the checkout (2024, or since May 2025).
+    Ends with 0 where all are equal, else with 1. `docs/benchmark.md` names what is known to differ.
+
+    Example: rulerkit conform ~/RULER --python ~/RULER/venv/bin/python --tokenizer Qwen/Qwen2.5-7B
+    """
+    from rulerkit.analysis.conform import Upstream
+    from rulerkit.analysis.conform import conform as run_both
+
+    upstream = Upstream(checkout, python, timeout)
+    echo(f"upstream of {upstream.edition} / ours")
+    lengths = [parse_length(text) for text in length or ["4096"]]
+    names = task or list(rk.THIRTEEN)
+    num_equal, num_all = 0, 0
+    for found in run_both(upstream, tokenizer, names, lengths, num_examples):
+        echo(found.text)
+        num_all += 1
+        num_equal += found.is_equal
+    echo(f"{num_equal} of {num_all} are equal")
+    if num_equal < num_all:
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -932,6 +987,13 @@ def study_of(
     """The study of parameter files, settings and a model; `UserError` where no model is named."""
     given = settings_of(settings, files)
     if model:
+        named = {key for key in ("model", "models") if given.get(key) is not None}
+        if named:
+            key = named.pop()
+            raise UserError(
+                f"two models are named: {model} as an argument, and `{key}: "
+                f"{shortened(given[key])}` in -y or -f; leave one of the two out"
+            )
         given["model"] = model_of(model)
 
     study = rk.study(given)
@@ -1026,7 +1088,7 @@ def _print_scores(
 def _list_cells(study: "Study") -> None:
     """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
     from rulerkit.batch.jobs import needs_of
-    from rulerkit.batch.status import grid
+    from rulerkit.batch.status import grid, tokens_left
 
     needs = needs_of([study])
     for model in dict.fromkeys(need.model for need in needs):
@@ -1035,10 +1097,10 @@ def _list_cells(study: "Study") -> None:
     have = sum(need.have for need in needs)
     wanted = sum(need.wanted for need in needs)
     left = sum(need.tokens_left for need in needs)
-    extent = "in this round of the adaptive run" if study.adaptive else "at most"
+    most = sum(need.most_tokens_left for need in needs) if left else 0
     echo(
         f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
-        f"{left:,} tokens of prompts and answers left, {extent}"
+        f"{tokens_left(left, most)}"
     )
 
 

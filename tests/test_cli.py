@@ -41,6 +41,7 @@ COMMANDS = (
         "check",
         "plan",
         "compare",
+        "conform",
         "notebooks",
         "browse",
         "export",
@@ -268,6 +269,10 @@ def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
         "no model is named: give a name of params/models (llama",
     )
     refused(rulerkit("check", *small), "no model is named")
+    refused(
+        rulerkit("evaluate", "mute", "-y", "model: perfect", *small),
+        "two models are named: mute as an argument, and `model: 'perfect'`",
+    )
 
 
 def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
@@ -280,10 +285,10 @@ def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
     lines = ended.out.splitlines()
     assert lines[0].split() == ["llama-3.1-8b", "4K", "128K"]
     assert ["vt", "0/20", "0/20"] in [line.split() for line in lines]
-    left = f"{13 * 20 * (4096 + 131072):,} tokens of prompts and answers left, at most"
+    left = f"{13 * 20 * (4096 + 131072):,} tokens left, at most"
     assert lines[-1] == f"26 cells, 0 of 520 examples are answered; {left}"
     ended = rulerkit("evaluate", "-f", "asked.yaml", "--dry-run")
-    assert ended.out.endswith("72 of 72 examples are answered; 0 tokens of prompts and answers left, at most\n")  # fmt: skip
+    assert ended.out.endswith("72 of 72 examples are answered; 0 tokens left, at most\n")  # fmt: skip
 
 
 def test_a_second_call_answers_nothing_and_more_examples_are_added(

@@ -49,6 +49,8 @@ class Need(NamedTuple):
     """The number of examples."""
     soft: bool = False
     """Whether their soft scores are wanted too."""
+    most: int = 0
+    """The number of examples that later rounds of an adaptive run may ask for."""
 
     @property
     def have(self) -> int:
@@ -64,6 +66,11 @@ class Need(NamedTuple):
     def tokens_left(self) -> int:
         """The tokens of prompts and answers that are left, at most."""
         return (self.wanted - self.have) * self.length
+
+    @property
+    def most_tokens_left(self) -> int:
+        """Those that are left if an adaptive run asks for all its examples."""
+        return (max(self.most, self.wanted) - self.have) * self.length
 
     def __str__(self) -> str:
         return f"{self.model} {self.task} at {self.length}"
@@ -280,6 +287,13 @@ class Step:
         return sum(need.tokens_left for need in self.needs)
 
     @property
+    def most_tokens_left(self) -> int:
+        """The same, if its adaptive runs ask for all their examples; 0 where nothing is left."""
+        if not self.tokens_left:
+            return 0
+        return sum(need.most_tokens_left for need in self.needs)
+
+    @property
     def changed(self) -> str:
         """Which of its models is no longer the one that gave the answers; "" for none."""
         models = {
@@ -396,6 +410,7 @@ def needs_of(
             needs[cell.path] = before._replace(
                 wanted=max(counts[cell.path], before.wanted),
                 soft=study.soft or before.soft,
+                most=max(study.num_examples, before.most),
             )
     return list(needs.values())
 

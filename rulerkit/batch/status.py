@@ -114,9 +114,18 @@ def report(statuses: list[Status]) -> list[str]:
         f"{states.count(state)} {state}" for state in dict.fromkeys(states)
     )
     left = sum(status.step.tokens_left for status in statuses)
-    total = f"; {left:,} tokens left, at most" if left else ""
+    most = sum(status.step.most_tokens_left for status in statuses)
+    total = f"; {tokens_left(left, most)}" if left else ""
     lines = [line for status in statuses for line in describe(status)]
     return [*lines, f"{counted(len(states), 'step')}: {counts}{total}"]
+
+
+def tokens_left(least: int, most: int) -> str:
+    """The tokens of prompts and answers that are left; of adaptive runs those of the open round,
+    and of all rounds there may be."""
+    if least < most:
+        return f"{least:,} tokens left at least, {most:,} at most"
+    return f"{least:,} tokens left, at most"
 
 
 def describe(status: Status) -> list[str]:

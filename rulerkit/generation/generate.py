@@ -167,9 +167,15 @@ class Examples:
 
     @cached_property
     def _first_size(self) -> int:
-        """How many lines, words or documents upstream's first example has."""
-        frame, growth = self._frame(0), self._growth
-        assert growth
+        """How many lines, words or documents upstream's first example has; where that depends on
+        the words that are drawn, the median over several examples, which may as well be first."""
+        assert self._growth
+        draws = range(self._growth.draws)
+        sizes = sorted(self._size_of(self._frame(i), self._growth) for i in draws)
+        return sizes[len(sizes) // 2]
+
+    def _size_of(self, frame: "_Frame", growth: Growth) -> int:
+        """The size that upstream finds with an example."""
         answer = self.prompt_format.tokenizer.count(growth.answer)
         room = self._most_tokens if growth.answer_is_free else self.length
 

@@ -204,7 +204,12 @@ def code_digest(value: Any) -> dict[str, str]:
             seen.add(part)
             names = part.__globals__
             options = (part.__kwdefaults__ or {}).items()
-            inner = [part.__code__, part.__defaults__, *options, *_closure(part)]
+            inner = [
+                part.__code__,
+                part.__defaults__,
+                *options,
+                *closure_values(part),
+            ]
         elif callable(part) and isinstance(type(part).__call__, FunctionType):
             inner = [type(part).__call__]
         elif isinstance(part, str | bytes | int | float | complex | None):
@@ -230,7 +235,16 @@ def _is_installed(function: FunctionType) -> bool:
     return str(function.__globals__.get("__file__")).startswith(_INSTALLED)
 
 
-def _closure(function: FunctionType) -> list[Any]:
+def global_values(function: FunctionType) -> list[Any]:
+    """The values of the globals that a function names, unless it belongs to an installed
+    package."""
+    if _is_installed(function):
+        return []
+    values = getclosurevars(function).globals
+    return [values[name] for name in sorted(values)]
+
+
+def closure_values(function: FunctionType) -> list[Any]:
     """The values of a closure, without counters, which its calls change."""
     rebound = {
         step.argval

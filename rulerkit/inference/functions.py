@@ -8,7 +8,8 @@ loaded checkpoint with its tokenizer. Modules in the project root can be importe
 import inspect
 import reprlib
 import sys
-from collections.abc import Iterable
+import weakref
+from collections.abc import Callable, Iterable
 from itertools import islice
 from pkgutil import resolve_name
 from traceback import extract_tb
@@ -28,6 +29,19 @@ from rulerkit.inference.model import (
     model,
     refuse_echo,
 )
+from rulerkit.inference.object_state import state_of
+
+_Reference = Callable[[], Any]
+_CALLED: dict[int, tuple[_Reference, str | None, str | None]] = {}
+"""By the id of a function: a reference to it, and its state before and after its calls."""
+
+
+def _reference(function: Any) -> _Reference:
+    """A weak reference, so that nothing is held; to nothing where there is no weak one."""
+    try:
+        return weakref.ref(function)
+    except TypeError:
+        return lambda: None
 
 
 class Function(Engine):
@@ -63,7 +77,32 @@ class Function(Engine):
             else {"function": f"{named.__module__}.{named.__qualname__}"}
         )
         code = code_digest(self._entry() if entry else function)
-        return {"engine": "function", **what, "takes": self.takes, "code": code}
+        identity = {
+            "engine": "function",
+            **what,
+            "takes": self.takes,
+            "code": code,
+        }
+        # What lies in the object decides its answers as its code does.
+        state = None if entry else self._current_state()
+        return identity if state is None else {**identity, "state": state}
+
+    def _current_state(self) -> str | None:
+        """What lies in the function, less what its own calls have changed: many count, or keep what
+        they saw."""
+        now, key = state_of(self._function), id(self._function)
+        called, before, after = _CALLED.get(key, (None, None, None))
+        same_object = called is not None and called() is self._function
+        if same_object and now == after:
+            return before
+        _CALLED[key] = (_reference(self._function), now, now)
+        return now
+
+    def _remember_state(self) -> None:
+        """Note the state of the function after its calls."""
+        key = id(self._function)
+        called, before, _ = _CALLED[key]
+        _CALLED[key] = (called, before, state_of(self._function))
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -82,6 +121,13 @@ class Function(Engine):
             yield from self._load().answer(examples)
             return
 
+        self._current_state()
+        try:
+            yield from self._answer_batches(examples)
+        finally:
+            self._remember_state()
+
+    def _answer_batches(self, examples: Iterable[Example]) -> Answers:
         # A function that takes no limit is cut afterwards, as every answer is.
         limited = "max_new_tokens" in inspect.signature(self._function).parameters
         source = iter(examples)

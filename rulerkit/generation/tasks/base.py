@@ -176,6 +176,8 @@ class Growth(NamedTuple):
     """What upstream measures behind its first example."""
     answer_is_free: bool = True
     """Whether the tokens of the answer are kept free while it searches."""
+    draws: int = 1
+    """The examples that may be the first one, where the size depends on what is drawn."""
 
 
 # --- tasks ----------------------------------------------------------------------------------------

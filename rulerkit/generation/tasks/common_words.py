@@ -31,6 +31,7 @@ _QUESTION = "Question: What are the {n} most common words in the above list?"
 _PREFIX = " Answer: The top {n} words that appear most often in the list are:"
 _REDUCED_BELOW = 4096
 _MOST_COMMON = 1000
+_DRAWS = 9
 _ADDED = 10
 """By how many words upstream lengthens its first list and shortens one that does not fit."""
 
@@ -115,9 +116,9 @@ class CommonWords(WordCount):
 
     def growth(self, draft: Draft, length: int) -> Growth:
         if self.edition == "2025":
-            return Growth(_ADDED, _ADDED, searched=True)
+            return Growth(_ADDED, _ADDED, searched=True, draws=_DRAWS)
         answer = f" {self.join(draft.references)}"
-        return Growth(_ADDED, _ADDED, answer=answer)
+        return Growth(_ADDED, _ADDED, answer=answer, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         for words, common, order in self._words_of(draft, budget):

@@ -27,6 +27,7 @@ _QUESTION = (
 )
 _PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
 _DOTS = "..."
+_DRAWS = 9
 _STEPS = 32
 """Upstream lengthens its first text by this share of the prompt's length: a word for every 32
 tokens."""
@@ -110,7 +111,7 @@ class FrequentWords(WordCount):
         free = self.edition == "2025"
         room = length - self.answer_tokens if free else length
         start, step = room // self.word_length, room // _STEPS
-        return Growth(start, step, answer_is_free=free)
+        return Growth(start, step, answer_is_free=free, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         words, ranked = self._ranked_words(draft, budget)

@@ -22,6 +22,7 @@ from rulerkit.generation.tasks.base import (
     Task,
     distinct,
     named_items,
+    shuffled_alike,
 )
 from rulerkit.generation.tasks.haystacks import (
     fill_with_essay,
@@ -203,6 +204,8 @@ class Needles(Task):
         # A needle for each value; `depth` moves only those that are asked for.
         needles = []
         depths = self._depths(random, len(values))
+        if self.protocol == "paper":
+            depths = self._in_upstreams_order(depths, stream.seed)
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
             key, role = keys[number // self.num_values], "distractor"
             if key in queried:
@@ -309,6 +312,14 @@ class Needles(Task):
         return self.depths == "even" or (
             self.protocol == "paper" and self.haystack == "essay"
         )
+
+    def _in_upstreams_order(self, depths: list[float], seed: int) -> list[float]:
+        """The depths of the needles, whose order in the text is one for all examples: upstream
+        shuffles them with one seed, and counts the places of lines from the end."""
+        places = sorted(depths, reverse=self.haystack != "essay")
+        order = shuffled_alike(len(depths), seed)
+        ranked = dict(zip(order, places, strict=True))
+        return [ranked[number] for number in range(len(depths))]
 
     def _depths(self, random: Random, count: int) -> list[float]:
         if not self._even_depths:
