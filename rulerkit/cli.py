@@ -411,9 +411,11 @@ def conform(
         typer.Option(help="A folder or hub id that both sides can read."),
     ],
     python: Annotated[
-        Path,
-        typer.Option(help="The Python of an environment that runs the checkout."),
-    ] = Path(sys.executable),
+        Path | None,
+        typer.Option(
+            help="The Python of an environment that runs the checkout, if another."
+        ),
+    ] = None,
     task: Annotated[
         list[str] | None, typer.Option(help="A task; may be given several times.")
     ] = None,
@@ -441,7 +443,7 @@ def conform(
     from rulerkit.analysis.conform import Upstream
     from rulerkit.analysis.conform import conform as run_both
 
-    upstream = Upstream(checkout, python, timeout)
+    upstream = Upstream(checkout, python or Path(sys.executable), timeout)
     echo(f"upstream of {upstream.edition} / ours")
     lengths = [parse_length(text) for text in length or ["4096"]]
     names = task or list(rk.THIRTEEN)
