@@ -143,6 +143,8 @@ class Examples:
         # any example can be made on its own.
         stream = ExampleStream(self.seed, self.task.name, index)
         draft = self.task.draft(stream, self.length)
+        if self.task.prefix_for_base and self.prompt_format.form != "base":
+            draft = replace(draft, answer_prefix="")
         second_seed = stream.random.getrandbits(32)
         head, tail = _fixed(draft, self.prompt_format)
         return _Frame(self, index, draft, second_seed, tuple(head), tuple(tail))
@@ -323,7 +325,7 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     # The prefix stands behind the template, where the model goes on with it; or, for
     # services that take no such start, at the end of the user's turn.
     closing = [(after, "template"), (prefix, "answer_prefix")]
-    if form.closes_user_turn:
+    if form.closes_user_turn and prefix:
         question += DIRECT
         closing.reverse()
     tail = [(question, "question"), *closing]

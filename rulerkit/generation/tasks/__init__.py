@@ -14,6 +14,9 @@ from rulerkit.generation.tasks.base import Reading
 from rulerkit.generation.tasks.base import Task as Task
 from rulerkit.generation.tasks.common_words import CommonWords
 from rulerkit.generation.tasks.frequent_words import FrequentWords
+from rulerkit.generation.tasks.frontier import FAMILIES as _FRONTIER_FAMILIES
+from rulerkit.generation.tasks.frontier import FRONTIER as FRONTIER
+from rulerkit.generation.tasks.frontier import TASKS as _FRONTIER_TASKS
 from rulerkit.generation.tasks.niah import Needles
 from rulerkit.generation.tasks.question_answering import QuestionAnswering
 from rulerkit.generation.tasks.variable_tracking import VariableTracking
@@ -24,6 +27,7 @@ FAMILIES: tuple[type[Task], ...] = (
     CommonWords,
     FrequentWords,
     QuestionAnswering,
+    *_FRONTIER_FAMILIES,
 )
 
 _ALL: tuple[Task, ...] = (
@@ -49,6 +53,7 @@ _ALL: tuple[Task, ...] = (
     Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
     VariableTracking(name="vt_2_chains", num_chains=2, num_hops=2),
     FrequentWords(name="fwe_3.5", alpha=3.5),
+    *_FRONTIER_TASKS,
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]

@@ -206,6 +206,8 @@ class Task(ABC):
     short_name: ClassVar[str]
     """The first letters of the names of all tasks of this family, in our files and in those of
     others."""
+    prefix_for_base: ClassVar[bool] = False
+    """Whether only models without a chat template get the answer prefix."""
     new_tokens: ClassVar[tuple[int, int]]
     """The answer tokens that the benchmark gives, and to how many items."""
     question_form: ClassVar[str]

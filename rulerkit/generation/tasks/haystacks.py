@@ -28,9 +28,9 @@ SENTENCES = (
 LINE = " ".join(SENTENCES)
 
 _ADJUSTED = 8
-"""How many of the last lines of needles are chosen again so that they fill the budget."""
+"""How many of the last lines are chosen again so that they fill the budget."""
 _CANDIDATES = 512
-"""Among how many keys and values each of them is chosen."""
+"""Among how many entries of each pool their own are chosen."""
 _CUT = re.compile(
     "(?=[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
     "|(?<=.{256})"
@@ -39,14 +39,14 @@ _CUT = re.compile(
 words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
 
 
-def _by_depth(
+def by_depth(
     items: Iterable[Piece], budget: ContextBudget
 ) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
     ordered = [
         budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))
     ]
-    return ordered, budget.tokens - _num_tokens(ordered)
+    return ordered, budget.tokens - num_tokens(ordered)
 
 
 def _apart(places: list[int], count: int) -> list[int]:
@@ -59,7 +59,7 @@ def _apart(places: list[int], count: int) -> list[int]:
     return [min(place, count - len(places) + i) for i, place in enumerate(places)]
 
 
-def _interleaved(
+def interleaved(
     items: Sequence[Piece],
     places: Sequence[int],
     end: int,
@@ -97,7 +97,8 @@ def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]
     ]
 
 
-def _num_tokens(pieces: Iterable[Piece]) -> int:
+def num_tokens(pieces: Iterable[Piece]) -> int:
+    """The tokens of pieces together."""
     return sum(piece.num_tokens for piece in pieces)
 
 
@@ -124,7 +125,7 @@ def fill_with_sentences(
             replace(item, text=blank + item.text.removesuffix("\n"))
             for item in items
         ]
-    items, left = _by_depth(items, budget)
+    items, left = by_depth(items, budget)
     line = f"{blank}{LINE}\n"
     most = max(0, left // len(budget.encoder(line)))
     if blanks:
@@ -140,7 +141,7 @@ def fill_with_sentences(
         end = lines + len(last)
         places = _apart([int(item.depth * end) for item in items], end)
         part = partial(_part_of_lines, units, lines, last)
-        pieces = _interleaved(items, places, end, part)
+        pieces = interleaved(items, places, end, part)
         return _joined_by_blanks(pieces, budget) if blanks else pieces
 
     if size is not None:
@@ -154,7 +155,7 @@ def fill_with_sentences(
                 text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
                 last = [budget.encoded(Piece(text, "haystack"))]
             pieces = with_items(lines, last)
-            if _num_tokens(pieces) <= budget.tokens:
+            if num_tokens(pieces) <= budget.tokens:
                 return pieces
     return None
 
@@ -195,7 +196,7 @@ def fill_with_needles(
     length alone, so an example does not depend on what was generated before it. The tokens of every
     line are known before it is written, so the last lines are chosen to fill the budget.
     """
-    items, left = _by_depth(items, budget)
+    items, left = by_depth(items, budget)
     if left < 0 and size is None:
         return None
     frames = encode_units(before, budget.encoder)
@@ -206,7 +207,8 @@ def fill_with_needles(
     available = min(len(key_order), len(value_order))
     pools = ((keys, key_order[:available]), (values, value_order[:available]))
     if size is None:
-        lines = _choose_lines(left, int(frames.counts.sum()), pools)
+        fixed = np.full(available, frames.counts.sum())
+        lines = choose_lines(left, fixed, pools)
     else:
         lines = min(size, available)
 
@@ -230,17 +232,17 @@ def fill_with_needles(
         return [budget.rows(*columns, (values, value_numbers), describe=describe)]
 
     places = [min(int(item.depth * (lines + 1)), lines) for item in items]
-    return _interleaved(items, places, lines, haystack)
+    return interleaved(items, places, lines, haystack)
 
 
-def _choose_lines(
-    left: int, fixed: int, pools: Sequence[tuple[Units, np.ndarray]]
+def choose_lines(
+    left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.ndarray]]
 ) -> int:
-    """How many lines, of `fixed` tokens, a key and a value, fit into the tokens left.
+    """How many lines, of `fixed` tokens each and an entry of two pools, fit into the tokens left.
 
-    A pool is keys or values, and the order in which lines take them. The keys and values of the
-    last lines are chosen again, so that these lines share out what the others leave: they change
-    places with later ones in the orders.
+    A pool is texts, and the order in which lines take them. The entries of the last lines are
+    chosen again, so that these lines share out what the others leave: they change places with
+    later ones in the orders.
     """
     counts = [units.counts[order] for units, order in pools]
     ends = np.cumsum(fixed + sum(counts))
@@ -250,16 +252,20 @@ def _choose_lines(
     first = max(0, lines - _ADJUSTED)
     for_last = left - (int(ends[first - 1]) if first else 0)
 
-    # With long keys and values in the last lines there may be room for one line more.
-    longest = fixed + sum(int(column[first:].max()) for column in counts)
+    # With long entries in the last lines there may be room for one line more.
+    longest = int(fixed[first : lines + 1].max(initial=0)) + sum(
+        int(column[first:].max(initial=0)) for column in counts
+    )
     one_more = lines < len(ends) and for_last > (lines - first) * longest
     stops = [lines + 1, lines] if one_more else [lines]
+    line = first
     for stop in stops:
         line, rest = first, for_last
         while line < stop:
             # Each of the lines that are left gets an equal part of the tokens that are left.
             candidates = [column[line : line + _CANDIDATES] for column in counts]
-            pair = _best_pair(rest // (stop - line) - fixed, *candidates)
+            share = (rest - int(fixed[line:stop].sum())) // (stop - line)
+            pair = _best_pair(share, *candidates)
             if pair is None:
                 break
             for (_, order), column, chosen in zip(
@@ -267,7 +273,7 @@ def _choose_lines(
             ):
                 _swap(order, line, line + chosen)
                 _swap(column, line, line + chosen)
-            rest -= fixed + sum(int(column[line]) for column in counts)
+            rest -= int(fixed[line]) + sum(int(column[line]) for column in counts)
             line += 1
         if line == stop:
             break
@@ -320,7 +326,7 @@ def fill_with_essay(
         units, starts = _essay_units(corpus, budget.encoder, passes)
 
     # A needle stands between two sentences, so it begins with a blank, as every word does.
-    items, left = _by_depth(
+    items, left = by_depth(
         [replace(item, text=" " + item.text) for item in items], budget
     )
 
@@ -329,14 +335,14 @@ def fill_with_essay(
         places = [
             boundaries[int((len(boundaries) - 1) * item.depth)] for item in items
         ]
-        pieces = _interleaved(items, places, size, partial(_part, units))
+        pieces = interleaved(items, places, size, partial(_part, units))
         return _joined_by_blanks(pieces, budget)
 
     # The count is exact but for the words at a needle: from the most words down.
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
-        pieces = _interleaved(items, places, words, partial(_part, units))
+        pieces = interleaved(items, places, words, partial(_part, units))
         next_word = "".join(units.texts[words : words + 1])
         if filled := _with_beginning(pieces, next_word, budget):
             return filled
@@ -355,7 +361,7 @@ def _with_beginning(
 
     beginnings = ["", *(word[: cut.start()] for cut in _CUT.finditer(word, 2))]
     fitting = bisect_right(
-        beginnings, budget.tokens, key=lambda b: _num_tokens(context(b))
+        beginnings, budget.tokens, key=lambda b: num_tokens(context(b))
     )
     return context(beginnings[fitting - 1]) if fitting else None
 

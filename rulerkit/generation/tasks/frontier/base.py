@@ -1,0 +1,238 @@
+"""What all families of the frontier suite share: the answer line, names of persons and things, and
+contexts of many lines that fill their budget exactly.
+
+What is asked comes from the example's first stream, so it is the same at every length; only filler
+lines come from the second.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache, partial
+from hashlib import md5
+from random import Random
+from typing import Any, ClassVar
+
+import numpy as np
+
+from rulerkit.generation.corpora import Words, load
+from rulerkit.generation.example import ContextBudget, Piece
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
+from rulerkit.generation.tasks.base import Task, distinct
+from rulerkit.generation.tasks.haystacks import (
+    by_depth,
+    choose_lines,
+    interleaved,
+    num_tokens,
+)
+from rulerkit.generation.tasks.niah import draw_pair
+
+ANSWER_PREFIX = " Final Answer:"
+"""How the answer of a base model begins; models with a chat template write the line themselves."""
+EMPTY_EVERY = 10
+"""Of so many examples one, the last, has nothing as its right answer."""
+
+_FIRST = """
+Ada Alma Anton Arlo Astrid Boris Bela Bruno Carla Cecil Clara Cosmo Dora Edda Edgar Elio Elsa
+Emil Erna Ezra Fanny Felix Flora Franz Gerda Greta Gustav Hanna Hector Hilda Hugo Ida Ines
+Iris Ivo Jonas Julia Karl Kira Lena Leo Lotte Luca Magda Mara Marco Milo Nadia Nils Nora Olga
+Oscar Otto Paula Petra Quentin Rosa Rufus Selma Simon Tilda Ursula Victor Wanda
+"""
+FIRST_NAMES = tuple(_FIRST.split())
+_LAST = """
+Abel Adler Archer Baker Barlow Becker Bishop Brandt Brook Carver Chapman Cole Cooper Dahl
+Dawson Decker Draper Ebert Falk Farmer Fischer Foster Frost Garner Gibson Graves Haas Harper
+Holt Hunter Jansen Keller Kramer Lambert Lind Lorenz Marlow Mason Mercer Miller Moss Nolan
+Norton Palmer Parker Porter Quist Ramsey Reuter Sander Sawyer Seidel Stark Sutter Tanner
+Thorne Turner Vance Voss Walker Weber Winter Wolff Zeller
+"""
+LAST_NAMES = tuple(_LAST.split())
+FORM_THINGS = ("blue-door", "red-roof")
+"""The things that the form of an answer names; no context does."""
+FORM_NUMBERS = ("11111", "22222")
+
+Columns = Sequence[tuple[Units, np.ndarray]]
+"""The columns of a context's lines: the texts of each, and the order in which lines take them."""
+
+
+# --- the answer line ------------------------------------------------------------------------------
+
+
+def answer_form(example: str, nothing: str) -> str:
+    """The sentence that ends a question: the form of an answer, and of nothing."""
+    return (
+        "Write your final answer in the very last line of your response, in the form 'Final "
+        f"Answer: [{example}]', or 'Final Answer: []' {nothing}."
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier(Task):
+    """A task of the frontier suite."""
+
+    suite: ClassVar[str] = "frontier"
+    prefix_for_base = True
+
+    empty: bool = True
+    """Whether the right answer of one example in ten is nothing."""
+
+    def is_empty(self, index: int) -> bool:
+        """Whether the right answer of an example is nothing."""
+        return self.empty and index % EMPTY_EVERY == EMPTY_EVERY - 1
+
+    @classmethod
+    def join(cls, items: Sequence[str]) -> str:
+        return f"Final Answer: [{', '.join(items)}]"
+
+
+# --- names ----------------------------------------------------------------------------------------
+
+
+def draw_person(random: Random) -> str:
+    """First and last name."""
+    return f"{random.choice(FIRST_NAMES)} {random.choice(LAST_NAMES)}"
+
+
+def draw_things(random: Random, words: Words, count: int) -> list[str]:
+    """So many different things, adjective and noun joined by a hyphen."""
+    draw = partial(draw_pair, random, words)
+    texts = distinct(count + len(FORM_THINGS), draw, first=FORM_THINGS)
+    return texts[len(FORM_THINGS) :]
+
+
+def draw_numbers(random: Random, count: int) -> list[str]:
+    """So many different numbers of five digits."""
+    draw = partial(_number, random)
+    texts = distinct(count + len(FORM_NUMBERS), draw, first=FORM_NUMBERS)
+    return texts[len(FORM_NUMBERS) :]
+
+
+def _number(random: Random) -> str:
+    return str(random.randrange(10**4, 10**5))
+
+
+def node_name(number: int) -> str:
+    """The name of a node of a graph: 10 hexadecimal digits."""
+    return md5(str(number).encode()).hexdigest()[:10]
+
+
+# --- pools ----------------------------------------------------------------------------------------
+
+MOST_NUMBERS = 65_536
+"""The most entries of a pool of numbers of five digits, of which there are 90,000."""
+
+
+def _days(random: Random, words: Words, count: int) -> list[str]:
+    return [str(day) for day in random.sample(range(1, 10**5), count)]
+
+
+_KINDS: Mapping[str, Callable[[Random, Words, int], list[str]]] = {
+    "things": draw_things,
+    "numbers": lambda random, words, count: draw_numbers(
+        random, min(count, MOST_NUMBERS)
+    ),
+    "days": lambda random, words, count: _days(random, words, min(count, 99_999)),
+    "nodes": lambda random, words, count: [node_name(n) for n in range(count)],
+    "first names": lambda random, words, count: list(FIRST_NAMES),
+    "last names": lambda random, words, count: list(LAST_NAMES),
+}
+
+
+def pool(
+    kind: str,
+    form: str,
+    size: int,
+    encoder: PieceEncoder,
+    words: str = "wonderwords",
+) -> Units:
+    """The first `size` texts of an endless row of one kind, each in a form such as ` {}.` plus
+    newline, with their token ids. `words` names the list behind things."""
+    return _pool(kind, form, size, encoder, load("words", words))
+
+
+@lru_cache(maxsize=32)
+def _pool(
+    kind: str, form: str, size: int, encoder: PieceEncoder, words: Words
+) -> Units:
+    texts = _KINDS[kind](Random(f"pool of {kind}"), words, size)
+    return encode_units([form.format(text) for text in texts], encoder, keep=True)
+
+
+# --- contexts of lines ----------------------------------------------------------------------------
+
+
+def exact_lines(
+    left: int, columns: Columns, chosen: tuple[int, int]
+) -> Columns | None:
+    """As many lines as fit into the tokens left, with the entries of the two `chosen` columns
+    exchanged among the last lines and later ones, so that no token is left over. None where no
+    line fits."""
+    orders = [order.copy() for _, order in columns]
+    fixed = np.zeros(len(orders[0]), dtype=np.int64)
+    for number, (units, _) in enumerate(columns):
+        if number not in chosen:
+            fixed += units.counts[orders[number]]
+
+    pools = [(columns[number][0], orders[number]) for number in chosen]
+    lines = choose_lines(left, fixed, pools)
+    if lines == 0:
+        return None
+    return [
+        (units, order[:lines])
+        for (units, _), order in zip(columns, orders, strict=True)
+    ]
+
+
+def fill_with_lines(
+    items: Iterable[Piece],
+    budget: ContextBudget,
+    choose: Callable[[int], Columns | None],
+) -> list[Piece] | None:
+    """Lines with the items among them at their depths, and a blank line behind the last.
+
+    `choose(left)` gives the columns of the lines that fill so many tokens, and draws nothing: it
+    may be asked again. A line of filler is the last. None where not even the items fit.
+    """
+    items, left = by_depth(items, budget)
+
+    # The blank line takes no token of its own in most vocabularies, in others one or two.
+    for beside in range(_MOST_FOR_BLANK_LINE):
+        columns = choose(left - beside)
+        if columns is None:
+            return None
+        pieces = with_items(items, budget, columns)
+        if num_tokens(pieces) <= budget.tokens:
+            return pieces
+    return None
+
+
+_MOST_FOR_BLANK_LINE = 8
+
+
+def with_items(
+    items: Sequence[Piece],
+    budget: ContextBudget,
+    columns: Columns,
+    ending: str = "\n",
+) -> list[Piece]:
+    """The lines of these columns with the items, ordered, among them at their depths; `ending`
+    follows the last line, which is none of the items."""
+    lines = len(columns[0][1])
+
+    def part(start: int, stop: int) -> list[Piece]:
+        if start == stop:
+            return []
+        rows = [(units, order[start:stop]) for units, order in columns]
+        last = ending if stop == lines else ""
+        return [budget.rows(*rows, describe=_filler, ending=last)]
+
+    places = [min(int(item.depth * lines), lines - 1) for item in items]
+    return interleaved(items, places, lines, part)
+
+
+def _filler(row: int) -> tuple[str, None, None]:
+    return "haystack", None, None
+
+
+def choice_of(text: str, candidates: Sequence[Any]) -> Any:
+    """One of the candidates, drawn at random, and always the same for a text."""
+    return Random(text).choice(candidates)
