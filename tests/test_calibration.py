@@ -6,10 +6,10 @@ import os
 import pytest
 
 from rulerkit.generation.generate import generate
+from rulerkit.generation.match_rules import string_match_all, string_match_part
 from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.effective_length import THRESHOLDS
-from rulerkit.scoring.scores import string_match_all, string_match_part
 
 pytestmark = pytest.mark.skipif(
     "RULERKIT_DATA" not in os.environ,

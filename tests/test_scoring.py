@@ -8,17 +8,19 @@ import pytest
 from rulerkit.analysis.failures import label
 from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError
+from rulerkit.generation.match_rules import (
+    named_items,
+    strict_answer,
+    strict_items,
+    string_match_all,
+    string_match_part,
+)
 from rulerkit.scoring.scores import (
     COLUMNS,
     answer_of,
     category,
     clean,
-    named_items,
     score,
-    strict_answer,
-    strict_items,
-    string_match_all,
-    string_match_part,
     task_name,
 )
 from rulerkit.store.cells import Cell

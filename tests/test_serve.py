@@ -20,11 +20,11 @@ import rulerkit as rk
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
+from rulerkit.generation.match_rules import string_match_all
 from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import find_servers, last_error
 from rulerkit.inference.servers import ServerEngine
-from rulerkit.scoring.scores import string_match_all
 from tests.processes import gone_within, hear_signals, processes
 from tests.projects import make_project
 

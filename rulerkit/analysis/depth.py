@@ -20,6 +20,7 @@ from rulerkit.analysis.results import find_cells
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
+from rulerkit.generation.tasks import judge_of
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.store.cells import Report
 
@@ -142,22 +143,23 @@ def _items(
 ) -> list[Item]:
     """The items of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
-    match = json.loads(answer["knobs"]).get("match")
+    settings = {"name": answer["task"], "family": answer["family"]}
+    judge = judge_of(settings | json.loads(answer["knobs"]))
 
     # A single needle has the score of its example, and so have gold documents: nobody knows which
     # of them the answer is from. The depths on record are enough, and nothing is made again.
-    if match == "part" or len(depths) == len(references) == 1:
+    if judge.rule.any_is_enough or len(depths) == len(references) == 1:
         score = float(answer["score"])
         return [Item(float(depth), score) for depth in depths]
 
     depths_of = _depths_by_name(places(make(answer)))
-    prediction = answer["prediction"].lower()
+    missing = judge.missing(answer["prediction"], references)
     items = []
     for reference in references:
         name = reference.lower()
         if name in depths_of:
             depth = float(np.mean(depths_of[name]))
-            items.append(Item(depth, float(name in prediction)))
+            items.append(Item(depth, float(reference not in missing)))
     return sorted(items)
 
 

@@ -100,7 +100,7 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
 def _beginning(answer: JudgedAnswer) -> str | None:
     words = _squeezed(answer.text).split()[:_COPIED_WORDS]
     # where an answer may be a few words of the text, a few are no copy
-    quotes = answer.settings.get("match") == "part"
+    quotes = answer.judge.rule.any_is_enough
     if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
         return None
 
@@ -126,8 +126,7 @@ def _parametric(answer: JudgedAnswer) -> str | None:
 
 def _duplicated(answer: JudgedAnswer) -> str | None:
     # of several right answers to a question one is enough
-    any_will_do = answer.settings.get("match") == "part"
-    if any_will_do or len(answer.references) < 2:
+    if answer.judge.rule.any_is_enough or len(answer.references) < 2:
         return None
     for reference in answer.references:
         # as a word of its own: a number may stand within a longer one

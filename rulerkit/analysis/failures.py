@@ -18,7 +18,7 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import shorten
 from rulerkit.common.progress import with_progress
 from rulerkit.evaluation.study import Study
-from rulerkit.generation.tasks import by_name
+from rulerkit.generation.tasks import by_name, judge_of
 from rulerkit.generation.tasks.base import JudgedAnswer
 from rulerkit.generation.tasks.niah import NEAR as NEAR
 from rulerkit.scoring import scores as scoring
@@ -115,10 +115,12 @@ def _label_cell(cell: Cell, no_context: NoContext) -> Iterator[dict[Any, Any]]:
     dataset = str(settings.get("dataset", ""))
     seed = int(result["seed"] or 0)
 
-    remake = remaker(cell)
+    remake, judge = remaker(cell), judge_of(settings)
     scored_rows = scoring.score([cell]).to_dict("records")
     for row, scored in zip(cell.rows, scored_rows, strict=True):
-        text, in_thought = scoring.answer_of(row["pred"], cell.record)
+        text, in_thought = scoring.answer_of(
+            row["pred"], cell.record, row.get("answer_prefix", "")
+        )
         question = (cell.model, dataset, seed, row["index"])
         answer = JudgedAnswer(
             text=text,
@@ -127,6 +129,7 @@ def _label_cell(cell: Cell, no_context: NoContext) -> Iterator[dict[Any, Any]]:
             finish_reason=row.get("finish_reason", ""),
             in_thought=in_thought,
             settings=settings,
+            judge=judge,
             make=partial(remake, row),
             without_context=no_context.get(question),
         )
@@ -154,7 +157,7 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         return float("nan")
     first = float(depths[0])
     # of gold documents nobody knows which one was missed
-    is_document = answer.settings.get("match") == "part"
+    is_document = answer.judge.rule.any_is_enough
     if len(depths) == 1 or answer.score == 1 or is_document:
         return first
 

@@ -17,9 +17,9 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.lengths import parse_length
@@ -68,7 +68,7 @@ class PredictionRow(BaseModel):
     doc_id: int | str | None = None
     filter: str = ""
     pred: str
-    outputs: Annotated[list[str], Field(min_length=1)]
+    outputs: list[str]
     finish_reason: str = ""
     num_prompt_tokens: Whole | None = None
     digest: str = ""
@@ -196,6 +196,7 @@ def read_rows(
     """
     try:
         name = task_name(task or _task_in_name(file))
+        allows_nothing = family_of(name)(name=name).rule.allows_nothing
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 
@@ -209,6 +210,8 @@ def read_rows(
             row["outputs"] = [row["outputs"]]
         try:
             check_schema(PredictionRow, row)
+            if not row["outputs"] and not allows_nothing:
+                raise ValueError("outputs: an empty list of references")
         except ValueError as error:
             raise UserError(
                 f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "

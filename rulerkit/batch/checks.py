@@ -124,7 +124,7 @@ class Case:
     def complete_answer(self) -> str:
         """The references as the family writes them; of several alternatives the shortest."""
         references = self.draft.references
-        if self.task.match == "part":
+        if self.task.rule.any_is_enough:
             return min(references, key=len)
         return self.task.join(references)
 
@@ -283,9 +283,10 @@ def ids_of_text(case: Case) -> CheckResult:
 
 
 def needles(case: Case) -> CheckResult:
-    """Every reference is in the prompt, and is still there when the ids are decoded."""
+    """Every reference is in the prompt, and is still there when the ids are decoded; of tasks whose
+    answers need not stand in the prompt, those that do."""
     example, references = case.example, case.draft.references
-    if case.task.match == "part":
+    if not case.task.rule.is_in_context:
         references = tuple(text for text in references if text in example.prompt)
     decoded = case.tokenizer.decode(example.ids)
     lost = [text for text in references if text not in decoded]

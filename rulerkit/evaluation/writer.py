@@ -20,6 +20,7 @@ from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.soft import add_soft_scores
 from rulerkit.generation.generate import Examples
+from rulerkit.generation.tasks import Task
 from rulerkit.generation.without_reading import floors
 from rulerkit.inference.model import (
     Answer,
@@ -240,7 +241,13 @@ class CellWriter:
         """Append the row of an example; the record is written before the first row."""
         # The prompt would be scored as the answer: 100 everywhere.
         refuse_echo(self.model.name, example, answer.text)
-        self._take_turn(example).append(_row(example, answer))
+        row = _row(example, answer)
+        # What is judged with the answer is kept with it. Examples from elsewhere have no task.
+        task = getattr(self.examples, "task", None)
+        prefix = task.judged_prefix(example) if isinstance(task, Task) else ""
+        if prefix:
+            row["answer_prefix"] = prefix
+        self._take_turn(example).append(row)
 
     def _write_failure(self, example: Any, failure: Failure) -> None:
         """Append an attempt without an answer to the file of failures beside the cell. The example

@@ -143,7 +143,14 @@ class Examples:
         # any example can be made on its own.
         stream = ExampleStream(self.seed, self.task.name, index)
         draft = self.task.draft(stream, self.length)
-        if self.task.prefix_for_base and self.prompt_format.form != "base":
+        if not draft.references and not self.task.rule.allows_nothing:
+            raise UserError(
+                f"{self.task.name}: example {index} has no references, and the rule "
+                f"{self.task.match} knows no question whose right answer is nothing: let the "
+                "family name another rule, or draw references"
+            )
+        # A prefix that is a part of the answer is for models that only go on with a text.
+        if self.task.judges_prefix and self.prompt_format.form != "base":
             draft = replace(draft, answer_prefix="")
         second_seed = stream.random.getrandbits(32)
         head, tail = _fixed(draft, self.prompt_format)

@@ -23,7 +23,7 @@ from rulerkit.generation.example import Example
 from rulerkit.generation.tasks import read_prompt
 from rulerkit.generation.tasks.base import Reading
 from rulerkit.generation.tokenizers import Ids, Tokenizer
-from rulerkit.generation.without_reading import FLOORS
+from rulerkit.generation.without_reading import copy_beginning
 from rulerkit.inference.model import Answers, Engine, cut, with_reasoning
 
 FLOOR_LABELS: dict[str, str] = package_data("model_keys.yaml")["floor_labels"]
@@ -89,7 +89,7 @@ class Reader(Engine):
         """
         tokenizer = self.prompt_format.tokenizer
         if "floor" in self.spec:
-            return FLOORS[self.spec["floor"]](example, tokenizer)
+            return copy_beginning(example, tokenizer)
 
         # A window keeps the end of the prompt, where the question stands.
         size = example.num_tokens

@@ -19,7 +19,7 @@ from rulerkit.analysis.results import answers_of, find_cells
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
-from rulerkit.generation.tasks.base import named_items
+from rulerkit.generation.match_rules import final_items, named_items
 from rulerkit.generation.thoughts import without_thought
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.scores import clean
@@ -207,9 +207,12 @@ def _wrong_items(row: Any) -> list[str]:
     wanted = {reference.lower() for reference in row["references"]}
     if row["category"] == "qa" and row["score"]:
         return []
-    text = clean(without_thought(row["prediction"]) or "")[:_WRITTEN]
-    items = [item for item in named_items(text) if len(item.split()) <= 4]
-    items = items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
+    whole = clean(without_thought(row["prediction"]) or "")
+    text = whole[:_WRITTEN]
+    items = final_items(whole)
+    if items is None:
+        items = [item for item in named_items(text) if len(item.split()) <= 4]
+        items = items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
     wrong = [
         item
         for item in dict.fromkeys(items)

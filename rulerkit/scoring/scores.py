@@ -1,4 +1,4 @@
-"""Judging: one row per example, by upstream's two string matches and by a strict score beside them.
+"""Judging: one row per example, by the match rule of its task and by a strict score beside it.
 
 A score is a number from 0 to 1 here and in every row; tables multiply by 100, in one place
 (`summary`).
@@ -7,10 +7,8 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 import json
 import os
 import re
-import string
 import subprocess
 import sys
-from collections import Counter
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -24,13 +22,11 @@ from numpy.typing import NDArray
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import completed
 from rulerkit.common.settings import JSON
-from rulerkit.generation import thoughts
+from rulerkit.generation import match_rules, thoughts
+from rulerkit.generation.match_rules import Judging
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
-from rulerkit.generation.tasks import base, family_of
-from rulerkit.generation.tasks.base import named_items as named_items
-from rulerkit.generation.tasks.base import string_match_all as string_match_all
-from rulerkit.generation.tasks.base import string_match_part as string_match_part
+from rulerkit.generation.tasks import base, family_of, judge_of
 from rulerkit.generation.without_reading import FLOORS
 from rulerkit.scoring.floors import above_floor
 from rulerkit.store.cells import (
@@ -51,16 +47,6 @@ OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
 
 _CONTROL = re.compile(r"[\x00-\x1f]")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
-
-
-class Strict(NamedTuple):
-    """Judged by all that was said, each 0..1; `exact` asks for everything right and nothing
-    else."""
-
-    precision: float
-    f1: float
-    exact: float
 
 
 def task_name(name: str) -> str:
@@ -88,9 +74,21 @@ def clean(prediction: str) -> str:
     return text if text.isprintable() else _CONTROL.sub("\n", text).strip()
 
 
-def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
+def answer_of(
+    prediction: str, record: Mapping[str, Any], prefix: str = ""
+) -> tuple[str, bool]:
     """What of a prediction is judged, and whether a thought was cut: of a model that thinks only
-    what follows its thought, nothing where the thought never ended. `record` is the cell's."""
+    what follows its thought, nothing where the thought never ended. `record` is the cell's.
+
+    `prefix` is the answer prefix where it is a part of the answer; silence behind it is silence.
+    """
+    text, unfinished = _without_thought(prediction, record)
+    return (clean(prefix + text) if prefix and text else text), unfinished
+
+
+def _without_thought(
+    prediction: str, record: Mapping[str, Any]
+) -> tuple[str, bool]:
     form = record["result"]["prompt_format"]
     if not form["thinking_tokens"]:
         return clean(prediction), False
@@ -101,54 +99,6 @@ def answer_of(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
     opened = thoughts.opens_thought(form["after"], own)
     answer = thoughts.without_thought(prediction, opened, own)
     return clean(answer or ""), answer is None
-
-
-def strict_items(
-    prediction: str, references: Iterable[str], blanks: bool = False
-) -> Strict:
-    """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
-    around the answer. `blanks`: whether blanks, too, stand between items."""
-    named, wanted = (
-        named_items(prediction),
-        {reference.lower() for reference in references},
-    )
-
-    # Variables are named one after the other, with nothing but blanks between them.
-    if blanks:
-        named = " ".join(named).split()
-    return _overlap(sorted({*named}), sorted(wanted))
-
-
-def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
-    """SQuAD's normalised exact match and F1 over words, the best over the references."""
-    said = _squad_words(prediction)
-    return max(
-        (_overlap(said, _squad_words(reference)) for reference in references),
-        key=lambda s: (s.f1, s.exact),
-    )
-
-
-def _squad_words(text: str) -> list[str]:
-    return [
-        w
-        for w in text.lower().translate(_PUNCTUATION).split()
-        if w not in ("a", "an", "the")
-    ]
-
-
-def _overlap(said: list[str], wanted: list[str]) -> Strict:
-    if not said or not wanted:
-        same = float(said == wanted)
-        return Strict(same, same, same)
-
-    # Counted with repetition: a word said twice is right twice only if it is wanted
-    # twice.
-    right = (Counter(said) & Counter(wanted)).total()
-    return Strict(
-        right / len(said),
-        2 * right / (len(said) + len(wanted)),
-        float(said == wanted),
-    )
 
 
 _CELL = {
@@ -415,9 +365,10 @@ def _read_cache(cell: Cell) -> Rows | None:
 @cache
 def _code_version() -> str:
     """A digest of the code that judges: what other code judged is judged again."""
-    # The rules of judging stand in this file, in those of the tasks and in that of thoughts.
+    # The rules of judging stand in these files and in those of the tasks.
+    modules = (match_rules.__file__, thoughts.__file__)
     of_tasks = sorted(Path(base.__file__).parent.glob("*.py"))
-    files = (Path(__file__), Path(thoughts.__file__), *of_tasks)
+    files = (Path(__file__), *map(Path, modules), *of_tasks)
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
@@ -465,15 +416,9 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
 
 
 def _judged(cell: Cell) -> Rows:
-    task = cell.about.result.task
-
-    # A family that is not installed is judged by the rule that its record names.
-    family = base.Task  # for one that is not here
-    with suppress(UserError):
-        family = family_of(cell.task, task.family)
-    part, blanks = task.match == "part", family.separator == " "
+    judge = judge_of(cell.record["result"]["task"])
     rows = sorted(
-        (_judge(cell, row, part, blanks) for row in cell.stream()),
+        (_judge(cell, row, judge) for row in cell.stream()),
         key=lambda row: row[0],
     )
 
@@ -489,24 +434,24 @@ def _judged(cell: Cell) -> Rows:
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
-def _judge(cell: Cell, row: JSON, part: bool, blanks: bool) -> tuple[Any, ...]:
+def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
     """One row of ROW_COLUMNS."""
-    raw, references = row.get("pred"), row.get("outputs")
-    if not isinstance(raw, str) or not references:
+    raw = row.get("pred")
+    references: Any = row.get("outputs")
+    is_asked = bool(references) or (
+        references == [] and judge.rule.allows_nothing
+    )
+    if not isinstance(raw, str) or not is_asked:
         raise UserError(
             f"{cell.path}: example {row.get('index')} has no "
-            f"{'prediction' if references else 'references'}, which is never scored as zero; take "
+            f"{'prediction' if is_asked else 'references'}, which is never scored as zero; take "
             "the row out of the file, or answer it again"
         )
 
-    # Upstream's rule gives the score; the strict one stands beside it.
-    text, unfinished = answer_of(raw, cell.record)
-    if part:
-        value = string_match_part(text, references)
-        strict = strict_answer(text, references)
-    else:
-        value = string_match_all(text, references)
-        strict = strict_items(text, references, blanks)
+    # The rule of the task gives the score; the strict one stands beside it.
+    text, unfinished = answer_of(raw, cell.record, row.get("answer_prefix", ""))
+    value = judge.score(text, references)
+    strict = judge.strict(text, references)
 
     # What the server counted, and the soft score, where the row has them.
     usage = row.get("usage") or {}

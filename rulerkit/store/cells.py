@@ -19,6 +19,7 @@ from pathlib import Path
 
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON
+from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.inference.model import Failure
 from rulerkit.store.files import _CHECKSUM
 from rulerkit.store.records import Record, check_schema, parse_json
@@ -222,11 +223,17 @@ class Cell:
     @property
     def without_soft(self) -> list[int]:
         """The answered examples that lack a soft score: of those with one reference, and of tasks
-        that accept any of several."""
+        that accept any of several; none where a reference by itself is no right answer."""
         # A soft score needs one text whose probability is asked.
-        part = self.about.result.task.match == "part"
-        rows = (row for row in self.stream() if part or len(row["outputs"]) == 1)
-        return [row["index"] for row in rows if row["index"] not in self.soft]
+        rule = MATCH_RULES.get(self.about.result.task.match)
+        if rule is None or not rule.is_written_alone:
+            return []
+        indices = []
+        for row in self.stream():
+            is_one = rule.any_is_enough or len(row["outputs"]) == 1
+            if is_one and row["index"] not in self.soft:
+                indices.append(row["index"])
+        return indices
 
 
 def load_cell(path: Path) -> Cell | None:

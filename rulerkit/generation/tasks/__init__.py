@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
+from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
 from rulerkit.generation.tasks.base import Reading
 from rulerkit.generation.tasks.base import Task as Task
 from rulerkit.generation.tasks.common_words import CommonWords
@@ -88,7 +89,7 @@ def task(
         if name not in ("base", "name")
     }
     for knob in knobs:
-        check_known(f"knob of {base.name}", knob, base.knobs())
+        check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
     known = (task.with_protocol(protocol, edition) for task in _ALL)
     changes = sorted(vars(variant).items() - vars(base).items())
@@ -150,6 +151,39 @@ def family_of(name: str, family: str = "") -> type[Task]:
         THIRTEEN,
         f"Other names must begin with one of {names}; --task names it",
     )
+
+
+def judge_of(settings: Mapping[str, Any]) -> Judging:
+    """What judges the answers of a task, by the settings that its record holds.
+
+    Raises UserError where a family that is not here has a score of its own.
+    """
+    family = families().get(settings["family"])
+    # Files of other programs name no family.
+    if not settings["family"]:
+        family = family_of(settings["name"])
+    if family is None:
+        rule = MATCH_RULES.get(settings["match"])
+        if rule is None:
+            raise UserError(
+                f"the task {settings['name']} is judged by a score of its family "
+                f"{settings['family']} that is not here, and no other rule would be right: install "
+                "the package that holds it"
+            )
+        return Judge(rule)
+
+    # A record of a task may lack what the family learned since, and says None of what is unknown.
+    names = ("name", *family.knobs())
+    known = {name: settings.get(name) for name in names}
+    given: Any = {
+        name: value for name, value in known.items() if value is not None
+    }
+    return family(**given)
+
+
+def families() -> dict[str, type[Task]]:
+    """All families by their names."""
+    return {family.family: family for family in FAMILIES}
 
 
 def read_prompt(text: str) -> Reading | None:

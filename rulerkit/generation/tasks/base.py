@@ -1,11 +1,10 @@
-"""What every family of tasks has in common: the task as a value, the matching rules, the rules for
-failures, and what a reference reader sees."""
+"""What every family of tasks has in common: the task as a value, the rules for failures, and what a
+reference reader sees."""
 
 import re
-import string
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, partial
 from random import Random
@@ -22,6 +21,15 @@ from rulerkit.generation.example import (
     ExampleStream,
     Piece,
 )
+from rulerkit.generation.match_rules import (
+    MATCH_RULES,
+    OWN,
+    Judging,
+    MatchRule,
+    Strict,
+    named_items,
+    own_rule,
+)
 
 PROTOCOLS = {"clean": "2025", "paper": "2024"}
 """Protocol -> the edition of upstream's prompts that belongs to it.
@@ -35,46 +43,8 @@ MOST = 100_000
 _DRAWS = 100
 """For each text that is to be drawn, the draws after which there are too few different ones."""
 
-_COMMAS_AND_LINES = re.compile(r"[,;\n]")
-_NUMBERED = re.compile(r"[.)]\s(?<=\d..)(?<!\d{4}..)", re.DOTALL)
-_ITEM_BORDER = re.compile(
-    r"[,;\n]|\s+and\s+|(?:^|(?<=\s))(?:and\s+|\d{1,3}[.)](?=\s))"
-)
-_AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
-
 
 # --- judging --------------------------------------------------------------------------------------
-
-
-def string_match_all(prediction: str, references: Collection[str]) -> float:
-    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
-    cwe, fwe."""
-    answer = prediction.lower()
-    return sum(reference.lower() in answer for reference in references) / len(
-        references
-    )
-
-
-def string_match_part(prediction: str, references: Collection[str]) -> float:
-    """1 if any of the references occurs in the prediction, whatever its case, else 0: question
-    answering."""
-    answer = prediction.lower()
-    return float(any(reference.lower() in answer for reference in references))
-
-
-def named_items(prediction: str) -> list[str]:
-    """The distinct items that a prediction lists, lower case, in order: without numbering, quotes
-    and full stops."""
-    # the simple pattern is ten times as fast
-    # Most answers are plain lists; the full pattern is for numbered ones and for
-    # sentences.
-    simple = "and" not in prediction and not _NUMBERED.search(prediction)
-    border = _COMMAS_AND_LINES if simple else _ITEM_BORDER
-    items = dict.fromkeys(
-        [item.strip(_AROUND_ITEM).lower() for item in border.split(prediction)]
-    )
-    items.pop("", None)
-    return list(items)
 
 
 @dataclass(frozen=True)
@@ -89,6 +59,7 @@ class JudgedAnswer:
     in_thought: bool
     settings: Mapping[str, Any]
     """The task's settings, as its record holds them."""
+    judge: Judging
     make: Callable[[], Example]
     without_context: str | None = None
     """What the same model answered to the question alone."""
@@ -99,10 +70,8 @@ class JudgedAnswer:
 
     @cached_property
     def missing(self) -> tuple[str, ...]:
-        """The references that were not written."""
-        return tuple(
-            r for r in self.references if r.lower() not in self.text.lower()
-        )
+        """The references that were not given, by the task's rule."""
+        return self.judge.missing(self.text, self.references)
 
     @cached_property
     def words(self) -> list[str]:
@@ -188,30 +157,52 @@ class Task(ABC):
     """One named setting of a family: a value.
 
     A family is a subclass with typed settings, in one file that holds all that knows the family's
-    text: what is asked (`draft`), how the context is filled up to a token budget (`fill`), how an
-    answer is judged (`match`, `failure_rules`), how a reference reader finds it (`read`), and how
-    its tasks are named in files of others (`short_name`).
+    text. It may stand outside the package: `docs/extend.md`.
+
+    It must bring `family`, `new_tokens`, `draft` (what is asked, with the references) and `fill`
+    (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
+
+    It may bring
+    - of judging: `item_form` (how an item of an answer line is compared), `separator` or `join`,
+      `judges_prefix`;
+    - a reference reader: `question_form` and `read_context`, and `place`;
+    - `failure_rules` of its own;
+    - floors: `nothing` (the form of no answer) and `guess`, beside the beginning copied;
+    - `category`, `short_name`, `suite`, `threshold`.
+
+    What it leaves out the kit does without: no reader answers it, its failures have the labels that
+    all families share, it has no effective length.
     """
 
     family: ClassVar[str]
     category: ClassVar[str]
+    """What its scores are averaged by; the name of the family where it names none."""
     match: ClassVar[str] = "all"
-    """`all`: the share of references found; `part`: 1 if any is found."""
+    """The name of a rule of `match_rules.MATCH_RULES`, or `own`: then the family brings `score`."""
+    threshold: ClassVar[float | None] = None
+    """Percent that the mean of the category must reach so that a length is effective. RULER's own
+    thresholds are for its thirteen tasks: `scoring.effective_length`."""
     separator: ClassVar[str] = ", "
     """What stands between several items of an answer."""
     failure_rules: ClassVar[tuple[Rule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
-    floors: ClassVar[tuple[str, ...]] = ("copy",)
-    """The rules of `without_reading.FLOORS` that say what an answer without reading scores."""
+    floors: ClassVar[tuple[str, ...]] = ("copy", "nothing", "guess")
+    """The rules of `without_reading.FLOORS` that say what an answer without reading scores. A rule
+    of which the family brings nothing is left out."""
+    nothing: ClassVar[str] = ""
+    """The answer that says that there is nothing, such as `Final Answer: []`; "" where this is
+    never right."""
+    judges_prefix: ClassVar[bool] = False
+    """Whether the answer prefix is a part of the answer. Then base models alone get it, and what
+    they write is judged behind it."""
     short_name: ClassVar[str]
     """The first letters of the names of all tasks of this family, in our files and in those of
-    others."""
-    prefix_for_base: ClassVar[bool] = False
-    """Whether only models without a chat template get the answer prefix."""
+    others; the name of the family where it names none."""
     new_tokens: ClassVar[tuple[int, int]]
     """The answer tokens that the benchmark gives, and to how many items."""
-    question_form: ClassVar[str]
-    """A regular expression for the question; the last match is what a prompt asks."""
+    question_form: ClassVar[str] = ""
+    """A regular expression for the question; the last match is what a prompt asks. Without it no
+    reference reader answers the family."""
 
     baseline: ClassVar[tuple[str, Any] | None] = None
     """The setting, and its value, of the variant without what may mislead a model or help it."""
@@ -222,11 +213,24 @@ class Task(ABC):
     protocol: Literal["clean", "paper"] = "clean"
     """`clean` or `paper`; it belongs to the study, not to the task's settings: see
     `with_protocol`."""
+    suite: str = ""
+    """The suite that a task is of. No mean, table or threshold mixes suites: `ruler` (what a family
+    is of that says nothing), `frontier`, `small`, or one of your own. A family says `suite = NAME`,
+    a variant `suite: NAME` among its settings."""
     max_new_tokens: int | None = None
     """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what
     is asked for."""
 
+    def __init_subclass__(cls) -> None:
+        """What a family calls its tasks and category is its own name unless it says more."""
+        for name in ("category", "short_name"):
+            if "family" in vars(cls) and not hasattr(cls, name):
+                setattr(cls, name, cls.family)
+
     def __post_init__(self) -> None:
+        # The default of a field hides what the class of a family says.
+        suite = self.suite or type(self).suite or "ruler"
+        object.__setattr__(self, "suite", suite)
         object.__setattr__(
             self, "edition", str(self.edition)
         )  # YAML reads 2024 as a number
@@ -277,19 +281,23 @@ class Task(ABC):
         return self.fill(draft, budget)
 
     @staticmethod
-    @abstractmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
-        """What the text of a prompt before its question answers, without the references."""
+    def read_context(text: str, question: re.Match[str]) -> Reading | None:
+        """What the text of a prompt before its question answers, without the references; None
+        where a reader cannot tell."""
+        return None
 
     @classmethod
     def read(cls, text: str) -> Reading | None:
-        """What the text of a prompt asks and answers; None if it is not of this family."""
+        """What the text of a prompt asks and answers; None if it is not of this family, or the
+        family brings no reader."""
+        if not cls.question_form:
+            return None
         # A demonstration asks the same question; the last one is what is asked.
         questions = list(re.finditer(cls.question_form, text))
         if not questions:
             return None
         reading = cls.read_context(text[: questions[-1].start()], questions[-1])
-        return replace(reading, join=cls.join)
+        return replace(reading, join=cls.join) if reading else None
 
     @classmethod
     def join(cls, items: Sequence[str]) -> str:
@@ -311,10 +319,45 @@ class Task(ABC):
             tokens, -(-tokens * self.num_items // usual)
         )
 
-    def score(self, prediction: str, references: Collection[str]) -> float:
-        """The score of an answer, 0 to 1, by the family's matching rule."""
-        rule = string_match_all if self.match == "all" else string_match_part
-        return rule(prediction, references)
+    # --- judging ----------------------------------------------------------------------------------
+
+    @property
+    def rule(self) -> MatchRule:
+        """The family's match rule."""
+        return (
+            own_rule(self.score) if self.match == OWN else MATCH_RULES[self.match]
+        )
+
+    def score(self, text: str, references: Sequence[str], /) -> float:
+        """The score of an answer, 0 to 1, by the family's match rule. `text` is what is judged: an
+        answer without its thought, with the answer prefix where this is a part of the answer."""
+        return self.rule.score(text, references, self.item_form)
+
+    def strict(self, text: str, references: Sequence[str], /) -> Strict:
+        """The answer judged by all that it says; of a `score` of one's own the same three times."""
+        blanks = self.separator == " "
+        return self.rule.strict(text, references, self.item_form, blanks)
+
+    def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
+        """The references that an answer does not give."""
+        return self.rule.missing(text, references, self.item_form)
+
+    @classmethod
+    def item_form(cls, item: str) -> str | None:
+        """An item of an answer line, lower case and without marks around it, as it is compared;
+        None is no item. A family may take a part of it, such as its digits."""
+        return item
+
+    def judged_prefix(self, example: Example) -> str:
+        """The answer prefix of an example where this is a part of the answer, else nothing."""
+        return example.answer_prefix if self.judges_prefix else ""
+
+    def guess(self, example: Example) -> str | None:
+        """An answer as a reader gives it that knows what kind of thing is asked for and takes one
+        at random; the same for the same example. None: there is no such answer."""
+        return None
+
+    # --- settings ---------------------------------------------------------------------------------
 
     def shuffle(self, entries: np.ndarray, budget: ContextBudget) -> np.ndarray:
         """The entries in a random order, which in the protocol `paper` is the same in all examples
@@ -338,7 +381,7 @@ class Task(ABC):
         return [
             field.name
             for field in fields(cls)
-            if field.name not in ("name", "protocol")
+            if field.name not in ("name", "protocol", "suite")
         ]
 
     @property

@@ -12,6 +12,7 @@ from typing import Any, Literal
 
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.match_rules import named_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,
@@ -21,7 +22,6 @@ from rulerkit.generation.tasks.base import (
     Rule,
     Task,
     distinct,
-    named_items,
     shuffled_alike,
 )
 from rulerkit.generation.tasks.haystacks import (

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import md5
 from random import Random
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -69,8 +69,9 @@ def answer_form(example: str, nothing: str) -> str:
 class Frontier(Task):
     """A task of the frontier suite."""
 
-    suite: ClassVar[str] = "frontier"
-    prefix_for_base = True
+    suite = "frontier"
+    judges_prefix = True
+    nothing = "Final Answer: []"
 
     empty: bool = True
     """Whether the right answer of one example in ten is nothing."""
