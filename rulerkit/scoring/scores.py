@@ -20,7 +20,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.paths import completed
 from rulerkit.common.settings import JSON
 from rulerkit.generation import match_rules, thoughts
 from rulerkit.generation.match_rules import Judging
@@ -37,6 +36,7 @@ from rulerkit.store.cells import (
     stamp,
     time_and_size,
 )
+from rulerkit.store.files import write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -328,10 +328,15 @@ def judged(cell: Cell) -> Rows:
         # cell.
         about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
         head = json.dumps([_code_version(), now, *about]).encode()
+        content = head + b"\n" + rows.tobytes()
         if file := _cache_file(cell):
-            with suppress(OSError), completed(file) as part:
-                part.write_bytes(head + b"\n" + rows.tobytes())
+            with suppress(UserError):
+                write_whole(file, _checksum(content) + b"\n" + content)
     return rows
+
+
+def _checksum(content: bytes) -> bytes:
+    return sha256(content).hexdigest()[:16].encode()
 
 
 def _cache_file(cell: Cell) -> Path | None:
@@ -351,11 +356,15 @@ def _read_cache(cell: Cell) -> Rows | None:
     if not (file := _cache_file(cell)):
         return None
     with suppress(OSError, ValueError, TypeError):
-        head, _, content = file.read_bytes().partition(b"\n")
+        checksum, _, content = file.read_bytes().partition(b"\n")
+        # A damaged score would be a score like any other.
+        if checksum != _checksum(content):
+            return None
+        head, _, body = content.partition(b"\n")
         code, then, warnings, snapshots, kinds, count = json.loads(head)
         if (code, then) == (_code_version(), stamp(cell.path)):
             # np.load takes eight times as long
-            rows = np.frombuffer(content, [tuple(kind) for kind in kinds], count)
+            rows = np.frombuffer(body, [tuple(kind) for kind in kinds], count)
             cell.present = rows["index"].tolist()
             cell.warnings, cell.snapshots = warnings, set(snapshots)
             return rows

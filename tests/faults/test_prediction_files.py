@@ -211,6 +211,25 @@ def test_a_flipped_bit_is_noticed(bit):
             assert not cell.complete or rows[: len(GOOD) - 1] == GOOD[:-1]
 
 
+@given(data=st.data())
+@cases
+def test_a_damaged_cache_of_scores_changes_no_number(data):
+    """The numbers come from the rows again."""
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, "one", named("one"), GOOD)
+        expected, _ = report(folder)
+        (cache,) = (folder / "cache").rglob("*.rows")
+        whole = cache.read_bytes()
+        cut = len(whole) // 2
+        changed = [damaged(whole), st.just(whole[:cut] + bytes(len(whole) - cut))]
+        cache.write_bytes(data.draw(st.one_of(changed)))
+        scores, problems = report(folder)
+        assert scores.equals(expected)
+        assert not problems
+        assert cache.read_bytes() == whole
+
+
 @given(
     text=damaged(PLAIN)
     | damaged(
