@@ -33,7 +33,7 @@ try:
     import torch
 except ImportError:
     raise rk.UserError(
-        "training needs torch: pip install 'rulerkit[transformers]'"
+        "training needs torch: pip install '.[transformers]' in the kit's folder"
     ) from None
 
 SIZE = Path(__file__).resolve().parent.parent / "params/sizes/small.yaml"

@@ -192,8 +192,8 @@ def folders() -> list[str]:
 
 def layers() -> str:
     """The picture of the folders, the last on top: what each is for, and its files."""
-    lines = ["cli.py        the command line"]
-    for folder in reversed(folders()):
+    lines: list[str] = []
+    for folder in ["cli", *reversed(folders())]:
         if folder == CORE:
             lines.append("-" * 88)
         place = ROOT / "rulerkit" / folder

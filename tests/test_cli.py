@@ -23,30 +23,27 @@ from rulerkit.evaluation.study import study
 from rulerkit.generation.tasks import TASKS
 from tests.processes import hear_signals
 
-COMMANDS = (
-    *(
-        "tasks",
-        "show",
-        "generate",
-        "evaluate",
-        "score",
-        "report",
-        "batch",
-        "run",
-        "status",
-    ),
-    *(
-        "fetch",
-        "serve",
-        "check",
-        "plan",
-        "compare",
-        "conform",
-        "notebooks",
-        "browse",
-        "export",
-    ),
-)
+COMMANDS = [
+    "evaluate",
+    "check",
+    "plan",
+    "compare",
+    "serve",
+    "models",
+    "tasks",
+    "show",
+    "score",
+    "report",
+    "export",
+    "browse",
+    "batch",
+    "run",
+    "status",
+    "fetch",
+    "notebooks",
+    "generate",
+    "conform",
+]
 ASKED = {
     "models": ["reader-1024", "perfect"],
     "tasks": ["niah_multikey_1", "vt", "qa_1"],
@@ -144,14 +141,8 @@ def test_tasks_lists_all_with_their_knobs(rulerkit):
 
 def test_show_is_plain_text_when_piped(project, rulerkit):
     ended = rulerkit(
-        "show",
-        "niah_multikey_1",
-        "--length",
-        "600",
-        "--index",
-        "2",
-        "--seed",
-        "5",
+        *("show", "--tasks", "niah_multikey_1", "--lengths", "600"),
+        *("--index", "2", "-y", "seed: 5"),
     )
     assert (ended.status, ended.err) == (0, "")
     assert "\x1b" not in ended.out
@@ -167,19 +158,20 @@ def test_show_is_plain_text_when_piped(project, rulerkit):
         "answer_prefix",
     ):
         assert f"[{role}]" in ended.out
-    ended = rulerkit(
-        "show", "{base: vt, num_hops: 2, num_chains: 3}", "--length", "1K"
-    )
-    assert ended.out.startswith("vt-num_chains_3-num_hops_2: example 0, ")
+    variant = "{base: vt, num_hops: 2, num_chains: 3}"
+    ended = rulerkit("show", "--tasks", variant, "--lengths", "1K,2K", "-n", 2)
+    heads = re.findall("^vt-num_chains_3-num_hops_2: example (.), .* of ([\\d,]+) tokens", ended.out, re.MULTILINE)  # fmt: skip
+    assert heads == [
+        (index, size) for size in ("1,024", "2,048") for index in "01"
+    ]
 
 
 def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     """One file, or a grid as upstream lays it out."""
     file = tmp_path / "new" / "qa_2.jsonl"
-    same = ("--length", "2K", "--num-examples", 3, "--seed", 9)
-    assert rulerkit("generate", "qa_2", "--output", file, *same).out.endswith(
-        f": {file}\n"
-    )
+    same = ("-n", 3, "-y", "seed: 9")
+    one = ("--tasks", "qa_2", "--lengths", "2K", "--output", file)
+    assert rulerkit("generate", *one, *same).out.endswith(f": {file}\n")
     assert file.read_bytes().endswith(b"\n")
     examples = rk.generate(builtin("qa_2"), 2048, 3, 9)
     for row, example in zip(rows(file), examples, strict=True):
@@ -196,11 +188,9 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
             row["length"] == example.num_tokens + example.max_new_tokens <= 2048
         )
     grid = tmp_path / "grid"
-    cells = ("qa_2", "vt", "qa_2", "--length", "1K", "--length", 1024)
-    assert (
-        "4 x 3 examples"
-        in rulerkit("generate", *cells, *same, "--output", grid).out
-    )
+    cells = ("--tasks", "qa_2,vt", "--tasks", "qa_2", "--lengths", "2K,1K,1024")
+    many = rulerkit("generate", "perfect", *cells, *same, "--output", grid)
+    assert "4 x 3 examples" in many.out
     names = [
         f"{n}/data/{t}/validation.jsonl"
         for n in (1024, 2048)
@@ -213,10 +203,9 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
 def test_generate_leaves_nothing_where_it_fails(rulerkit, tmp_path):
     (tmp_path / "kept.jsonl").write_text("kept")
     for output in ("kept.jsonl", "new"):
-        tasks = ("niah_single_1", "vt") if output == "new" else ("vt",)
-        ended = rulerkit(
-            "generate", *tasks, "--output", tmp_path / output, "--length", 300
-        )
+        tasks = "niah_single_1,vt" if output == "new" else "vt"
+        asked = ("--tasks", tasks, "--lengths", 300)
+        ended = rulerkit("generate", *asked, "--output", tmp_path / output)
         refused(ended, "vt does not fit into 300 tokens")
     assert tree(tmp_path) == {"kept.jsonl": b"kept"}
 
@@ -226,7 +215,9 @@ def test_generate_leaves_nothing_where_it_fails(rulerkit, tmp_path):
 
 def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit):
     ended = rulerkit("evaluate", "-f", "asked.yaml", "-y", "run: again")
-    first, second = re.split(r"\n(?=perfect \()", ended.out)
+    root, _, scores = ended.out.partition("\n")
+    assert root == f"project root: {project} (RULERKIT_HOME)"
+    first, second = re.split(r"\n(?=perfect \()", scores)
     assert first.strip().startswith("reader-1024 (again)")
     assert list(table(second).items()) == [
         (task, ["100.00", "100.00"]) for task in ASKED["tasks"]
@@ -244,7 +235,7 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     assert all(again[name] == before[name] for name in answers)
 
 
-def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
+def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit):
     own = "{base: qa_1, name: finnish}"  # a name that tells no family
     small = (
         "-y",
@@ -252,7 +243,7 @@ def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
     )
     for arguments in (
         ["mute"],
-        ["--model", "perfect"],
+        ["{base: perfect, label: all of it}"],
         ["-y", "model: reader-2048"],
     ):
         assert rulerkit("evaluate", *arguments, *small).status == 0
@@ -266,7 +257,7 @@ def test_evaluate_takes_a_model_by_position_or_option(project, rulerkit):
     assert (ended.status, "finnish" in ended.out) == (0, True)
     refused(
         rulerkit("evaluate", *small),
-        "no model is named: give a name of params/models (llama",
+        "no model is named: give a name (`rulerkit models` lists them)",
     )
     refused(rulerkit("check", *small), "no model is named")
     refused(
@@ -424,17 +415,8 @@ def test_score_of_ours_upstreams_and_the_harness_files(
         lines = []
         for length in ASKED["lengths"]:
             file = tmp_path / f"{task}-{length}.jsonl"
-            arguments = (
-                "--length",
-                length,
-                "--num-examples",
-                6,
-                "--seed",
-                3,
-                "--output",
-                file,
-            )
-            rulerkit("generate", task, *arguments)
+            asked = ("--tasks", task, "--lengths", length, "-n", 6)
+            rulerkit("generate", *asked, "-y", "seed: 3", "--output", file)
             ours = {
                 row["index"]: row
                 for row in rows(folder / task / f"{length}.jsonl")
@@ -530,21 +512,27 @@ def refused(ended, *says):
         assert each in line
 
 
+VT_4K = ("--tasks", "vt", "--lengths", "4K")
 SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
 BAD_INPUT = {
-    ("show", "niah_sinlge_1"): ("unknown task", "did you mean 'niah_single_1'"),
-    ("show", "{base: vt, num_hopz: 3}"): (
+    ("show", "--tasks", "niah_sinlge_1"): (
+        "unknown task",
+        "did you mean 'niah_single_1', ",
+        "`rulerkit tasks` lists all",
+    ),
+    ("show", "vt"): ("vt is a task", "rulerkit show --tasks vt"),
+    ("show", "--tasks", "{base: vt, num_hopz: 3}"): (
         "unknown knob of vt",
         "did you mean 'num_hops'",
     ),
-    ("show", "vt", "--length", "300"): (
+    ("show", "--tasks", "vt", "--lengths", "300"): (
         "does not fit into 300 tokens",
         "longer length",
     ),
-    ("show", "vt", "--length", "4X"): (
+    ("show", "--tasks", "vt", "--lengths", "4X"): (
         "'4X' is no length: give tokens, e.g. 4096, 4K or 1M",
     ),
-    ("generate", "vt", "--output", "../file/vt.jsonl"): (
+    ("generate", *VT_4K, "--output", "../file/vt.jsonl"): (
         "cannot write",
         "vt.jsonl",
     ),
@@ -556,7 +544,8 @@ BAD_INPUT = {
     ("evaluate", "-y", "vt"): ("holds no `name: value`", "-y 'num_examples: 5'"),
     ("evaluate", "perfekt"): (
         "unknown model",
-        "did you mean 'perfect'",
+        "did you mean 'perfect', ",
+        "`rulerkit models` lists all",
         "hub id",
     ),
     ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): (
@@ -569,7 +558,7 @@ BAD_INPUT = {
     ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): (
         "vt is another task's name",
     ),
-    ("generate", "vt", "{base: cwe, name: vt}", "-o", "new"): (
+    ("generate", *VT_4K, "--tasks", "{base: cwe, name: vt}", "-o", "new"): (
         "vt is another task's name: give this variant another",
     ),
     ("check",): ("no model is named",),
@@ -616,8 +605,7 @@ def test_bad_input_is_one_line(project, tmp_path, rulerkit):
         for name in after.keys() - before.keys()
         if name.endswith((".jsonl", ".part"))
     ]
-    for wrong in (["show"], ["shwo"], []):
-        assert rulerkit(*wrong).status == 2
+    assert rulerkit().status == 2
 
 
 def test_missing_original_corpora_offline(project):
@@ -638,7 +626,7 @@ def test_outputs_that_cannot_be_written(project, read_only, rulerkit):
     file = f"{read_only}/predictions/main/perfect/vt/1024.jsonl"
     refused(ended, f"cannot write {file}: Read-only file system", "choose")
     refused(
-        rulerkit("generate", "vt", "--output", read_only / "vt.jsonl"),
+        rulerkit("generate", *VT_4K, "--output", read_only / "vt.jsonl"),
         "Read-only file system",
     )
 
@@ -674,6 +662,6 @@ def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch)
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100.00" in done.stdout
-    monkeypatch.setattr("rulerkit.cli.os", SimpleNamespace(name="nt"))
+    monkeypatch.setattr("rulerkit.cli.many_models.os", SimpleNamespace(name="nt"))
     for command in (["batch", "b.yaml"], ["run", "j.job.yaml"]):
         refused(rulerkit(*command), "run this command in WSL")

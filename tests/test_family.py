@@ -110,7 +110,7 @@ def command(line):
 more = rk.study(models=models[:1], tasks=["vt"], lengths=["1K"], num_examples=1)
 rk.evaluate(more, progress=False)
 command("report outputs/predictions/main --category memory")
-command("generate colours -o colours.jsonl --num-examples 9")
+command("generate --tasks colours --lengths 4K -o colours.jsonl -n 9")
 rows = [json.loads(line) for line in Path("colours.jsonl").read_text().splitlines()]
 for row in rows:
     row["pred"] = row["outputs"][0]

@@ -285,6 +285,7 @@ def test_the_command_line_shows_names_and_errors_harmlessly(
         ["score", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],
+        ["show", "--tasks", HOSTILE[kind]],
         ["show", HOSTILE[kind]],
         ["evaluate", "-y", f"model: {json.dumps(HOSTILE[kind])}"],
     ):

@@ -166,13 +166,13 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
 
 def test_the_command_line_takes_files(home, rulerkit):
     shown = rulerkit(
-        "show", "qa_1", "--corpora", "{qa: qa.jsonl}", "--length", "1K"
+        *("show", "--tasks", "qa_1", "--lengths", "1K"),
+        *("-y", "corpora: {qa: qa.jsonl}"),
     )
     assert "的塔建于哪一年" in shown.out
-    words = ["--corpora", "{essay: texts, words: words.txt}"]
-    made = rulerkit(
-        "generate", "niah_multikey_1", "--output", home / "x.jsonl", *words
-    )
+    words = ["-y", "corpora: {essay: texts, words: words.txt}"]
+    asked = ["--tasks", "niah_multikey_1", "--lengths", "4K", "-n", 500]
+    made = rulerkit("generate", *asked, "--output", home / "x.jsonl", *words)
     assert made.status == 0, made.err
     assert (home / "x.jsonl").read_text(encoding="utf-8").count("\n") == 500
     few = [

@@ -13,7 +13,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.cli import print_leaderboard
+from rulerkit.cli.many_models import print_leaderboard
 from rulerkit.common.errors import UserError
 from tests.batches import Project, told
 

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.cli import study_of
+from rulerkit.cli.given import Given
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import latex_text
 from rulerkit.common.settings import Parameters
@@ -154,9 +154,9 @@ def test_globs_and_paths_count_from_the_project_root(
         study(model="./a")
     here = tmp_path / "elsewhere/checkpoints/r7-9000"
     write(here / "config.json", "{}")
-    assert study_of(None, None, "./checkpoints/r7-9000").models[0]["path"] == str(
-        here
-    )
+    assert Given(["./checkpoints/r7-9000"]).study().models[0]["path"] == str(here)
+    in_settings = Given(settings=["model: ./checkpoints/r7-9000"]).study()
+    assert in_settings.models[0]["path"] == str(here)
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"
     monkeypatch.delenv("RULERKIT_HOME")

@@ -201,7 +201,8 @@ def test_commands(
         assert "perfect" in run("report", f"{outputs.name}/predictions/main")
         assert f"no predictions at {outputs.parent}/no" in run("report", "no")
     model = str(outputs / "predictions/main/perfect")
-    shown = run("show", "vt", "--length", "1K", "--index", "2", "--model", model)
+    third = ("--tasks", "vt", "--lengths", "1K", "--index", "2")
+    shown = run("show", model, *third)
     cell = read_cells(Path(model) / "vt")[0]
     assert f"perfect wrote: {cell.rows[2]['pred'].strip()}" in shown
     assert "score: 100 of 100 (stop)" in shown
@@ -212,14 +213,14 @@ def test_commands(
             tmp_path / "perfect"
         ).mkdir()  # the checkpoint itself stands in the working directory
         (tmp_path / "perfect/config.json").touch()
-        assert shown == run(
-            *("show", "{base: vt_2_chains, num_hops: 4, num_chains: 1}"),
-            *("--length", "1K", "--index", "2", "--model", "perfect"),
-        )
-    assert "did you mean" in run("show", "vt", "--length", "4K", "--model", model)
-    assert "has no answer to example 9" in run(
-        "show", "vt", "--length", "1K", "--index", "9", "--model", model
-    )
+        same = "{base: vt_2_chains, num_hops: 4, num_chains: 1}"
+        again = ("--tasks", same, *third[2:])
+        assert shown == run("show", "perfect", *again)
+        assert shown == run("show", "main/perfect", *again)
+    vt_4k = ("--tasks", "vt", "--lengths", "4K")
+    assert "did you mean" in run("show", model, *vt_4k)
+    tenth = (*third[:4], "--index", "9")
+    assert "has no answer to example 9" in run("show", model, *tenth)
 
 
 # --- the page -------------------------------------------------------------------------------------

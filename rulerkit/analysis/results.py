@@ -14,7 +14,7 @@ from rulerkit.analysis.failures import NoContext, label, no_context_answers
 from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known, remark
-from rulerkit.common.paths import resolve, resolve_file
+from rulerkit.common.paths import install_command, resolve, resolve_file
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import score
@@ -212,7 +212,7 @@ def export(
                 path.write_text(text, encoding="utf-8", errors="backslashreplace")
     except ImportError:
         raise UserError(
-            "parquet needs pyarrow: pip install 'rulerkit[parquet]', or write csv or jsonl"
+            f"parquet needs pyarrow: {install_command('parquet')}, or write csv or jsonl"
         ) from None
 
 

@@ -23,8 +23,8 @@ from rulerkit.common.settings import (
     BatchKeys,
     NotebookKeys,
     check,
-    read_keys,
 )
+from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import (
     Study,
@@ -38,6 +38,8 @@ from rulerkit.evaluation.study import (
 
 # A batch writes into one place, and models stand beside the parameters.
 _NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
+# Values of the command line for these are no parameters; `models` is both.
+_KEYS_OF_FILE = BatchKeys.model_fields.keys() - {"models", "parameters"}
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,15 @@ class Batch:
 
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
-    """The jobs of a batch file; `settings` win over its parameters.
+    """The jobs of a batch file; `settings` win over its keys and its parameters.
 
     Everything is checked before anything starts: raises `UserError` for a wrong key or parameter, a
     notebook that cannot be planned, and two runs that would write one notebook.
     """
-    keys = read_keys(BatchKeys, path)
     fixed = dict(settings or {})
+    own = {name: fixed.pop(name) for name in list(fixed) if name in _KEYS_OF_FILE}
+    content = read_yaml(path) | own
+    keys = check(BatchKeys, content, f"{path}: ", f"key in {path}")
     parameters = _size_of(path, keys) | keys.parameters | fixed
     alone = _entries(path, keys.notebooks)
     together = _entries(path, keys.together)

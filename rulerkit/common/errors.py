@@ -6,6 +6,7 @@ import reprlib
 import sys
 from collections.abc import Collection, Iterable, Mapping
 from difflib import get_close_matches
+from enum import IntEnum
 from typing import Any
 
 from rulerkit.common import escape
@@ -21,23 +22,61 @@ _SECRET_TEXT = re.compile(
 _QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
 
 
+class ExitStatus(IntEnum):
+    """How a command ends, for scripts and schedulers; `docs/commands.md` tells more."""
+
+    DONE = 0
+    FAILED = 1
+    """Worse, failed, or wrong in what was looked at."""
+    WRONG_USE = 2
+    UNDECIDED = 3
+    """Cannot tell, or incomplete: examples without an answer, work that waits."""
+    ELSEWHERE = 75
+    """Left to another process, which does it at the moment; the number of `EX_TEMPFAIL`."""
+
+
 class UserError(Exception):
     """Something the user can correct.
 
     The message is one line: who, what was seen, what is allowed, what to do. The command line
-    prints it and exits with status 2; in a notebook it is the last line of the cell.
+    prints it and exits with `status`; in a notebook it is the last line of the cell.
     """
+
+    status = ExitStatus.WRONG_USE
+
+
+class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
+    """Another process is at it: later, the same command goes on."""
+
+    status = ExitStatus.ELSEWHERE
 
 
 def unknown(
-    what: str, seen: object, allowed: Iterable[object], hint: str = ""
+    what: str,
+    seen: object,
+    allowed: Iterable[object],
+    hint: str = "",
+    command: str = "",
 ) -> UserError:
-    """An error for a name that is not among those allowed, with the nearest one suggested.
+    """An error for a name that is not among those allowed, with the nearest one suggested. Where a
+    command lists them, the message names the three nearest and that command, not all of them.
 
     >>> str(unknown("task", "vtt", ["vt", "cwe"]))
     "unknown task 'vtt': did you mean 'vt'? allowed: vt, cwe"
+    >>> str(unknown("task", "vtt", ["vt", "cwe"], command="rulerkit tasks"))
+    "unknown task 'vtt': did you mean 'vt' or 'cwe'? `rulerkit tasks` lists all"
     """
     names = [str(name) for name in allowed]
+    if command:
+        nearest = [
+            repr(name)
+            for name in get_close_matches(str(seen)[:100], names, n=3, cutoff=0)
+        ]
+        guess = " or ".join(filter(None, [", ".join(nearest[:-1]), nearest[-1]]))
+        return UserError(
+            f"unknown {what} {shortened(str(seen))}: did you mean {guess}? "
+            f"`{command}` lists all" + (f". {hint}" if hint else "")
+        )
     near = [
         f"did you mean {name!r}? "
         for name in get_close_matches(str(seen)[:100], names, n=1)
@@ -49,11 +88,15 @@ def unknown(
 
 
 def check_known(
-    what: str, seen: object, allowed: Collection[object], hint: str = ""
+    what: str,
+    seen: object,
+    allowed: Collection[object],
+    hint: str = "",
+    command: str = "",
 ) -> None:
     """Raise the error of `unknown` for a name that is not among those allowed."""
     if seen not in allowed:
-        raise unknown(what, seen, allowed, hint)
+        raise unknown(what, seen, allowed, hint, command)
 
 
 def shortened(value: object) -> str:

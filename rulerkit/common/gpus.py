@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from typing import Any
 
 from rulerkit.common.errors import UserError, first_line, shortened
+from rulerkit.common.paths import install_command
 
 
 def visible_gpus() -> list[str]:
@@ -36,13 +37,13 @@ def nvidia_smi(fields: str) -> list[str]:
 # --- torch ----------------------------------------------------------------------------------------
 
 
-def torch_module() -> Any:
-    """torch, or the `UserError` that says how to get it."""
+def torch_module(engine: str = "transformers") -> Any:
+    """torch, or the `UserError` that says how to get it, and with it the rest of an engine."""
     try:
         import torch
     except ImportError as error:
         raise UserError(
-            "the transformers engine needs torch: pip install 'rulerkit[transformers]'"
+            f"the {engine} engine is not installed, as torch is not: {install_command(engine)}"
         ) from error
     return torch
 

@@ -77,6 +77,12 @@ def _reason(path: str, error: Exception) -> str:
             "download it on a machine "
             f"with a network (hf download {path})"
         )
+    # Where even the list of its files was not to be had, nothing was downloaded.
+    if isinstance(error, errors.LocalEntryNotFoundError):
+        return (
+            f"{constants.ENDPOINT} cannot be reached, so {path} was not looked up: is there a "
+            f"network here? Else `hf download {path}` where there is one, or give a folder"
+        )
     return (
         f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch "
         "it again; complete files are kept"

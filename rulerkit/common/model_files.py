@@ -117,11 +117,11 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         return {"path": spec}
     if "/" in spec or os.path.exists(spec):
         raise UserError(
-            f"model {spec}: there is no folder {place}: a path counts from the project "
-            "root; a hub id reads org/name"
+            f"model {spec}: there is no folder {place}: a path counts from the working directory "
+            "or the project root; a hub id reads org/name; `rulerkit models` lists the names"
         )
     hint = "A path to a model folder or to a YAML file, or a hub id (org/name), may stand here too"
-    raise unknown("model", spec, known_models(), hint)
+    raise unknown("model", spec, known_models(), hint, "rulerkit models")
 
 
 def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:

@@ -1,13 +1,16 @@
 """Where files lie: one project root, whatever the working directory."""
 
+import json
 import os
 import socket
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
+from importlib.metadata import PackageNotFoundError, distribution, version
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 import yaml
 
@@ -45,16 +48,49 @@ def package_version(name: str) -> str | None:
         return None
 
 
+def install_command(extra: str) -> str:
+    """The command that installs an extra of this package, from where the package itself came: a
+    folder, a repository, a file, or an index."""
+    try:
+        origin = distribution("rulerkit").read_text("direct_url.json")
+    except PackageNotFoundError:
+        origin = None
+    source = json.loads(origin) if origin else {}
+    url: str = source.get("url", "")
+    if not url:
+        return f"pip install 'rulerkit[{extra}]'"
+
+    if "dir_info" in source:
+        folder = Path(url2pathname(urlsplit(url).path))
+        place = "." if folder == Path.cwd() else str(folder)
+        editable = "-e " if source["dir_info"].get("editable") else ""
+        return f'pip install {editable}"{place}[{extra}]"'
+
+    if "vcs_info" in source:
+        url = f"{source['vcs_info']['vcs']}+{url}"
+    return f'pip install "rulerkit[{extra}] @ {url}"'
+
+
 def home() -> Path:
-    """The project root: RULERKIT_HOME, else the nearest folder above the working directory with
-    `params/` and `notebooks/`, else the checkout that holds this package, else the working
-    directory itself."""
+    """The project root, where results go: RULERKIT_HOME, else the nearest folder from the working
+    directory upward that has `params/` and `notebooks/`, else the working directory. It is never
+    the checkout that merely holds this package."""
     if root := os.environ.get("RULERKIT_HOME"):
         return Path(root).expanduser().resolve()
     here = Path.cwd()
-    return next(
-        filter(_is_project, (here, *here.parents)), KIT if _CHECKOUT else here
-    )
+    return next(filter(_is_project, (here, *here.parents)), here)
+
+
+def home_text() -> str:
+    """The project root and what makes it one, in words; empty where it is the working
+    directory."""
+    root = home()
+    if root == Path.cwd():
+        return ""
+    reason = "the nearest folder with params/ and notebooks/"
+    if os.environ.get("RULERKIT_HOME"):
+        reason = "RULERKIT_HOME"
+    return f"project root: {root} ({reason})"
 
 
 def project_files(folder: str, suffix: str) -> dict[str, Path]:

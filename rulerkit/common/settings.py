@@ -343,6 +343,13 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     """a number of tokens that a chat service adds unseen, at most (default 16)"""
 
 
+def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
+    """The keys of a class, as files write them."""
+    return {
+        field.alias or name: field for name, field in kind.model_fields.items()
+    }
+
+
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
     "reader": ReaderKeys,
     "transformers": TransformersKeys,
@@ -352,6 +359,11 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
     "openai": OpenAIKeys,
 }
 """Engine name -> what a mapping for this engine may hold."""
+
+MODEL_KEYS = frozenset(
+    key for kind in ENGINE_KEYS.values() for key in keys_of(kind)
+)
+"""Every key that the mapping of some model may hold."""
 
 _KEYS: dict[str, Any] = package_data("model_keys.yaml")
 ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
@@ -542,13 +554,6 @@ def check(
             f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
             f"{_words(fields[key])}"
         ) from None
-
-
-def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
-    """The keys of a class, as files write them."""
-    return {
-        field.alias or name: field for name, field in kind.model_fields.items()
-    }
 
 
 def takes(engine: str, key: str) -> str:

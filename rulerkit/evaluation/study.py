@@ -35,6 +35,7 @@ from rulerkit.generation.corpora import choices, refresh
 from rulerkit.generation.tasks import THIRTEEN, Task, by_name
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import PROTOCOLS
+from rulerkit.inference.address import is_address, model_at
 from rulerkit.inference.model import Model
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
 from rulerkit.store.files import disk
@@ -361,11 +362,14 @@ def load_files(files: Iterable[str | Path]) -> JSON:
 
 
 def expand(models: Iterable[Any]) -> list[Any]:
-    """Names, paths and mappings of models, with each glob replaced by the folders and model files
-    that it matches: `checkpoints/*`, or the `path` of a mapping, whose other keys each of them
-    gets."""
+    """Names, paths and mappings of models, with each address of a server replaced by what it
+    serves, and each glob by the folders and model files that it matches: `checkpoints/*`, or the
+    `path` of a mapping, whose other keys each of them gets."""
     expanded: list[Any] = []
     for described in models:
+        if is_address(described):
+            expanded.append(model_at(described))
+            continue
         is_mapping = isinstance(described, dict)
         pattern = described.get("path") if is_mapping else described
         if not isinstance(pattern, str) or not re.search(r"[*?\[]", pattern):

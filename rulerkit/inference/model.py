@@ -25,6 +25,7 @@ from rulerkit.generation.prompt_format import (
 )
 from rulerkit.generation.thoughts import ENDS, ends_thought, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.inference.address import is_address, model_at
 from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.inference.model_config import (
     max_positions,
@@ -236,7 +237,8 @@ class CheckpointEngine(Engine):
 
     def device(self) -> str:
         """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
-        return "cuda" if torch_module().cuda.is_available() else "cpu"
+        cuda = torch_module(self.engine).cuda
+        return "cuda" if cuda.is_available() else "cpu"
 
     def tokenizer_name(self) -> str:
         """The spec's tokenizer, else the checkpoint's at the same revision."""
@@ -450,13 +452,17 @@ def takes_more_gpus(spec: Spec) -> bool:
 
 
 def load_model(spec: "str | Spec | Model") -> Model:
-    """The model that a name, a path, a hub id or a mapping describes (see `settings.read_spec`); a
-    model passes through.
+    """The model that a name, a path, a hub id, the address of a server or a mapping describes (see
+    `model_files.read_spec`); a model passes through.
 
     No weights are read before the first answer. Raises `UserError` for unknown names and keys, and
     for a folder that is no model.
     """
-    return spec if isinstance(spec, Model) else _engine(read_spec(spec))
+    if isinstance(spec, Model):
+        return spec
+    if is_address(spec):
+        return _engine(read_spec(model_at(str(spec))))
+    return _engine(read_spec(spec))
 
 
 def model(target: Any, *, name: str, **spec: Any) -> Model:

@@ -21,7 +21,7 @@ from typing import Any
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.hub import download, is_hub_id
-from rulerkit.common.paths import resolve
+from rulerkit.common.paths import install_command, resolve
 from rulerkit.common.settings import JSON, Spec, takes
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -180,8 +180,8 @@ class RWKV(Engine):
             return Path(import_module("rwkv").__path__[0])
         except ImportError as error:
             raise UserError(
-                f"model {self.name}: the rwkv engine needs the rwkv package: pip install "
-                "'rulerkit[rwkv]'"
+                f"model {self.name}: the rwkv engine needs the rwkv package: "
+                f"{install_command('rwkv')}"
             ) from error
 
     def _local_file(self) -> Path | None:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import gpu_name
-from rulerkit.common.paths import package_data, package_version
+from rulerkit.common.paths import install_command, package_data, package_version
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.http import Replica, Reply, RequestError
@@ -116,7 +116,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         """Start a server for each group of GPUs; `UserError` where vLLM is not installed."""
         if find_spec("vllm") is None:
             raise UserError(
-                f"model {self.name}: the vllm engine needs vllm: pip install 'rulerkit[vllm]'"
+                f"model {self.name}: the vllm engine needs vllm: {install_command('vllm')}"
             )
         super().start()
 

@@ -390,6 +390,13 @@ def allowed_failures(max_failures: float, wanted: int) -> float:
     return max_failures * wanted if max_failures < 1 else max_failures
 
 
+def is_answered(cell: Cell) -> bool:
+    """Whether a cell has an answer to every example that it was asked, but for the failures that
+    its study allows."""
+    missing = cell.wanted - len(cell.present)
+    return missing <= allowed_failures(cell.about.max_failures, cell.wanted)
+
+
 # --- locks ----------------------------------------------------------------------------------------
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.store.files import disk
 
 BEAT = 20.0  # seconds between two touches of a lock by its owner
@@ -57,7 +57,7 @@ class Lock:
     No flock, which network file systems break. An owner on this machine is looked up by process
     number and start time. One elsewhere, and a file that names no owner, counts as dead after
     STALE seconds without a touch; the earlier start of a requeued Slurm job is dead at once.
-    Where the owner is alive: `UserError` with its host and process.
+    Where the owner is alive: `Elsewhere` with its host and process.
     """
 
     def __init__(self, path: Path, beat: float = BEAT) -> None:
@@ -133,7 +133,7 @@ class Lock:
                     self.path.unlink()
             return
         job = f", job {owner.job}" if owner.job else ""
-        raise UserError(
+        raise Elsewhere(
             f"{str(self.path).partition('.lock')[0]} is being written by process "
             f"{owner.pid or '?'} on host {owner.host}{job} (last sign of life: "
             f"{time.ctime(owner.touched)}): wait for it, end it, or take a place of your own with "

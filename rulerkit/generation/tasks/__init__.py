@@ -76,7 +76,7 @@ def task(
     if isinstance(spec, Task):
         return spec
     if isinstance(spec, str):
-        check_known("task", spec, TASKS, "`rulerkit tasks` describes them")
+        check_known("task", spec, TASKS, command="rulerkit tasks")
         return TASKS[spec].with_protocol(protocol, edition)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(

@@ -1,0 +1,213 @@
+"""What is given on the command line: a model, tasks, lengths, files and values, as one study."""
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import rulerkit as rk
+from rulerkit.common.errors import UserError, shortened
+from rulerkit.common.lengths import parse_length
+
+if TYPE_CHECKING:
+    from rulerkit.common.settings import JSON
+    from rulerkit.evaluation.study import Study
+
+_HOST = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+):\d{2,5}(/.*)?")
+_WAYS = (
+    "give a name (`rulerkit models` lists them), a folder, a hub id (org/name), an address "
+    "(http://localhost:8000), or a file (-f params/models/x.yaml)"
+)
+
+
+class Given(NamedTuple):
+    """The words behind a command that say what is asked of which model."""
+
+    models: Sequence[str] = ()
+    tasks: Sequence[str] = ()
+    lengths: Sequence[str] = ()
+    num_examples: int | None = None
+    files: Sequence[Path] = ()
+    settings: Sequence[str] = ()
+
+    @classmethod
+    def of(
+        cls,
+        models: list[str] | None = None,
+        tasks: list[str] | None = None,
+        lengths: list[str] | None = None,
+        num_examples: int | None = None,
+        files: list[Path] | None = None,
+        settings: list[str] | None = None,
+    ) -> "Given":
+        """What typer gives, with nothing for None."""
+        return cls(
+            models or (),
+            tasks or (),
+            lengths or (),
+            num_examples,
+            files or (),
+            settings or (),
+        )
+
+    def study(self, default: str = "", **more: Any) -> "Study":
+        """The study that is meant; `more` are parameters that hold where none are given.
+
+        Raises `UserError` where no model is named and there is no default, and where two models
+        are named for one.
+        """
+        values, changes = self.parameters()
+        named = self._model_of(values) or default
+        if named:
+            values["model"] = model_of(named, changes)
+        elif values.get("models"):
+            values["models"] = [
+                model_of(one, changes) for one in values["models"]
+            ]
+        else:
+            raise UserError(f"no model is named: {_WAYS}")
+        return rk.study(more | values)
+
+    def parameters(self) -> "tuple[JSON, JSON]":
+        """The parameters of the study (files, then -y, then options), and the keys of a model
+        that -y sets beside them."""
+        from rulerkit.common.settings import MODEL_KEYS, Parameters
+
+        given = settings_of(self.settings)
+        changes = {
+            key: given.pop(key)
+            for key in list(given)
+            if key in MODEL_KEYS and key not in Parameters.model_fields
+        }
+        values = rk.load_files(self.files) | given
+        if self.tasks:
+            values["tasks"] = tasks_of(self.tasks)
+        if self.lengths:
+            values["lengths"] = lengths_of(self.lengths)
+        if self.num_examples:
+            is_adaptive = values.get("num_examples") == "adaptive"
+            key = "max_examples" if is_adaptive else "num_examples"
+            values[key] = self.num_examples
+        return values, changes
+
+    def _model_of(self, values: "JSON") -> Any:
+        """The one model that is named, as an argument or among the parameters; else None."""
+        if len(self.models) > 1:
+            raise UserError(
+                f"one MODEL is meant, seen: {' and '.join(self.models)}; several tasks or lengths "
+                "have commas between them, `rulerkit gate` and `compare` take two models, and a "
+                "batch many"
+            )
+        named = {
+            key for key in ("model", "models") if values.get(key) is not None
+        }
+        if self.models:
+            if named:
+                key = named.pop()
+                raise UserError(
+                    f"two models are named: {self.models[0]} as an argument, and `{key}: "
+                    f"{shortened(values[key])}` in -y or -f; leave one of the two out"
+                )
+            return self.models[0]
+        return values.get("model") if "models" not in named else None
+
+
+def settings_of(settings: Sequence[str] | None) -> "JSON":
+    """The values given as YAML on the command line, later ones over earlier ones."""
+    from rulerkit.common.yaml_files import parse_yaml
+
+    merged: JSON = {}
+    for text in settings or []:
+        content = parse_yaml(text, f"-y {text!r}")
+        if not isinstance(content, dict):
+            # The sign that other programs take is the likeliest mistake.
+            fixed = (
+                text.replace("=", ": ", 1) if "=" in text else "num_examples: 5"
+            )
+            raise UserError(
+                f"-y {text!r} holds no `name: value`; write it like -y '{fixed}'"
+            )
+        merged |= content
+    return merged
+
+
+def model_of(described: Any, changes: "JSON | None" = None) -> Any:
+    """A model given on the command line: a folder or file of the working directory by its whole
+    path, the address of a server by what it serves, with the keys that -y changes."""
+    from rulerkit.common.model_files import known_models
+    from rulerkit.inference.address import is_address, model_at
+
+    changes = changes or {}
+    if isinstance(described, str) and described.lstrip().startswith("{"):
+        described = mapping_of(described, "MODEL")
+    if is_address(described):
+        return model_at(described, changes.get("api_key_env")) | changes
+
+    if isinstance(described, str) and described not in known_models():
+        if _HOST.fullmatch(described):
+            raise UserError(
+                f"model {described}: an address begins with http://, such as http://{described}"
+            )
+        described = _absolute(described)
+    elif isinstance(described, dict) and isinstance(described.get("path"), str):
+        described = described | {"path": _absolute(described["path"])}
+    return {"base": described} | changes if changes else described
+
+
+def _absolute(path: str) -> str:
+    """A path as it is seen from the working directory, where something is there."""
+    place = Path(path).expanduser().absolute()
+    return str(place) if place.exists() else path
+
+
+def tasks_of(texts: Sequence[str]) -> list[Any]:
+    """Tasks given on the command line: names with commas between, or mappings in YAML."""
+    from rulerkit.common.yaml_files import parse_yaml
+
+    tasks: list[Any] = []
+    for text in texts:
+        if text.lstrip().startswith(("{", "[")):
+            content = parse_yaml(text, f"--tasks {text!r}")
+            tasks += content if isinstance(content, list) else [content]
+            continue
+        for name in filter(None, re.split(r"[,\s]+", text)):
+            tasks += rk.THIRTEEN if name == "all" else [name]
+    return tasks
+
+
+def lengths_of(texts: Sequence[str]) -> list[int]:
+    """Lengths given on the command line, in tokens."""
+    words = (word for text in texts for word in re.split(r"[,\s\[\]]+", text))
+    return [parse_length(word) for word in words if word]
+
+
+def mapping_of(text: str, what: str) -> "JSON":
+    """A mapping that is written in YAML in place of a name."""
+    from rulerkit.common.yaml_files import parse_yaml
+
+    content = parse_yaml(text, f"{what} {text!r}")
+    if not isinstance(content, dict):
+        raise UserError(
+            f"{what} {text!r} is no mapping: write '{{base: NAME, ...}}'"
+        )
+    return content
+
+
+def is_folder_of_answers(name: str, outputs: str = "outputs") -> bool:
+    """Whether a name means answers that are stored, as a folder or as RUN/MODEL, and not a model
+    that may be asked."""
+    from rulerkit.common.paths import resolve_file
+
+    stored = resolve_file(outputs) / "predictions" / name
+    if "/" in name and stored.is_dir():
+        return True
+    place = resolve_file(name)
+    is_model = (place / "config.json").exists()
+    return place.is_dir() and not is_model and _holds_answers(place)
+
+
+def _holds_answers(folder: Path) -> bool:
+    return any(
+        next(folder.glob(pattern), None)
+        for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
+    )

@@ -1,0 +1,348 @@
+"""Commands that look: at models, tasks, examples, scores and the answers behind them."""
+
+import sys
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import rulerkit as rk
+from rulerkit.cli.app import LOOK, app
+from rulerkit.cli.given import Given, is_folder_of_answers, lengths_of, tasks_of
+from rulerkit.cli.options import (
+    ONE_MODEL,
+    Files,
+    Lengths,
+    MaxFailures,
+    NumExamples,
+    Places,
+    Settings,
+    Tasks,
+)
+from rulerkit.cli.printing import echo, print_scores
+from rulerkit.common.errors import UserError, counted, unknown
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.paths import resolve_file
+
+if TYPE_CHECKING:
+    from rulerkit.common.settings import JSON
+    from rulerkit.generation.example import Example
+    from rulerkit.store.cells import Cell
+
+
+@app.command(rich_help_panel=LOOK)
+def tasks() -> None:
+    """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper
+    adds."""
+    from rulerkit.generation.tasks import FAMILIES
+
+    for task in rk.TASKS.values():
+        default = type(task)(name=task.name)
+        differs = [
+            f"{name}={getattr(task, name)}"
+            for name in task.knobs()
+            if getattr(task, name) != getattr(default, name)
+        ]
+        mark = " " if task.name in rk.THIRTEEN else "+"
+        text = ", ".join(differs) or f"the default {task.family}"
+        echo(f"{mark} {task.name:18} {task.category:12} {text}")
+
+    echo(
+        "\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':"
+    )
+    for family in FAMILIES:
+        default = family(name=family.family)
+        knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
+        echo(f"  {family.family:18} {', '.join(knobs)}")
+
+
+@app.command(rich_help_panel=LOOK)
+def models(
+    pattern: Annotated[
+        str, typer.Argument(help="Only names that hold this text.")
+    ] = "",
+) -> None:
+    """List the models that have a name: the files of params/models of the kit and of the project,
+    and the reference readers."""
+    from rulerkit.common.model_files import known_models, read_spec
+
+    for name in known_models():
+        if pattern.lower() not in name.lower():
+            continue
+        if name == "reader-<tokens>":
+            echo(
+                f"{name:28} reader        sees the last so many tokens: reader-8192"
+            )
+            continue
+        spec = read_spec(name)
+        about = spec.get("path") or spec.get("entry") or "a rule"
+        echo(f"{name:28} {spec['engine']:12}  {about}")
+    echo(
+        "\na folder, a hub id (org/name), an address (http://localhost:8000) or a mapping "
+        "('{base: NAME, KEY: VALUE}') is a model, too"
+    )
+
+
+@app.command(rich_help_panel=LOOK)
+def show(
+    model: Annotated[
+        list[str] | None,
+        typer.Argument(
+            metavar="[MODEL]",
+            help=f"{ONE_MODEL} Or a folder of answers. Default: plain text, the built-in "
+            "tokenizer.",
+        ),
+    ] = None,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = 1,
+    files: Files = None,
+    settings: Settings = None,
+    index: Annotated[
+        int, typer.Option(min=0, help="The first example to show.")
+    ] = 0,
+) -> None:
+    """Show examples as a model is sent them, with the role of each piece marked, and its answers
+    where it has answered.
+
+    Shows one example of niah_multikey_1 at 4K where nothing else is asked for. No model is started.
+
+    Example: rulerkit show llama-3.1-8b --tasks vt,qa_1 --lengths 1K --index 3
+    """
+    given = Given.of(model, tasks, lengths, files=files, settings=settings)
+    indices = range(index, index + (num_examples or 1))
+    _refuse_a_task(given)
+    if len(given.models) == 1 and is_folder_of_answers(given.models[0]):
+        names = [
+            one if isinstance(one, str) else rk.task(one).name
+            for one in tasks_of(given.tasks)
+        ]
+        places = product(names or [""], lengths_of(given.lengths) or [0])
+        for task, length in places:
+            for number in indices:
+                _show(*_answered(given.models[0], task, length, number))
+        return
+
+    study = given.study("perfect", tasks=["niah_multikey_1"], lengths=[4096])
+    (described,) = study.models
+    form = rk.load_model(described).prompt_format
+    for cell in study.cells():
+        examples = rk.generate(
+            cell.task, cell.length, indices.stop, study.seed, form
+        )
+        for number in indices:
+            example = examples[number]
+            _show(example, _stored_answer(cell.path, example))
+
+
+def _show(example: "Example", answer: str) -> None:
+    typer.echo(rk.view.to_terminal(example, color=sys.stdout.isatty()))
+    if answer:
+        echo(answer)
+
+
+def _refuse_a_task(given: Given) -> None:
+    """Whoever writes a task where the model stands is told how it is written."""
+    from rulerkit.common.model_files import known_models
+
+    for name in given.models[:1]:
+        if name in rk.TASKS and name not in known_models():
+            raise UserError(
+                f"{name} is a task, and MODEL stands here: rulerkit show --tasks {name}"
+            )
+
+
+@app.command(rich_help_panel=LOOK)
+def score(
+    path: Annotated[
+        list[Path],
+        typer.Argument(
+            help="Prediction files or folders: ours, upstream's, lm-eval's samples."
+        ),
+    ],
+    task: Annotated[
+        str | None,
+        typer.Option(help="The task of the files, where their names do not say."),
+    ] = None,
+    length: Annotated[
+        str | None,
+        typer.Option(
+            help="Their nominal length, where their folders do not say."
+        ),
+    ] = None,
+    max_failures: MaxFailures = None,
+) -> None:
+    """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
+    lm-evaluation-harness' samples."""
+    from rulerkit.analysis.other_formats import read_predictions
+
+    nominal = parse_length(length) if length else None
+    cells: list[Cell] = []
+    for file in path:
+        cells += read_predictions(resolve_file(file), task, nominal)
+    print_scores(cells, max_failures=max_failures)
+
+
+@app.command(rich_help_panel=LOOK)
+def report(
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of predictions: outputs/predictions/main, or one model's."
+        ),
+    ],
+    format: Annotated[
+        str,
+        typer.Option(
+            help="table, csv (one row per model, task, length), markdown or latex."
+        ),
+    ] = "table",
+    category: Annotated[
+        str,
+        typer.Option(
+            help="all, niah, vt, aggregation, qa, or the category of a family of your own."
+        ),
+    ] = "all",
+    max_failures: MaxFailures = None,
+) -> None:
+    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
+    corpus.
+
+    Cells made in different ways (another seed, other prompts, another checkpoint of that name) are
+    not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
+    commit), a line below the table says so.
+    """
+    from rulerkit.report.tables import footnotes, table_text
+    from rulerkit.scoring.scores import describe
+    from rulerkit.store.comparable import check_same
+
+    folder = resolve_file(folder)
+    problems: list[str] = []
+    cells = rk.read_cells(folder, report=problems.append, scan=False)
+    scores = rk.score(cells, problems.append, max_failures)
+    for problem in problems:
+        echo(problem, err=True)
+    if not cells:
+        raise UserError(
+            f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl"
+        )
+
+    shows_all = format == "csv" or category == "all"
+    shown = [
+        cell
+        for cell in cells
+        if shows_all or describe(cell)["category"] == category
+    ]
+    check_same(shown)
+    notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
+    echo(table_text(rk.summarize(scores), format, category, notes), nl=False)
+
+
+@app.command(rich_help_panel=LOOK)
+def export(
+    place: Places = None,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", dir_okay=False, help="The file to write."),
+    ] = Path("results.csv"),
+    format: Annotated[
+        str | None,
+        typer.Option(
+            help="parquet, csv or jsonl; default: as the file's name ends."
+        ),
+    ] = None,
+    labels: Annotated[
+        bool,
+        typer.Option(
+            "--labels",
+            help="Also label what went wrong; examples are generated again for it.",
+        ),
+    ] = False,
+) -> None:
+    """Write one table of all results for other programs: a row per example, with what was asked and
+    written.
+
+    docs/reference.md lists the columns.
+    """
+    from rulerkit.analysis.results import export as write
+
+    results = rk.load(*place or (), labels=labels)
+    write(results, output, format)
+    echo(
+        f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}"
+    )
+
+
+@app.command(rich_help_panel=LOOK)
+def browse(
+    place: Places = None,
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output", "-o", dir_okay=False, help="The HTML file to write."
+        ),
+    ] = Path("examples.html"),
+    most: Annotated[
+        int, typer.Option(min=1, help="How many answers the page holds.")
+    ] = 1000,
+) -> None:
+    """Write a page that leads from each score to the answers behind it; it opens in a browser
+    without a network."""
+    results = rk.load(*place or ())
+    page = rk.browse(results, most)
+    echo(
+        f"open {page.save(output)} in a browser: {page.num_examples} of {len(results)} answers can "
+        "be opened there"
+    )
+
+
+def _answered(
+    model: str, task: str, length: int, index: int
+) -> "tuple[Example, str]":
+    """An example as it was asked, from a folder of answers; and what was written, with the score,
+    as text. Without a task or a length the first one there is taken."""
+    from rulerkit.analysis.remake import remaker
+    from rulerkit.analysis.sides import find
+
+    cells = {
+        f"{cell.task} at {cell.length}": cell
+        for cell in find(model)
+        if task in ("", cell.task) and length in (0, cell.length)
+    }
+    if not cells:
+        there = {f"{cell.task} at {cell.length}": cell for cell in find(model)}
+        raise unknown(f"task and length in {model}", f"{task} at {length}", there)
+    cell = next(iter(cells.values()))
+    if index not in cell.present:
+        raise UserError(
+            f"{model} has no answer to example {index} of {cell.task} at {cell.length}: it has "
+            f"{cell.wanted} examples, from 0; those without an answer are in its *.failures.jsonl"
+        )
+    row = next(row for row in cell.rows if row["index"] == index)
+    return remaker(cell)(row), _answer_text(cell, row)
+
+
+def _stored_answer(path: Path, example: "Example") -> str:
+    """What a model wrote when it was asked this example, as text; empty where it was not."""
+    from rulerkit.store.cells import load_cell
+
+    cell = load_cell(path)
+    if not cell or example.index not in cell.present:
+        return ""
+    row = next(row for row in cell.rows if row["index"] == example.index)
+    if row["digest"] != example.digest:
+        return (
+            f"{cell.model} has answered another prompt of this number: its seed, tokenizer or "
+            "template was another"
+        )
+    return _answer_text(cell, row)
+
+
+def _answer_text(cell: "Cell", row: "JSON") -> str:
+    """What a model wrote, its score, and why it ended."""
+    score = rk.score([cell]).set_index("index")["score"][row["index"]]
+    return (
+        f"{cell.model} wrote: {row['pred'].strip()}\n"
+        f"score: {100 * score:.0f} of 100 ({row['finish_reason']})"
+    )

@@ -1,0 +1,296 @@
+"""Commands that ask one model, or two: checks and costs before, the evaluation, servers, and
+whether one model is worse than another."""
+
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+import rulerkit as rk
+from rulerkit.cli.app import MEASURE, app
+from rulerkit.cli.given import Given, lengths_of, tasks_of
+from rulerkit.cli.options import (
+    DryRun,
+    Files,
+    Lengths,
+    MaxFailures,
+    NumExamples,
+    OneModel,
+    Settings,
+    Tasks,
+)
+from rulerkit.cli.printing import (
+    echo,
+    list_cells,
+    name_root,
+    print_scores,
+    say_error,
+)
+from rulerkit.common.errors import ExitStatus, UserError, counted
+from rulerkit.common.paths import resolve_file
+
+
+@app.command(rich_help_panel=MEASURE)
+def evaluate(
+    model: OneModel = None,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = None,
+    files: Files = None,
+    settings: Settings = None,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh",
+            help="Start anew; old predictions are moved aside, not deleted.",
+        ),
+    ] = False,
+    dry_run: DryRun = False,
+) -> None:
+    """Let a model answer all tasks at all lengths, store its predictions, and print the scores.
+
+    What was answered before is not asked again: run the same command again to resume. Ends with
+    status 1 where a model stopped with an error, 3 where examples are without an answer.
+
+    Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
+    """
+    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    study = given.study()
+    if dry_run:
+        list_cells(study)
+        return
+
+    from rulerkit.store.cells import is_answered
+
+    # A job that its scheduler starts again goes on with what it has written.
+    is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
+    errors: list[UserError] = []
+    name_root()
+    cells = rk.evaluate(
+        study, fresh=fresh and not is_restarted, failed=errors.append
+    )
+
+    if any(cell.present for cell in cells):
+        wanted = None if study.adaptive else study.num_examples
+        names = [task.name for task in study.tasks]
+        print_scores(cells, names, study.lengths, wanted)
+    echo(f"\npredictions: {study.predictions}")
+    for error in errors:
+        say_error(str(error))
+    if errors:
+        raise typer.Exit(ExitStatus.FAILED)
+    if not all(is_answered(cell) for cell in cells):
+        raise typer.Exit(ExitStatus.UNDECIDED)
+
+
+@app.command(rich_help_panel=MEASURE)
+def check(
+    model: OneModel = None,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = None,
+    files: Files = None,
+    settings: Settings = None,
+    ask: Annotated[
+        bool | None,
+        typer.Option(
+            help="Send the model two short examples; by default only where that is cheap."
+        ),
+    ] = None,
+) -> None:
+    """Find what would make scores wrong in a model's prompts, before a GPU is paid for.
+
+    Checks every task at the shortest and the longest length. Ends with status 1 on any FAIL.
+
+    Example: rulerkit check llama-3.1-8b --lengths 4K,128K
+    """
+    from rulerkit.batch import checks
+
+    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    study = given.study()
+    ends = sorted({min(study.lengths), max(study.lengths)})
+    at_lengths = " and ".join(str(length) for length in ends)
+    subject = f"{counted(len(study.tasks), 'task')} at {at_lengths} tokens"
+
+    failed = 0
+    for name, findings in checks.check(study, ask).items():
+        lines = checks.summary_lines(findings)
+        echo("\n  ".join([f"{name}: {subject}", *lines]))
+        failed += sum(line.startswith(checks.FAIL) for line in lines)
+    if failed:
+        echo(
+            f"\n{failed} of these would make scores wrong; fix them first",
+            err=True,
+        )
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+@app.command(rich_help_panel=MEASURE)
+def plan(
+    model: OneModel = None,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = None,
+    files: Files = None,
+    settings: Settings = None,
+    compare: Annotated[
+        bool,
+        typer.Option(
+            "--compare",
+            help="In place of cost: the examples that `rulerkit compare` will need.",
+        ),
+    ] = False,
+    margin: Annotated[
+        float, typer.Option(help="With --compare: the margin in points.")
+    ] = 1.0,
+    flips: Annotated[
+        float,
+        typer.Option(
+            help="With --compare: the share of answers that changes each way by chance."
+        ),
+    ] = 0.02,
+) -> None:
+    """Count what a study asks before it runs: examples and tokens by length, and dollars where the
+    model's file has prices; of an adaptive run the least and the most.
+
+    Example: rulerkit plan gpt-4-1106 -f params/sizes/paper.yaml
+    """
+    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    if compare:
+        from rulerkit.analysis.power import power_text
+
+        study = given.study("perfect")
+        num_tasks, num_lengths = len(study.tasks), len(study.lengths)
+        echo(
+            power_text(num_tasks, num_lengths, study.num_examples, margin, flips)
+        )
+        return
+
+    from rulerkit.batch.plan import plan_model
+
+    study = given.study()
+    echo("\n\n".join(plan_model(one, study).text() for one in study.models))
+
+
+@app.command(rich_help_panel=MEASURE)
+def compare(
+    a: Annotated[
+        str,
+        typer.Argument(
+            help="A folder of predictions, run/model, or a model's name in outputs/predictions."
+        ),
+    ],
+    b: Annotated[str, typer.Argument(help="The same for the other side.")],
+    margin: Annotated[
+        float, typer.Option(help="How many points B may be below A.")
+    ] = 1.0,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="digest asks for the same prompts; index pairs other prompts too."
+        ),
+    ] = "digest",
+    max_failures: MaxFailures = None,
+    json: Annotated[
+        bool, typer.Option("--json", help="Everything as JSON.")
+    ] = False,
+    soft: Annotated[
+        bool,
+        typer.Option("--soft", help="Judge the probability of the right answer."),
+    ] = False,
+    outputs: Annotated[
+        Path, typer.Option(help="Where predictions/ lies.")
+    ] = Path("outputs"),
+) -> None:
+    """Is B worse than A? Paired differences on the same examples, those that flipped, and a
+    verdict.
+
+    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples;
+    2: cannot compare.
+    """
+    from rulerkit.report.comparison import difference_table, flips_text, json_text
+
+    found = rk.compare(
+        a,
+        b,
+        margin,
+        by,
+        outputs=outputs,
+        max_failures=max_failures,
+        soft=soft,
+        tasks=tasks_of(tasks) if tasks else None,
+        lengths=lengths_of(lengths) if lengths else None,
+        num_examples=num_examples,
+    )
+    if json:
+        echo(json_text(found), nl=False)
+    else:
+        flipped = flips_text(found)
+        echo(f"{difference_table(found)}\nexamples that flipped:\n{flipped}")
+    raise typer.Exit(found.verdict.status)
+
+
+@app.command(rich_help_panel=MEASURE)
+def serve(
+    model: OneModel = None,
+    files: Files = None,
+    settings: Settings = None,
+    node: Annotated[
+        int,
+        typer.Option(
+            hidden=True,
+            help="The rank of this node, of several that share a model.",
+        ),
+    ] = 0,
+) -> None:
+    """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
+    and batches use them.
+
+    All visible GPUs are used, one server for each group that the model needs (`replicas`). Every
+    process on this machine and of this user that asks the same model with the same parameters uses
+    them. Without this command a model is loaded by the process that asks it, a notebook's kernel
+    for instance, and ends with it.
+    """
+    from rulerkit.batch import serving
+
+    engine = rk.load_model(_model_to_serve(model, files, settings))
+    if node:
+        serving.follow(engine, node)
+
+    signal.signal(signal.SIGTERM, _end_on_signal)
+    try:
+        serving.serve(engine, echo)
+    except KeyboardInterrupt:
+        echo(f"{engine.name}: ended")
+
+
+def _model_to_serve(
+    model: list[str] | None,
+    files: list[Path] | None,
+    settings: list[str] | None,
+) -> Any:
+    """The one model that is named; of a job file its model."""
+    from rulerkit.common.yaml_files import read_yaml
+    from rulerkit.evaluation.study import name_of
+
+    if model and model[0].endswith(".job.yaml"):
+        _, changes = Given.of(settings=settings).parameters()
+        described = read_yaml(resolve_file(model[0]))["model"]
+        return {"base": described, **changes} if changes else described
+
+    study = Given.of(model, files=files, settings=settings).study()
+    if len(study.models) > 1:
+        names = ", ".join(name_of(one) for one in study.models)
+        raise UserError(f"one MODEL is meant, seen: {names}; name one of them")
+    return study.models[0]
+
+
+def _end_on_signal(*_: Any) -> NoReturn:
+    """End as on an error, so that servers are ended, too."""
+    sys.exit(128 + signal.SIGTERM)

@@ -1,0 +1,108 @@
+"""Arguments and options that mean the same in all commands."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+ONE_MODEL = (
+    "A name (`rulerkit models`), a folder, a hub id (org/name), the address of a server "
+    "(http://...), or a mapping: '{base: NAME, KEY: VALUE}'."
+)
+
+OneModel = Annotated[
+    list[str] | None, typer.Argument(metavar="MODEL", help=ONE_MODEL)
+]
+Tasks = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--tasks",
+        metavar="TASKS",
+        help="Names with commas between (vt,qa_1), a mapping ('{base: vt, num_hops: 6}'), or all "
+        "for the thirteen. Repeatable.",
+    ),
+]
+Lengths = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--lengths",
+        metavar="LENGTHS",
+        help="Tokens of template, prompt and answer together, with commas between: 4K,8K or 4096. "
+        "Repeatable.",
+    ),
+]
+NumExamples = Annotated[
+    int | None,
+    typer.Option(
+        "--num-examples",
+        "-n",
+        min=1,
+        max=10**6,
+        help="The most examples of each task and length.",
+    ),
+]
+Files = Annotated[
+    list[Path] | None,
+    typer.Option(
+        "--file",
+        "-f",
+        help="Parameter files, later ones win: -f model.yaml -f size.yaml",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-y",
+        metavar="YAML",
+        help="A parameter, or a key of the model: -y 'seed: 7' -y 'max_length: 32K'. Repeatable.",
+    ),
+]
+BatchSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        "-y",
+        metavar="YAML",
+        help="A parameter, or a key of the batch file: -y 'num_examples: 5' "
+        "-y 'models: [perfect]'. Repeatable.",
+    ),
+]
+MaxFailures = Annotated[
+    float | None,
+    typer.Option(
+        "--max-failures",
+        min=0,
+        help="A share (below 1) or a number of a cell's examples that may lack an answer: the "
+        "mean is taken over the others.",
+    ),
+]
+SideBySide = Annotated[
+    int | None,
+    typer.Option(
+        "--jobs",
+        min=1,
+        help="Jobs side by side; default: as GPUs and processors allow.",
+    ),
+]
+Gpus = Annotated[
+    str | None,
+    typer.Option(
+        "--gpus",
+        help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible.",
+    ),
+]
+DryRun = Annotated[
+    bool,
+    typer.Option(
+        "--dry-run",
+        help="Only list what would be done; asks no model and downloads nothing.",
+    ),
+]
+Places = Annotated[
+    list[str] | None,
+    typer.Argument(
+        metavar="[PLACE]...",
+        help="Outputs folders, folders or files of predictions, or patterns; default: outputs.",
+    ),
+]

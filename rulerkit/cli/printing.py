@@ -1,0 +1,78 @@
+"""What commands print: texts made safe for a terminal, tables of scores, lists of cells."""
+
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+import rulerkit as rk
+from rulerkit.common import escape
+from rulerkit.common.errors import counted
+
+if TYPE_CHECKING:
+    from rulerkit.evaluation.study import Study
+    from rulerkit.store.cells import Cell
+
+
+def echo(text: str, err: bool = False, nl: bool = True) -> None:
+    """Print a text, made safe for a terminal, to stdout or stderr."""
+    typer.echo(escape.terminal(text), err=err, nl=nl)
+
+
+def say_error(text: str) -> None:
+    """Print what is wrong as one line on stderr, on a terminal with the name in red."""
+    name = typer.style("rulerkit:", fg="red", bold=True)
+    # Without a terminal the colour is left out.
+    typer.echo(f"{name} {escape.one_line(text)}", err=True)
+
+
+def name_root() -> None:
+    """One line that says where results go, where that is not the working directory."""
+    from rulerkit.common.paths import home_text
+
+    if text := home_text():
+        echo(text)
+
+
+def print_scores(
+    cells: "list[Cell]", *grid: Any, max_failures: float | None = None
+) -> None:
+    """The scores of each model by task and length; `grid` as `summarize` takes it."""
+    from rulerkit.report.tables import footnotes, task_table_text
+    from rulerkit.scoring.summary import base_run
+    from rulerkit.store.comparable import check_same
+
+    # Each model may have been asked in another way, so each has a table of its own.
+    by_model = defaultdict(list)
+    for cell in cells:
+        by_model[base_run(cell.run), cell.model].append(cell)
+    for group in by_model.values():
+        check_same(group)
+
+    scores = rk.score(cells, max_failures=max_failures)
+    summary = rk.summarize(scores, *grid)
+    runs = scores["run"].map(base_run)
+    for (name, model), group in by_model.items():
+        rows = scores[(runs == name) & (scores["model"] == model)]
+        notes = footnotes(group, rows)
+        echo(f"\n{model} ({name})")
+        echo(task_table_text(summary, model, name, notes=notes), nl=False)
+
+
+def list_cells(study: "Study") -> None:
+    """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
+    from rulerkit.batch.jobs import needs_of
+    from rulerkit.batch.status import grid, tokens_left
+
+    needs = needs_of([study])
+    for model in dict.fromkeys(need.model for need in needs):
+        echo(grid(model, [need for need in needs if need.model == model]) + "\n")
+
+    have = sum(need.have for need in needs)
+    wanted = sum(need.wanted for need in needs)
+    left = sum(need.tokens_left for need in needs)
+    most = sum(need.most_tokens_left for need in needs) if left else 0
+    echo(
+        f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
+        f"{tokens_left(left, most)}"
+    )

@@ -1,0 +1,215 @@
+"""Commands that set up: downloads, notebooks of one's own, files of examples, the check against
+upstream's generator."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import rulerkit as rk
+from rulerkit.cli.app import SET_UP, app
+from rulerkit.cli.given import Given, lengths_of, settings_of, tasks_of
+from rulerkit.cli.options import (
+    Files,
+    Lengths,
+    NumExamples,
+    OneModel,
+    Settings,
+    Tasks,
+)
+from rulerkit.cli.printing import echo
+from rulerkit.common.errors import ExitStatus, UserError
+from rulerkit.common.paths import KIT, cache_dir, resolve_file
+
+
+@app.command(rich_help_panel=SET_UP)
+def fetch(
+    model: OneModel = None,
+    files: Annotated[
+        list[Path] | None,
+        typer.Option(
+            "--file",
+            "-f",
+            help="A batch file, or parameter files: -f params/models/x.yaml",
+        ),
+    ] = None,
+    settings: Settings = None,
+) -> None:
+    """Download what a batch or a model needs, so that it runs on nodes without a network.
+
+    With MODEL or -f: the models of the hub, their tokenizers, and the original corpora where the
+    files ask for them; what is there is kept. Without: the original essays and SQuAD from their
+    owners' addresses, and HotpotQA from a pinned copy on the hub.
+    """
+    from rulerkit.generation import downloads
+
+    if not model and not files and not settings:
+        fetched = downloads.fetch()
+        echo(
+            f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them"
+        )
+        return
+
+    from rulerkit.batch.batch_file import read_batch
+    from rulerkit.batch.offline import fetch_all
+    from rulerkit.common.yaml_files import read_yaml
+    from rulerkit.evaluation.notebook import BATCH_KEYS
+
+    paths = [resolve_file(file) for file in files or []]
+    wanted: list[Any]
+    if paths and BATCH_KEYS & read_yaml(paths[0]).keys():
+        wanted = [read_batch(path, settings_of(settings)) for path in paths]
+    else:
+        given = Given.of(model, files=paths, settings=settings)
+        wanted = [given.study("reader-8192")]
+    models = [model for entry in wanted for model in entry.models]
+    is_original = any(entry.corpora == "original" for entry in wanted)
+
+    states = set()
+    for state, line in fetch_all(
+        models, "original" if is_original else "builtin"
+    ):
+        echo(f"{state:8} {line}")
+        states.add(state)
+    if "failed" in states:
+        raise typer.Exit(ExitStatus.FAILED)
+
+
+@app.command(rich_help_panel=SET_UP)
+def notebooks(
+    folder: Annotated[
+        Path,
+        typer.Argument(help="Where to; `notebooks` and `params` are made in it."),
+    ],
+) -> None:
+    """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
+    its own.
+
+    Existing files are kept. Then, in that folder: `jupyter lab`, papermill, or
+    `rulerkit batch params/batches/demo.yaml`.
+    """
+    import shutil
+
+    sources = [*KIT.glob("notebooks/**/[!.]*.*"), *KIT.glob("params/**/[!.]*.*")]
+    copied = there = 0
+    try:
+        for source in sorted(sources):
+            target = folder / source.relative_to(KIT)
+            if source.suffix == ".pyc":
+                continue
+            if target.exists():
+                there += 1
+                continue
+            copied += 1
+            target.parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(source, target)
+    except OSError as error:
+        raise UserError(
+            f"cannot write into {folder}: {error.strerror}; choose another folder"
+        ) from error
+    echo(f"{copied} files copied to {folder}, {there} were there before")
+
+
+@app.command(rich_help_panel=SET_UP)
+def generate(
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            help="The JSONL file; for several cells, or where it is a folder, upstream's tree "
+            "in it.",
+        ),
+    ],
+    model: OneModel = None,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = None,
+    files: Files = None,
+    settings: Settings = None,
+    workers: Annotated[
+        int,
+        typer.Option(
+            min=1, help="Processes; the files are the same whatever their number."
+        ),
+    ] = 1,
+) -> None:
+    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
+    fields more.
+
+    MODEL gives tokenizer and template; without it the built-in tokenizer counts, and prompts are
+    plain text.
+
+    Example: rulerkit generate Qwen/Qwen2.5-7B --tasks all --lengths 4K,32K -n 500 -o data
+    """
+    from rulerkit.analysis.other_formats import write_grid
+
+    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    study = given.study("perfect")
+    (described,) = study.models
+    form = rk.load_model(described).prompt_format
+    cells = [
+        rk.generate(task, tokens, study.num_examples, study.seed, form)
+        for tokens in study.lengths
+        for task in study.tasks
+    ]
+
+    paths = [output]
+    if len(cells) > 1 or output.is_dir():
+        paths = [
+            output / f"{cell.length}/data/{cell.task.name}/validation.jsonl"
+            for cell in cells
+        ]
+    write_grid(cells, paths, workers)
+    echo(f"{len(cells)} x {study.num_examples} examples: {output}")
+
+
+@app.command(rich_help_panel=SET_UP)
+def conform(
+    checkout: Annotated[
+        Path,
+        typer.Argument(help="A checkout of RULER, with its data downloaded."),
+    ],
+    tokenizer: Annotated[
+        str,
+        typer.Option(help="A folder or hub id that both sides can read."),
+    ],
+    python: Annotated[
+        Path | None,
+        typer.Option(
+            help="The Python of an environment that runs the checkout, if another."
+        ),
+    ] = None,
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = 60,
+    timeout: Annotated[
+        float, typer.Option(min=1, help="Seconds for each task and length.")
+    ] = 600,
+) -> None:
+    """Run the generator of a checkout of RULER beside ours, and say task by task whether the
+    prompts are alike: template, size, fill, depths, layouts, and what copying the beginning scores.
+
+    Ours are those of `protocol: paper`, in the edition of the checkout (2024, or since May 2025).
+    Ends with 0 where all are equal, else with 1. `docs/benchmark.md` names what is known to differ.
+
+    Example: rulerkit conform ~/RULER --python ~/RULER/venv/bin/python --tokenizer Qwen/Qwen2.5-7B
+    """
+    from rulerkit.analysis.conform import Upstream
+    from rulerkit.analysis.conform import conform as run_both
+
+    upstream = Upstream(checkout, python or Path(sys.executable), timeout)
+    echo(f"upstream of {upstream.edition} / ours")
+    at_lengths = lengths_of(lengths or ["4096"])
+    names = tasks_of(tasks or ["all"])
+    num_equal, num_all = 0, 0
+    for found in run_both(
+        upstream, tokenizer, names, at_lengths, max(2, num_examples or 0)
+    ):
+        echo(found.text)
+        num_all += 1
+        num_equal += found.is_equal
+    echo(f"{num_equal} of {num_all} are equal")
+    if num_equal < num_all:
+        raise typer.Exit(ExitStatus.FAILED)

@@ -1,0 +1,172 @@
+"""Where results go, and what the address of a server stands for."""
+
+import json
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+
+import rulerkit as rk
+from rulerkit.cli.given import Given
+from rulerkit.common import paths
+from rulerkit.common.errors import UserError
+from rulerkit.generation.tokenizers import load_tokenizer
+from tests.projects import SMALL, notebook
+from tests.text_server import ReaderServer
+
+ASKED = ("--tasks", "vt", "--lengths", "1K", "-n", "1")
+ANSWERS = "outputs/predictions/main/perfect/vt/1024.jsonl"
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """An empty folder as the working directory, and no RULERKIT_HOME."""
+    monkeypatch.delenv("RULERKIT_HOME", raising=False)
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def project(tmp_path):
+    for name in ("params/models", "notebooks", "deep/er"):
+        (tmp_path / "project" / name).mkdir(parents=True)
+    return tmp_path / "project"
+
+
+def test_an_empty_folder_is_its_own_root(nowhere, rulerkit):
+    ended = rulerkit("evaluate", "perfect", *ASKED)
+    assert (ended.status, "project root" in ended.out) == (0, False)
+    assert (nowhere / ANSWERS).exists()
+    assert not (paths.KIT / "outputs/predictions/main/perfect/vt/1024.jsonl").exists()  # fmt: skip
+
+
+@pytest.mark.parametrize("place", ["notebooks", "deep/er"])
+def test_a_folder_inside_a_project_belongs_to_it(
+    nowhere, project, rulerkit, monkeypatch, place
+):
+    monkeypatch.chdir(project / place)
+    own = "model: {engine: reader, window: 100, label: mine}"
+    (project / "params/models/perfect.yaml").write_text(own)
+    ended = rulerkit("evaluate", "perfect", *ASKED)
+    assert ended.out.startswith(
+        f"project root: {project} (the nearest folder with params/ and notebooks/)"
+    )
+    assert "mine" in ended.out, "the project's own file"
+    (file,) = (project / "outputs").rglob("1024.jsonl")
+    assert not (project / place / "outputs").exists()
+    shown = rulerkit("show", "perfect", *ASKED[:4])
+    assert "wrote:" in shown.out, "commands look where evaluate writes"
+    assert file.exists()
+
+
+def test_all_commands_look_for_a_folder_in_the_same_place(
+    nowhere, project, monkeypatch
+):
+    """`evaluate ./ck` and `check -y 'model: ./ck'` mean one checkpoint, also below the root."""
+    monkeypatch.chdir(project / "deep")
+    (project / "deep/ck").mkdir()
+    (project / "deep/ck/config.json").write_text("{}")
+    both = [Given(["./ck"]), Given(settings=["model: ./ck"])]
+    folder = str(project / "deep/ck")
+    assert [given.study().models[0]["path"] for given in both] == [folder] * 2
+
+
+@pytest.mark.slow
+def test_papermill_writes_where_its_kernel_works(nowhere, project):
+    """Called from an empty folder, results lie there; with the project as working directory, in
+    the project."""
+    parameters = (
+        'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 1\n'
+    )
+    file = project / "notebooks/10_small.ipynb"
+    notebook(file, parameters, SMALL)
+    call = [sys.executable, "-m", "papermill", str(file), "out.ipynb"]
+    for more, place in (((), nowhere), (("--cwd", file.parent), project)):
+        subprocess.run([*call, *map(str, more)], cwd=nowhere, check=True)
+        assert (place / ANSWERS).exists()
+
+
+def test_an_extra_is_installed_from_where_the_kit_came(nowhere, monkeypatch):
+    origins = {
+        '{"url": "file:///kit/r", "dir_info": {"editable": true}}': '-e "/kit/r[vllm]"',
+        '{"url": "file:///kit/r", "dir_info": {}}': '"/kit/r[vllm]"',
+        f'{{"url": "file://{nowhere}", "dir_info": {{}}}}': '".[vllm]"',
+        '{"url": "https://h/r", "vcs_info": {"vcs": "git"}}': '"rulerkit[vllm] @ git+https://h/r"',
+        None: "'rulerkit[vllm]'",
+    }  # fmt: skip
+    for text, command in origins.items():
+        origin = type("D", (), {"read_text": lambda _, name, text=text: text})()
+        monkeypatch.setattr(paths, "distribution", lambda _, d=origin: d)
+        assert paths.install_command("vllm") == f"pip install {command}"
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def server():
+    server = ReaderServer(load_tokenizer("builtin"))
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    yield server
+    server.shutdown()
+    server.server_close()
+
+
+def test_an_address_is_a_model(nowhere, server, rulerkit):
+    host = server.url.removeprefix("http://").removesuffix("/v1")
+    ended = rulerkit(
+        "evaluate", f"http://{host}", *ASKED, "-y", "tokenizer: builtin"
+    )
+    assert ended.status == 0, ended.err
+    name = f"m-{host.replace(':', '-')}"
+    (record,) = nowhere.rglob("1024.json")
+    assert record.parents[1].name == name
+    model = json.loads(record.read_text())["result"]["model"]
+    assert (model["engine"], model["path"]) == ("openai", "m")
+    described = {"base_url": server.url, "engine": "openai", "path": "m"}
+    in_python = rk.study(model=server.url).models[0]
+    assert described.items() <= in_python.items()
+
+
+def test_what_an_address_does_not_say_is_asked_for(nowhere, server):
+    server.listing = {"data": [{"id": "org/a"}, {"id": "org/b"}]}
+    with pytest.raises(
+        UserError, match=r"serves 2 models \(org/a, org/b\): name"
+    ):
+        Given([server.url]).study()
+    chosen = Given([f"{server.url}#org/b"]).study().models[0]
+    assert (chosen["path"], chosen["label"].split()[0]) == ("org/b", "b")
+    server.listing = {"error": "no"}
+    with pytest.raises(UserError, match="is no list of models"):
+        Given([server.url]).study()
+    with pytest.raises(
+        UserError, match=r"nothing answers at http://127\.0\.0\.1:1/v1"
+    ):
+        Given(["http://127.0.0.1:1"]).study()
+    with pytest.raises(
+        UserError, match=r"begins with http://, such as http://localhost:80"
+    ):
+        Given(["localhost:8000"]).study()
+
+
+def test_help_is_grouped_and_errors_are_red_on_a_terminal(rulerkit):
+    groups = [
+        rulerkit("--help").out.index(f"─ {name} ─")
+        for name in ("Measure", "Look", "Many models", "Set up")
+    ]
+    assert groups == sorted(groups)
+    import pty
+
+    reader, writer = pty.openpty()
+    code = "from rulerkit.cli import main; main()"
+    subprocess.run(
+        [sys.executable, "-c", code, "evaluate"], stderr=writer, check=False
+    )
+    os.close(writer)
+    assert os.read(reader, 100).startswith(
+        b"\x1b[31m\x1b[1mrulerkit:\x1b[0m no model"
+    )
