@@ -446,8 +446,8 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
     )
     holds(
         away,
-        f"model org/other (hub id): it cannot be downloaded from {closed.address}",
-        "fetch it again",
+        f"model org/other (hub id): {closed.address} cannot be reached",
+        "is there a network here?",
     )
     (unset,) = failures(
         program(

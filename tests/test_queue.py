@@ -268,11 +268,11 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
         pid = first.process.pid
         ended, said = first.end()
         assert (ended, said.split()[:3]) == (0, ["done", "a", "predictions"])
-    assert (second.returncode, second.stderr) == (0, "")
+    assert (second.returncode, second.stderr) == (75, "")
     assert re.match(
         rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout
     )
-    assert (whole.returncode, status.returncode) == (1, 3)
+    assert (whole.returncode, status.returncode) == (75, 3)
     assert (
         "another process is doing a part of this batch: run the same command again"
         in whole.stderr

@@ -68,7 +68,6 @@ def batch(
         )
 
     planned = read_batch(resolve_file(file), settings_of(settings))
-    name_root()
     if slurm:
         _submit(planned, site, dry_run)
         return
@@ -81,6 +80,7 @@ def batch(
 
 def _run_here(planned: "Batch", gpus: str | None, jobs: int | None) -> None:
     """Execute the jobs of a batch on this machine, and print its leaderboard."""
+    name_root()
     for job in planned.jobs:
         job.save()
     failed, elsewhere = _execute(planned.jobs, gpus, jobs)
