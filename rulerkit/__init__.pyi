@@ -22,6 +22,7 @@ from .evaluation.writer import predict as predict
 from .generation.generate import generate as generate
 from .generation.prompt_format import PromptFormat as PromptFormat
 from .generation.tasks import TASKS as TASKS
+from .generation.tasks import TASKS_OF as TASKS_OF
 from .generation.tasks import THIRTEEN as THIRTEEN
 from .generation.tasks import read_answer as read_answer
 from .generation.tasks import task as task

@@ -82,7 +82,7 @@ def test_the_longest_length_that_passes_counts():
             then
         )  # all of the first look are wrong
         grid = {("vt_small", 256): start, ("vt_small", 512): np.ones(500)}
-        assert replay(StoppingRule(), grid).answer == answer
+        assert replay(StoppingRule(suite="small"), grid).answer == answer
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():

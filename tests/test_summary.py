@@ -25,6 +25,8 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
     blank = {
         "run": "main",
         "aligned": "chat",
+        "suite": "ruler",
+        "own_threshold": NAN,
         "claimed_length": NAN,
         "precision": 0.5,
         "exact": 0.0,
@@ -189,7 +191,7 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     """By 85 % of its own mean at its shortest length; the interval holds the threshold's noise."""
     tasks = [f"{task}_small" for task in ("niah_single_1", "vt", "cwe")]
     rights = {("a", 256): 0.8, ("a", 512): 0.68, ("a", 1024): 0.66}
-    summary = summarize(scores_of(rights, tasks), tasks)
+    summary = summarize(scores_of(rights, tasks, suite="small"), tasks)
     model = row(summary.models, model="a", category="all")
     assert (model["threshold"], model["effective_length"]) == (68, "512")
     assert model["threshold_of"] == "85 % of its own mean at 256"
@@ -198,18 +200,27 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     assert "no score of RULER" in text
     assert "Llama2" not in text
     few = summarize(
-        scores_of({("a", 256): 0.6, ("a", 512): 0.2}, tasks[:1], n=5, wanted=5)
+        scores_of(
+            {("a", 256): 0.6, ("a", 512): 0.2},
+            tasks[:1],
+            n=5,
+            wanted=5,
+            suite="small",
+        )
     )
     assert list(few.models["effective_set"]) == ["256..>512"] * 2, (
         "its start is above its share"
     )
-    untold = summarize(scores_of(rights, tasks))
+    untold = summarize(scores_of(rights, tasks, suite="small"))
     assert table_text(untold) == text, (
         "none of the thirteen was answered: of those that were"
     )
     for right, floor in ((0.0, NAN), (0.1, 0.1)):
         useless = scores_of(
-            {("a", 256): right, ("a", 512): right}, tasks, floor=floor
+            {("a", 256): right, ("a", 512): right},
+            tasks,
+            floor=floor,
+            suite="small",
         )
         assert summarize(useless).models["effective_length"].unique() == [""]
         words = f"No effective length of a: its own mean at 256 is {100 * right:.1f}, not above"
@@ -361,3 +372,46 @@ def test_runs_and_alignments_stand_apart():
     assert models["effective_length"].tolist() == [">4K", ">4K", "<4K"]
     text = table_text(summarize(pd.concat([chat, again])))
     assert all(name in text for name in ("a [main]", "a [seed7]"))
+
+
+def test_suites_stand_apart(capsys):
+    """Nothing of another suite enters a mean, a table or a threshold of RULER."""
+    rights = {("a", 4096): 0.9, ("a", 8192): 0.6}
+    ruler = scores_of(rights)
+    others = scores_of(rights, ["graph_bfs_2", "state_4"], suite="frontier")
+    together = pd.concat([ruler, others], ignore_index=True)
+
+    alone, mixed = summarize(ruler), summarize(together)
+    assert table_text(mixed) == table_text(alone)
+    assert mixed.cells.equals(alone.cells)
+    assert "left out: tasks of frontier" in capsys.readouterr().err
+
+    for chosen in (
+        summarize(together, ["graph_bfs_2", "state_4"]),
+        summarize(together, suite="frontier"),
+    ):
+        assert set(chosen.cells["suite"]) == {"frontier"}
+        model = row(chosen.models, category="all")
+        assert (model["tasks"], model["effective_length"]) == (2, "")
+        assert model["threshold_of"] == "the suite frontier brings no threshold"
+        assert "no score of RULER" in table_text(chosen)
+    with pytest.raises(UserError, match="suites ruler and frontier"):
+        summarize(together, ["vt", "state_4"])
+    with pytest.raises(UserError, match="suites frontier and small"):
+        summarize(together.replace({"suite": {"ruler": "small"}}))
+
+
+def test_a_family_may_bring_its_threshold():
+    rights = {("a", 4096): 0.9, ("a", 8192): 0.7, ("a", 16384): 0.6}
+    scores = scores_of(rights, ["mine_1", "mine_2"]).assign(
+        category="mine", own_threshold=70.0
+    )
+    model = row(summarize(scores).models, category="all")
+    assert (model["threshold"], model["effective_length"]) == (70, "8K")
+    assert model["threshold_of"] == "the threshold of its family"
+    assert "at least 70.0 (chat), the threshold of its family" in table_text(
+        summarize(scores)
+    )
+    # Two families with two thresholds have no common one.
+    scores.loc[scores["task"] == "mine_2", "own_threshold"] = 60.0
+    assert row(summarize(scores).models, category="all")["effective_length"] == ""

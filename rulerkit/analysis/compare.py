@@ -50,6 +50,7 @@ from rulerkit.analysis.sides import (
 from rulerkit.common.errors import UserError, check_known, listed
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.scoring.statistics import WeightedCell
+from rulerkit.scoring.summary import choose_suite
 from rulerkit.store.cells import Cell
 
 if TYPE_CHECKING:
@@ -259,6 +260,7 @@ def compare(
     name_a, cells_a = _cells_of(a, outputs)
     name_b, cells_b = _cells_of(b, outputs)
     grid = Grid(*parse_grid(tasks, lengths), num_examples)
+    cells_a, cells_b = _of_one_suite(cells_a, cells_b, grid)
     side_a = make_side(name_a, cells_a, cells_b, max_failures, grid)
     side_b = make_side(name_b, cells_b, cells_a, max_failures, grid)
 
@@ -279,6 +281,24 @@ def _cells_of(
     if isinstance(given, str | Path):
         return str(given), find(given, outputs)
     return "", list(given)
+
+
+def _of_one_suite(
+    cells_a: list[Cell], cells_b: list[Cell], grid: Grid
+) -> tuple[list[Cell], list[Cell]]:
+    """The cells of both sides that are of one suite: no mean is over two."""
+    suites = {
+        cell.about.suite
+        for cell in (*cells_a, *cells_b)
+        if grid.tasks is None or cell.task in grid.tasks
+    }
+    if len(suites) < 2:
+        return cells_a, cells_b
+    suite = choose_suite(suites, is_named=grid.tasks is not None)
+    return (
+        [cell for cell in cells_a if cell.about.suite == suite],
+        [cell for cell in cells_b if cell.about.suite == suite],
+    )
 
 
 def _compare_sides(

@@ -32,6 +32,7 @@ _CELL = [
     "engine",
     "task",
     "category",
+    "suite",
     "length",
 ]
 COLUMNS = [

@@ -7,7 +7,7 @@ from rulerkit.common import escape
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import summarize
+from rulerkit.scoring.summary import of_one_suite, summarize
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
 
@@ -63,6 +63,12 @@ def leaderboard(batch: Batch) -> Leaderboard:
             {str(path): need.wanted for path, need in needs.items()}
         )
         scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
+        # Of several suites one has the means, and so one table.
+        suite_of = {task.name: task.suite for task in study.tasks}
+        suite_of |= {cell.task: cell.about.suite for cell in cells}
+        scores = of_one_suite(scores)
+        suite = scores["suite"].iloc[0]
+        tasks = [task for task in tasks if suite_of.get(task, suite) == suite]
         summary = summarize(scores, tasks, study.lengths)
         notes = footnotes(cells, scores)
         return Leaderboard(

@@ -37,6 +37,7 @@ from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.inference.address import is_address, model_at
 from rulerkit.inference.model import Model
+from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
 from rulerkit.store.files import disk
 
@@ -289,9 +290,19 @@ def _examples_of(
 
     reason = ""
     names = {task.name for task in tasks}
+    suites = sorted({task.suite for task in tasks})
+    if len(suites) > 1:
+        raise UserError(
+            f"num_examples: adaptive asks about one suite, and these tasks are of "
+            f"{' and '.join(suites)}: ask each in a study of its own, or give a number of examples"
+        )
+    own_threshold = family_threshold(task.threshold for task in tasks)
     if complete or (complete is None and notebook):
         reason = f"{notebook or 'this study'} compares complete cells"
-    elif not question and threshold_of(names, "chat") is None:
+    elif (
+        not question
+        and threshold_of(names, "chat", suites[0], own_threshold) is None
+    ):
         reason = (
             "these tasks have no effective length, which needs the thirteen, a category or the "
             "small protocol (question: {average: 2} asks for another thing)"
@@ -301,7 +312,13 @@ def _examples_of(
             f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}"
         )
         return None, DEFAULT_EXAMPLES
-    rule = StoppingRule(values.confidence, values.max_examples, **question)
+    rule = StoppingRule(
+        values.confidence,
+        values.max_examples,
+        suite=suites[0],
+        own_threshold=own_threshold,
+        **question,
+    )
     return rule, values.max_examples
 
 

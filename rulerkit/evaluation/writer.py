@@ -181,7 +181,7 @@ class CellWriter:
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
 
-        self._settings = settings
+        self._settings = {**settings, **_standing(examples)}
         self._record: JSON = {}
         self._stored_record: JSON = {}
         self._failures: list[Failure] = []
@@ -319,6 +319,15 @@ class CellWriter:
         self._record["environment"] = now
         if len(known) > 1:
             self._record["environments"] = known
+
+
+def _standing(examples: Any) -> JSON:
+    """The suite and the threshold of the task, which say what its scores may be held against."""
+    # Examples from elsewhere need not have a task.
+    task = getattr(examples, "task", None)
+    if not isinstance(task, Task):
+        return {"suite": "ruler", "threshold": None}
+    return {"suite": task.suite, "threshold": task.threshold}
 
 
 def _row(example: Any, answer: Answer) -> JSON:

@@ -23,9 +23,8 @@ from rulerkit.common.errors import (
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.scoring.effective_length import (
+    OWN_THRESHOLD,
     PAPERS_THRESHOLD,
-    SMALL,
-    has_own_threshold,
 )
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import own_labels
@@ -383,12 +382,16 @@ def _effective_rules(
         return [
             f"No effective length: its thresholds ({used}) are for a complete score on {tasks}."
         ]
-    rules = [
-        f"a score of at least {used}, {source} on {tasks} in the paper"
-        if source == PAPERS_THRESHOLD
-        else f"at least {source}, as NoLiMa counts it"
-        for source in sources
-    ]
+    rules = []
+    for source in sources:
+        if source == PAPERS_THRESHOLD:
+            rules.append(
+                f"a score of at least {used}, {source} on {tasks} in the paper"
+            )
+        elif source == OWN_THRESHOLD:
+            rules.append(f"a score of at least {used}, {source}")
+        else:
+            rules.append(f"at least {source}, as NoLiMa counts it")
     allowed = f"in brackets all that the {percent} intervals cannot rule out"
     return [
         f"Effective: longest length with {rule}; {allowed}." for rule in rules
@@ -440,9 +443,10 @@ def task_table_text(
     rows = list(by_task.values())
     num_tasks = means["tasks"].max()
     if num_tasks > 1:
-        small = " small" if has_own_threshold(cells["task"]) else ""
+        suite = cells["suite"].iloc[0]
+        kind = "" if suite == "ruler" else f" {suite}"
         texts = map(_score_text, means.to_dict("records"))
-        rows.append([f"mean of {num_tasks}{small} tasks", *texts])
+        rows.append([f"mean of {num_tasks}{kind} tasks", *texts])
 
     below = [
         *_effective_notes(of_model),
@@ -513,7 +517,6 @@ def _cell_text(cell: Any) -> str:
 
 _SENTENCES = {
     "reference readers": "Reference readers, no language models",
-    "small protocol": "Tasks of the small protocol: no score of RULER",
     OWN_TEXTS: "Own texts: not comparable with the paper",
     "stand-in corpora": "Stand-in corpora: not comparable with the paper",
     "incomplete": (
@@ -529,8 +532,10 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     them it holds for."""
     facts = {
         "reference readers": cells["engine"] == "reader",
-        "small protocol": cells["task"].str.endswith(SMALL),
     }
+    for suite in cells["suite"].unique():
+        if suite != "ruler":
+            facts[suite_words(suite)] = cells["suite"] == suite
     if "stand_in" in cells:
         facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
         facts["stand-in corpora"] = (
@@ -539,6 +544,16 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     if "complete" in cells:
         facts["incomplete"] = ~cells["complete"]
     return facts
+
+
+def suite_words(suite: str) -> str:
+    """What figures and tables call the tasks of a suite that is not RULER's."""
+    return "small protocol" if suite == "small" else f"suite {suite}"
+
+
+def _sentence(what: str) -> str:
+    """What is unusual in some cells, as a sentence; of a suite, that its scores are others."""
+    return _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
 
 
 def cell_notes(cells: "pd.DataFrame") -> list[str]:
@@ -555,7 +570,7 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
     for what, is_so in unusual(cells).items():
         if is_so.any():
             notes.append(
-                f"{_SENTENCES[what]}: {listed(names[is_so].unique(), 6)}."
+                f"{_sentence(what)}: {listed(names[is_so].unique(), 6)}."
             )
 
     # A floor is told only where it could be taken for reading.

@@ -16,14 +16,18 @@ that it was judged by."""
 PAPERS_THRESHOLD = "Llama2-7B at 4K"
 
 
-SMALL = "_small"
-"""How the names of the small protocol's tasks end (params/sizes/small.yaml)."""
-
-
 OWN_SHARE = 0.85
-"""Of a model's own mean at its shortest length: the threshold of the small protocol, which has none
+"""Of a model's own mean at its shortest length: the threshold of OWN_MEAN_SUITES, which have none
 of the paper's. NoLiMa (arXiv 2502.05167) takes the same share of a model's score at its shortest
 lengths."""
+
+
+OWN_MEAN_SUITES = ("small",)
+"""The suites in which a model is held against its own mean."""
+
+
+OWN_THRESHOLD = "the threshold of its family"
+"""Whose score a threshold is that a family of tasks brings."""
 
 
 def effective_length(
@@ -96,10 +100,13 @@ def effective_set(
     return ", ".join(texts)
 
 
-def has_own_threshold(tasks: Iterable[str]) -> bool:
-    """Whether a mean over these tasks is judged by the model's own score at the shortest length:
-    where all of them are of the small protocol."""
-    return all(task.endswith(SMALL) for task in tasks)
+def family_threshold(thresholds: Iterable[float | None]) -> float | None:
+    """The threshold that the families of some tasks bring; None unless all bring the same."""
+    different = {
+        None if threshold is None or math.isnan(threshold) else threshold
+        for threshold in thresholds
+    }
+    return different.pop() if len(different) == 1 else None
 
 
 def possible_lengths(

@@ -110,6 +110,7 @@ _CELL = {
     "task": "name of the task or variant",
     "family": "name of the task's family; '' where the file does not name it",
     "category": "niah, vt, aggregation, qa, or that of a family of your own",
+    "suite": "ruler, frontier, small or one of your own; no mean is over two of them",
     "length": "tokens: template, prompt and answer together",
 }
 _ROW = {
@@ -138,6 +139,8 @@ _PROTOCOL = {
     "failed_refused": "failed examples that the service refused",
     "adaptive": "question and limits of an adaptive run, as JSON; '' for a fixed number of "
     "examples",
+    "own_threshold": "percent that the family brings for its effective length; NaN where it brings "
+    "none",
     "max_failures": "share or number of failures with which a mean is taken over the rest",
     "floor": "0 to 1: the best score of the rules that do not read; NaN where not recorded",
     "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the "
@@ -189,6 +192,7 @@ def describe(cell: Cell) -> JSON:
     # Only rules that still count as floors.
     known_floors = [about.floors[name] for name in FLOORS if name in about.floors]
 
+    own = about.threshold
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
     return {
@@ -200,6 +204,7 @@ def describe(cell: Cell) -> JSON:
         "task": cell.task,
         "family": task.family,
         "category": task.category,
+        "suite": about.suite,
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(cell.failures),
@@ -207,6 +212,7 @@ def describe(cell: Cell) -> JSON:
             failure.refused for failure in cell.failures.values()
         ),
         "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
+        "own_threshold": float("nan" if own is None else own),
         "max_failures": float(about.max_failures),
         "floor": max(known_floors, default=float("nan")),
         "stand_in": any(source.stand_in for source in sources),

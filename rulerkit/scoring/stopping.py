@@ -22,10 +22,10 @@ from numpy.typing import NDArray
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.tasks import THIRTEEN, family_of
 from rulerkit.scoring.effective_length import (
+    OWN_MEAN_SUITES,
     OWN_SHARE,
     THRESHOLDS,
     effective_set,
-    has_own_threshold,
     possible_lengths,
 )
 from rulerkit.scoring.statistics import (
@@ -69,6 +69,10 @@ class StoppingRule:
     """Those that are asked."""
     lengths: tuple[int, ...] = ()
     """Those that the model can be given."""
+    suite: str = "ruler"
+    """That of the tasks."""
+    own_threshold: float | None = None
+    """Percent that the family of the tasks brings."""
 
     def describe(self, state: "State") -> str:
         """Where a run stands, in words."""
@@ -122,11 +126,18 @@ class State(NamedTuple):
     floor: float = 0.0
 
 
-def threshold_of(tasks: Collection[str], aligned: str) -> float | None:
-    """The threshold in percent of a mean over these tasks; 0 where it is a share of the model's own
-    mean, None where there is none."""
-    if has_own_threshold(tasks):
+def threshold_of(
+    tasks: Collection[str],
+    aligned: str,
+    suite: str = "ruler",
+    own_threshold: float | None = None,
+) -> float | None:
+    """The threshold in percent of a mean over these tasks of a suite; 0 where it is a share of the
+    model's own mean, None where there is none. `own_threshold` is what their family brings."""
+    if suite in OWN_MEAN_SUITES:
         return 0.0
+    if own_threshold is not None or suite != "ruler":
+        return own_threshold
     for name, threshold in THRESHOLDS[aligned].items():
         if {
             task for task in THIRTEEN if name in ("all", family_of(task).category)
@@ -233,7 +244,10 @@ class _Run:
         self.lengths = sorted({length for _, length in scores})
         self.tasks = {task for task, _ in scores}
         self.by_length = rule.average is None and rule.other is None
-        self.threshold = threshold_of(self.tasks, aligned) or 0.0
+        self.threshold = (
+            threshold_of(self.tasks, aligned, rule.suite, rule.own_threshold)
+            or 0.0
+        )
         self.is_relative = self.by_length and not self.threshold
 
         # A comparison cannot use more examples than the other model answered.

@@ -7,22 +7,24 @@ Every interval is that of `statistics.weighted_sum`.
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
+    OWN_MEAN_SUITES,
     OWN_SHARE,
+    OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
     effective_length,
     effective_set,
-    has_own_threshold,
+    family_threshold,
 )
 from rulerkit.scoring.floors import above_floor
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
@@ -49,6 +51,7 @@ _NOTHING: "_Row" = {
     **dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0),
     "stand_in": False,
     "floor": np.nan,
+    "own_threshold": np.nan,
     "engine": np.nan,
     "adaptive": "",
 }
@@ -57,6 +60,7 @@ _COLUMNS = [
     *_ABOUT,
     "task",
     "category",
+    "suite",
     "length",
     *_SCORE,
     "strict",
@@ -86,8 +90,8 @@ class Summary(NamedTuple):
     """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, length, score, low, high, strict, exact, floor (the best of
-    the answers without reading; NaN where it was not recorded), above_floor (the score with the
+    claimed_length, task, category, suite, length, score, low, high, strict, exact, floor (the best
+    of the answers without reading; NaN where it was not recorded), above_floor (the score with the
     floor taken off: (score - floor) / (100 - floor), in percent), n, wanted, empty, cut_off,
     cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
@@ -97,8 +101,8 @@ class Summary(NamedTuple):
     'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks), low, high, tasks,
     n (smallest of its cells), complete, have, stand_in, reader. `models`: a row per model and
     category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
-    wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where the tasks are
-    neither the benchmark's nor the small protocol's, or there is no threshold), threshold (NaN
+    wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where there
+    is no threshold or the tasks are not all that it is for), threshold (NaN
     where the model's own mean is none) and threshold_of (text: whose score it is, or why there is
     none), rank_inc, rank_dec (among models of the same alignment; none of an adaptive run, whose
     cells have different numbers of examples), complete, stand_in, reader (whether a reference
@@ -136,6 +140,7 @@ def summarize(
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
     confidence: float = 0.95,
+    suite: str | None = None,
 ) -> Summary:
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
@@ -145,20 +150,21 @@ def summarize(
     any model was asked; `num_examples` are the first so many, else as many as each cell was to
     have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells without
     a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as `score` sets
-    it. A model that answered several times (`repeat`) is one model: see `merge_repetitions`. Raises
-    UserError if there is nothing to summarize.
+    it. A model that answered several times (`repeat`) is one model: see `merge_repetitions`.
+    All rows of a summary are of one suite: `suite`, or what `of_one_suite` chooses. Raises
+    UserError if there is nothing to summarize, and for tasks of several suites.
     """
     import pandas as pd
 
     given_tasks, given_lengths = parse_grid(tasks, lengths)
+    scores = of_one_suite(scores, given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
     ]
-    chosen = _select(
-        scores, given_tasks, given_lengths, num_examples, empty_cells
+    chosen = merge_repetitions(
+        _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
     )
-    chosen = merge_repetitions(chosen)
 
     examples = weighted_cells(chosen, CELL)
     by_cell = chosen.groupby(CELL, sort=False)
@@ -173,9 +179,7 @@ def summarize(
             name, of_model, about, grid, facts, examples, num_examples, confidence
         )
         cell_rows += [row for row in cells if row["task"] in grid.shown]
-        adaptive = (
-            _adaptive(cells, examples) if of_model["adaptive"].any() else ""
-        )
+        adaptive = _adaptive(cells, examples)
         for by_length, whole in _rows_of_categories(
             cells, about, grid, confidence
         ):
@@ -197,13 +201,59 @@ def _rows_of_categories(
 ) -> "Iterator[tuple[list[_Row], _Row]]":
     """The rows by length, and that of the mean over them, of each category of which any task was
     answered."""
-    for category in CATEGORIES:
+    of_others = (row["category"] for row in cells)
+    for category in dict.fromkeys([*CATEGORIES, *of_others]):
         members = grid.members(cells, category)
         if grid.answered.isdisjoint(row["task"] for row in members):
             continue
         yield _rows_of_category(
             members, about, category, grid.lengths, confidence
         )
+
+
+def of_one_suite(
+    scores: "pd.DataFrame",
+    tasks: Sequence[str] | None = None,
+    suite: str | None = None,
+) -> "pd.DataFrame":
+    """The rows of one suite: the one given, else that of the tasks given, else what `choose_suite`
+    chooses."""
+    empty_cells = scores.attrs.get("empty_cells", ())
+    pairs = scores[["task", "suite"]].drop_duplicates()
+    suite_of = dict(zip(pairs["task"], pairs["suite"], strict=True))
+    suite_of |= {cell["task"]: cell["suite"] for cell in empty_cells}
+    asked = {suite_of[task] for task in tasks or suite_of if task in suite_of}
+    if suite is not None:
+        check_known("suite", suite, dict.fromkeys(suite_of.values()))
+        asked = {suite}
+    if not asked:
+        return scores
+    chosen = choose_suite(asked, is_named=bool(tasks))
+    if set(suite_of.values()) <= {chosen}:
+        return scores
+    rows = scores[scores["suite"] == chosen]
+    rows.attrs["empty_cells"] = [
+        cell for cell in empty_cells if cell["suite"] == chosen
+    ]
+    return rows
+
+
+def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
+    """The one of several suites that means are taken over: `ruler` where its tasks were not named
+    with others, which stderr then says; UserError where nothing tells."""
+    if len(suites) == 1:
+        return next(iter(suites))
+    names = sorted(suites, key=lambda suite: (suite != "ruler", suite))
+    if is_named or names[0] != "ruler":
+        raise UserError(
+            f"these scores are of the suites {' and '.join(names)}, and no mean is over two of "
+            "them: name tasks of one"
+        )
+    remark(
+        f"left out: tasks of {' and '.join(names[1:])}, which enter no mean with those of ruler: "
+        "name their tasks to see them"
+    )
+    return "ruler"
 
 
 class _Grid(NamedTuple):
@@ -218,6 +268,7 @@ class _Grid(NamedTuple):
     categories: dict[str, str]
     lengths: list[int]
     """In tokens, shortest first."""
+    suite: str
 
     @property
     def tasks(self) -> list[str]:
@@ -265,7 +316,12 @@ def _grid_of(
         if (run, model) in known_models and task in shown
     }
     return _Grid(
-        set(answered), averaged, shown, categories, sorted(set(lengths or asked))
+        set(answered),
+        averaged,
+        shown,
+        categories,
+        sorted(set(lengths or asked)),
+        first_rows["suite"].iloc[0],
     )
 
 
@@ -291,6 +347,7 @@ def _cells_of_model(
         row["examples"] = examples.get(key)
         row["task"], row["length"] = task, length
         row["category"] = grid.categories[task]
+        row["suite"] = grid.suite
         # Where nothing says how many examples there should be, as many as elsewhere.
         wanted = num_examples or row["wanted"] or usual
         rows.append(_cell(row, wanted, confidence))
@@ -377,8 +434,10 @@ def _facts_by_cell(
 def _adaptive(
     rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]
 ) -> str:
-    """What an adaptive run of a model has found, by the rows of its cells."""
-    first = next(row for row in rows if row["adaptive"])
+    """What an adaptive run of a model has found, by the rows of its cells; "" for another run."""
+    first = next((row for row in rows if row["adaptive"]), None)
+    if first is None:
+        return ""
     rule = StoppingRule(**json.loads(first["adaptive"]))
     nothing = WeightedCell(1.0, "", np.empty(0))
 
@@ -493,8 +552,16 @@ def _model_row(
         model |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
 
     complete = [row["complete"] for row in length_rows]
-    if has_own_threshold(tasks):
+    suite = rows[0]["suite"]
+    own = family_threshold(row["own_threshold"] for row in rows)
+    if suite in OWN_MEAN_SUITES:
         judgement = _judge_by_own_mean(rows, length_rows, confidence)
+    elif own is not None:
+        intervals = _intervals(length_rows)
+        judgement = _Judgement(own, OWN_THRESHOLD, intervals, any(complete))
+    elif suite != "ruler":
+        whose = f"the suite {suite} brings no threshold"
+        judgement = _Judgement(np.nan, whose, _intervals(length_rows), False)
     else:
         judgement = _judge_by_paper(rows, length_rows, category, any(complete))
 

@@ -108,6 +108,9 @@ class Record(_Part):
     label: str | None
     claimed_length: Count | None
     aligned: Literal["chat", "base"]
+    suite: str = "ruler"
+    threshold: float | None = None
+    """Percent that the task's family brings itself."""
     max_failures: Annotated[float, Field(ge=0)]
     adaptive: JSON | None
     floors: dict[str, float]

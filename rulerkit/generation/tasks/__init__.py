@@ -57,6 +57,10 @@ _ALL: tuple[Task, ...] = (
     *_FRONTIER_TASKS,
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
+TASKS_OF: dict[str, list[str]] = {}
+"""Suite -> the names of its tasks."""
+for _task in _ALL:
+    TASKS_OF.setdefault(_task.suite, []).append(_task.name)
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = tuple(
     dict.fromkeys(family.category for family in FAMILIES)
