@@ -6,7 +6,6 @@ runs each command twice, in a process of its own: first without the cache of jud
 it.
 """
 
-import json
 import os
 import random
 import subprocess
@@ -14,11 +13,12 @@ import sys
 import time
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 from rulerkit.generation.tasks import family_of
 from rulerkit.scoring.scores import THIRTEEN
-from rulerkit.store.cells import FORMAT
 from rulerkit.store.files import row_line
+from rulerkit.store.records import FORMAT, record_text, result_digest
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 NUM_EXAMPLES = 500
@@ -48,7 +48,7 @@ PEAK = (
 )
 
 
-def record(model: str, task: str, length: int) -> dict[str, object]:
+def record(model: str, task: str, length: int) -> dict[str, Any]:
     """A record as `predict` writes it."""
     family = family_of(task)
     kind = {
@@ -79,6 +79,8 @@ def record(model: str, task: str, length: int) -> dict[str, object]:
         "label": model,
         "claimed_length": 131072,
         "aligned": "chat",
+        "suite": "ruler",
+        "threshold": None,
         "max_failures": 0,
         "adaptive": None,
         "num_examples": NUM_EXAMPLES,
@@ -94,9 +96,9 @@ def write_model(outputs: Path, model: str) -> None:
         folder = outputs / "predictions" / "main" / model / task
         folder.mkdir(parents=True)
         for length in LENGTHS:
-            (folder / f"{length}.json").write_text(
-                json.dumps(record(model, task, length), indent=2)
-            )
+            about = record(model, task, length)
+            result = result_digest(about["result"])
+            (folder / f"{length}.json").write_text(record_text(about))
             with open(folder / f"{length}.jsonl", "wb") as file:
                 for index in range(NUM_EXAMPLES):
                     references = [
@@ -114,6 +116,7 @@ def write_model(outputs: Path, model: str) -> None:
                         "num_prompt_tokens": length - 130,
                         "finish_reason": "stop",
                         "depths": [50.0] * len(references),
+                        "result": result,
                     }
                     file.write(row_line(row))
 

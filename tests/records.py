@@ -1,4 +1,10 @@
-"""Records as `predict` writes them, for tests that write predictions themselves."""
+"""Records and rows as `predict` writes them, for tests that write predictions themselves."""
+
+import json
+
+from rulerkit.store.cells import cell_files
+from rulerkit.store.files import row_line
+from rulerkit.store.records import FORMAT, record_text, result_digest
 
 
 def record_of(name="m", **fields):
@@ -33,12 +39,14 @@ def record_of(name="m", **fields):
         "model": {"name": name, "engine": "reader"},
     }
     record = {
-        "format": 2,
+        "format": FORMAT,
         "result": {key: fields.pop(key, value) for key, value in result.items()},
         "run": "main",
         "label": name,
         "claimed_length": 4096,
         "aligned": "chat",
+        "suite": "ruler",
+        "threshold": None,
         "max_failures": 0,
         "adaptive": None,
         "num_examples": 4,
@@ -47,3 +55,38 @@ def record_of(name="m", **fields):
     }
     assert fields.keys() <= record.keys() | {"environments"}
     return record | fields
+
+
+def lines_of(record, rows):
+    """The lines of rows that were made under a record."""
+    tie = {"result": result_digest(record["result"])}
+    bare = [
+        {key: row[key] for key in row if key not in ("result", "checksum")}
+        for row in rows
+    ]
+    return b"".join(row_line({**row, **tie}) for row in bare)
+
+
+def write_record(path, record):
+    """Write the record beside a prediction file."""
+    path.with_suffix(".json").write_text(record_text(record))
+
+
+def change_record(path, how):
+    """Write other things into the record beside a prediction file, and into the lines that name it,
+    as another job would have."""
+    rows_file, record_file, *side_files = cell_files(path)
+    record = json.loads(record_file.read_text())
+    del record["checksum"]
+    how(record)
+    record_file.write_text(record_text(record))
+    for file in (rows_file, *side_files):
+        if file.exists():
+            file.write_bytes(lines_of(record, map(json.loads, file.open("rb"))))
+
+
+def change_rows(path, **entries):
+    """Write other things into every row of a prediction file, as its writer would have."""
+    record = json.loads(path.with_suffix(".json").read_text())
+    rows = [json.loads(line) | entries for line in path.open("rb")]
+    path.write_bytes(lines_of(record, rows))

@@ -18,6 +18,7 @@ from rulerkit.inference.model import load_model
 from rulerkit.scoring.statistics import critical_value, look_confidences
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import failures_file, read_cells
+from tests.records import lines_of
 
 LENGTHS = (1024, 2048, 4096)
 NOISY = {"base": "reader-2048", "drop": 0.06, "name": "noisy"}
@@ -243,10 +244,12 @@ def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(
     path.write_bytes(b"".join(lines))
     failure = {
         "index": json.loads(last)["index"],
+        "time": "",
         "reason": "HTTP 500",
         "refused": False,
     }
-    failures_file(path).write_text(json.dumps(failure) + "\n")
+    record = json.loads(path.with_suffix(".json").read_text())
+    failures_file(path).write_bytes(lines_of(record, [failure]))
     (model, *_) = rk.summarize(
         rk.score(read_cells(tmp_path / "predictions")), ["vt"]
     ).models["adaptive"]

@@ -20,9 +20,9 @@ from rulerkit.batch.execution import execute, predictions
 from rulerkit.batch.jobs import read_job
 from rulerkit.batch.status import jobs_in, report, statuses
 from rulerkit.common.errors import UserError
-from rulerkit.store.files import row_line
 from tests.batches import Project, outcomes, printed, told
 from tests.projects import FREE, REPOSITORY, make_project, notebook
+from tests.records import change_rows
 
 
 @pytest.fixture
@@ -546,13 +546,7 @@ def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     _, said = status_of(project, ONE | {"parameters": {"num_examples": 2}})
     assert "again: rulerkit run" not in said, "its job file plans something else"
     rows = project / "outputs/predictions/main/mute/vt/1024.jsonl"
-    (row,) = rows.read_text().splitlines()
-    rows.write_bytes(
-        row_line(
-            {k: v for k, v in json.loads(row).items() if k != "checksum"}
-            | {"pred": "x"}
-        )
-    )
+    change_rows(rows, pred="x")
     states, said = status_of(project, ONE)
     assert states == [("outdated", "its answers have changed since")]
     rows.unlink()

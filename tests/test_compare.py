@@ -28,7 +28,7 @@ from rulerkit.analysis.power import power_text
 from rulerkit.analysis.sides import Side
 from rulerkit.common.errors import UserError
 from rulerkit.report.comparison import difference_table
-from rulerkit.store.files import row_line
+from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED = {
@@ -63,24 +63,11 @@ def outputs(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "outputs"))
 
 
-def change(path, **entries):
-    """Change every row of a prediction file."""
-    rows = [
-        json.loads(line) | entries
-        for line in path.read_text(encoding="utf-8").splitlines()
-    ]
-    path.write_bytes(
-        b"".join(
-            row_line({k: v for k, v in row.items() if k != "checksum"})
-            for row in rows
-        )
-    )
-
-
 def record(path, section, **entries):
-    content = json.loads(path.read_text(encoding="utf-8"))
-    content["result"][section] |= entries
-    path.write_text(json.dumps(content), encoding="utf-8")
+    def how(content):
+        content["result"][section] |= entries
+
+    change_record(path.with_suffix(".jsonl"), how)
 
 
 # --- differences ----------------------------------------------------------------------------------
@@ -272,11 +259,12 @@ def test_repetitions_are_one_side(outputs):
         outputs / "predictions/main-repeat2/perfect",
     )
     for path in (outputs / "predictions/main-repeat2").rglob("*.json"):
-        content = json.loads(path.read_text(encoding="utf-8"))
-        content["result"]["model"] |= {"name": "perfect"}
-        path.write_text(
-            json.dumps(content | {"run": "main-repeat2"}), encoding="utf-8"
-        )
+
+        def rename(content):
+            content["result"]["model"] |= {"name": "perfect"}
+            content["run"] = "main-repeat2"
+
+        change_record(path.with_suffix(".jsonl"), rename)
     once = compare("again/perfect", "reader-1024", outputs=outputs).rows
     twice = compare("again/perfect", "main/perfect", outputs=outputs)
     assert twice.b.name == "main/perfect"
@@ -392,7 +380,7 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
 
 def test_other_prompts_are_refused_and_named(outputs):
     path = outputs / "predictions/main/reader-1024/vt/2048.jsonl"
-    change(path, digest="0" * 16)
+    change_rows(path, digest="0" * 16)
     record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
     record(path.with_suffix(".json"), "model", loaded="6109af76")
     with pytest.raises(
@@ -400,7 +388,7 @@ def test_other_prompts_are_refused_and_named(outputs):
         match=r'not asked the same prompts in vt at 2048 \(tokenizer.fingerprint: .* \| "another"',
     ):
         compare("main/perfect", "reader-1024", outputs=outputs)
-    change(path, digest="")
+    change_rows(path, digest="")
     with pytest.raises(UserError, match="carry no digest"):
         compare("main/perfect", "reader-1024", outputs=outputs)
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)

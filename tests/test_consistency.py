@@ -15,6 +15,7 @@ from rulerkit.inference.model import load_model
 from rulerkit.report.tables import footnotes
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
+from tests.records import change_record
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")
@@ -54,9 +55,7 @@ def change(outputs, where, how):
     found = sorted((outputs / "predictions").glob(f"{where}.json"))
     assert found, where
     for path in found:
-        record = json.loads(path.read_text())
-        how(record)
-        path.write_text(json.dumps(record))
+        change_record(path.with_suffix(".jsonl"), how)
 
 
 def cells(outputs, run="main"):

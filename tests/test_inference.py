@@ -20,8 +20,9 @@ from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation.writer import predict
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
-from rulerkit.store.files import Log, row_line
+from rulerkit.store.files import Log
 from rulerkit.store.locks import Lock
+from tests.records import lines_of
 
 
 @dataclass
@@ -221,12 +222,13 @@ def test_a_cell_is_rows_and_a_record(folder):
         "depths": [0.0, 12.5],
     }
     record = json.loads(cell.path.with_suffix(".json").read_text())
+    del record["checksum"]
     assert record == cell.record
     assert record["result"]["model"] == {"name": "parrot", "engine": "parrot"}
     assert record["result"]["seed"] == 42
     assert record["environment"]["gpu"] == "none"
     about = {
-        "format": 2,
+        "format": 3,
         "num_examples": 3,
         "label": "Parrot",
         "claimed_length": 4096,
@@ -360,7 +362,7 @@ def test_an_example_asked_twice_counts_once(folder):
     cell = go(Parrot(), Questions(4), folder)
     rows = cell.rows
     with Log(cell.path) as log:
-        log.append({**rows[1], "pred": "another"})
+        log.append({**rows[1], "pred": "another", "result": cell.result})
     (read,) = read_cells(folder)
     assert read.rows == rows
     assert [line.partition(", line ")[2][:28] for line in read.warnings] == [
@@ -413,7 +415,7 @@ def test_prompts_that_changed_without_saying_so_stop_the_run(folder):
         {**row, "digest": "0" * 16} if row["index"] == 5 else row
         for row in cell.rows
     ]
-    cell.path.write_bytes(b"".join(map(row_line, rows)))
+    cell.path.write_bytes(lines_of(cell.record, rows))
     questions = Questions(9)
     with pytest.raises(
         UserError,

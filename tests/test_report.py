@@ -1,8 +1,6 @@
 """What a report says of cells that are not complete, of a service's versions of a model, and of a
 damaged cache."""
 
-import json
-
 import pytest
 
 from rulerkit.analysis.compare import compare
@@ -11,8 +9,7 @@ from rulerkit.report.tables import footnotes
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import read_cells
-from rulerkit.store.files import row_line
-from tests.records import record_of
+from tests.records import lines_of, record_of, write_record
 
 
 def write_cell(outputs, length=1024, have=4, model="m", **record):
@@ -20,16 +17,15 @@ def write_cell(outputs, length=1024, have=4, model="m", **record):
     was refused."""
     path = outputs / "predictions" / "main" / model / "vt" / f"{length}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.with_suffix(".json").write_text(
-        json.dumps(record_of(model, length=length, **record))
-    )
-    path.write_bytes(b"".join(map(row_line, map(row, range(4 - have, 4)))))
+    about = record_of(model, length=length, **record)
+    write_record(path, about)
+    path.write_bytes(lines_of(about, map(row, range(4 - have, 4))))
     failures = [
-        {"index": index, "reason": "it broke", "refused": index == 0}
-        for index in range(4 - have)
+        {"index": n, "time": "", "reason": "it broke", "refused": n == 0}
+        for n in range(4 - have)
     ]
     path.with_name(f"{length}.failures.jsonl").write_bytes(
-        b"".join(map(row_line, failures))
+        lines_of(about, failures)
     )
     return path
 
@@ -39,10 +35,12 @@ def row(index, version="m-1", pred="A"):
         "index": index,
         "pred": pred,
         "outputs": ["A"],
+        "length": 1020,
         "task": "vt",
         "digest": f"{index:x}",
         "num_prompt_tokens": 1000,
         "finish_reason": "stop",
+        "depths": [],
         "usage": {"server_model": version, "system_fingerprint": None},
     }
 
@@ -56,8 +54,9 @@ def test_versions_of_a_service_are_named(tmp_path):
     write_cell(tmp_path)
     write_cell(tmp_path, 4096)
     assert footnotes(scored(tmp_path)[0]) == []
+    rows = [row(0), row(1, "m-2")]
     write_cell(tmp_path, 2048).write_bytes(
-        row_line(row(0)) + row_line(row(1, "m-2"))
+        lines_of(record_of("m", length=2048), rows)
     )
     for _ in ("read", "from the cache"):
         assert footnotes(scored(tmp_path)[0]) == [

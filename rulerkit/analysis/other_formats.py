@@ -46,6 +46,8 @@ Rows = list[JSON]
 _UNSAID: JSON = {
     **dict.fromkeys(("format", "label", "claimed_length", "adaptive")),
     "aligned": "chat",
+    "suite": "ruler",
+    "threshold": None,
     "max_failures": 0,
     "floors": {},
     "environment": {"packages": {}},
@@ -54,7 +56,7 @@ _UNSAID: JSON = {
 _UNSAID_OF_RESULT: JSON = {
     **dict.fromkeys(("seed", "prompt_version", "protocol")),
     "sources": {},
-    "tokenizer": {"name": ""},
+    "tokenizer": {"name": "", "fingerprint": ""},
     "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
 }
 

@@ -89,6 +89,7 @@ def add_soft_scores(
     """
     missing = list[tuple[Examples, int]]()
     writer_of = dict[str, tuple[Lock, Log]]()
+    result_of = dict[str, str]()
     with ExitStack() as stack:
         for cell, examples in zip(cells, questions, strict=True):
             indices = [
@@ -100,6 +101,7 @@ def add_soft_scores(
             check_digests(cell, examples)
             log = stack.enter_context(Log(soft_file(cell.path)))
             writer_of[cell.task] = lock, log
+            result_of[cell.task] = cell.result
             missing += [(examples, index) for index in indices]
             del cell.soft  # it is read again
 
@@ -114,8 +116,8 @@ def add_soft_scores(
         for example, references in errors_of_model(golds):
             lock, log = writer_of[example.task]
             lock.check()
-            row = {"index": example.index, "task": example.task}
-            log.append(row | _soft_score(references))
+            row = {"index": example.index, **_soft_score(references)}
+            log.append({**row, "result": result_of[example.task]})
 
 
 def _soft_score(references: list[list["Token"]]) -> JSON:

@@ -5,7 +5,6 @@ disk at once.
 cell.
 """
 
-import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -31,7 +30,6 @@ from rulerkit.inference.model import (
 )
 from rulerkit.scoring.stopping import StoppingRule
 from rulerkit.store.cells import (
-    FORMAT,
     Cell,
     cell_files,
     failures_file,
@@ -41,7 +39,14 @@ from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
 from rulerkit.store.locks import Lock
-from rulerkit.store.records import plain
+from rulerkit.store.records import (
+    FORMAT,
+    ROW,
+    check_line,
+    plain,
+    record_text,
+    result_digest,
+)
 
 
 def predict(
@@ -167,10 +172,16 @@ class CellWriter:
         self.result = plain(
             {
                 **examples.record(),
-                "model": {"name": model.name, **model.identity()},
+                "model": {
+                    "name": model.name,
+                    # A model made in Python need not name one.
+                    "engine": "",
+                    **model.identity(),
+                },
             }
         )
         """What defines the answers; it stands in the record."""
+        self._result_digest = result_digest(self.result)
         self.task: str = self.result["task"]["name"]
         self.length: int = self.result["length"]
         self.path = cell_file(
@@ -210,6 +221,10 @@ class CellWriter:
         if not self.missing:
             self._write_record()
             return
+        # Failed requests of what was asked otherwise say nothing about this cell.
+        if stored and stored.result != self._result_digest:
+            _move_aside(self.path)
+            stored = self._read()
         if stored:
             check_digests(stored, self.examples)
         # An example that cannot be made fails here, before anything is written.
@@ -247,7 +262,20 @@ class CellWriter:
         prefix = task.judged_prefix(example) if isinstance(task, Task) else ""
         if prefix:
             row["answer_prefix"] = prefix
-        self._take_turn(example).append(row)
+        # What could not be read again is not written.
+        try:
+            check_line(ROW, plain(row))
+        except ValueError as error:
+            raise ModelError(
+                f"{self.model.name}: its answer to example {example.index} of {self.task} cannot "
+                f"be stored ({error}): an answer is a text with finish_reason stop or length, and "
+                "numbers in `usage`"
+            ) from None
+        self._take_turn(example).append(self._tied(row))
+
+    def _tied(self, line: JSON) -> JSON:
+        """A line that names the result that it was made under."""
+        return {**line, "result": self._result_digest}
 
     def _write_failure(self, example: Any, failure: Failure) -> None:
         """Append an attempt without an answer to the file of failures beside the cell. The example
@@ -256,7 +284,8 @@ class CellWriter:
         self._failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with Log(failures_file(self.path)) as log:
-            log.append({"index": example.index, "time": now, **failure._asdict()})
+            line = {"index": example.index, "time": now, **failure._asdict()}
+            log.append(self._tied(line))
 
     def remark_failures(self) -> None:
         """Say on stderr how many requests failed, if any, and where they are listed."""
@@ -305,7 +334,7 @@ class CellWriter:
         return self._log
 
     def _write_record(self) -> None:
-        text = json.dumps(self._record, indent=2) + "\n"
+        text = record_text(self._record)
         write_whole(self.path.with_suffix(".json"), text)
 
     def _add_environment(self) -> None:

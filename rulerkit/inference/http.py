@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import httpx2
 from pydantic import AliasPath, BaseModel, Field, ValidationError
@@ -29,6 +29,9 @@ from rulerkit.inference.prompt_queue import _num_tokens
 def _at(*path: str) -> Any:
     """Where a value stands in the JSON of a reply; it is None where there is none."""
     return Field(default=None, validation_alias=AliasPath(*path))
+
+
+_Count = Annotated[int, Field(ge=0, le=10**9)]
 
 
 class Choice(BaseModel):
@@ -50,12 +53,12 @@ class Reply(BaseModel):
     for the model."""
 
     choice: Choice = Field(validation_alias=AliasPath("choices", 0))
-    prompt_tokens: int | None = _at("usage", "prompt_tokens")
-    completion_tokens: int | None = _at("usage", "completion_tokens")
-    cached_tokens: int | None = _at(
+    prompt_tokens: _Count | None = _at("usage", "prompt_tokens")
+    completion_tokens: _Count | None = _at("usage", "completion_tokens")
+    cached_tokens: _Count | None = _at(
         "usage", "prompt_tokens_details", "cached_tokens"
     )
-    reasoning_tokens: int | None = _at(
+    reasoning_tokens: _Count | None = _at(
         "usage", "completion_tokens_details", "reasoning_tokens"
     )
     server_model: str | None = _at("model")

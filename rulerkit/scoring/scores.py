@@ -261,7 +261,8 @@ def score(
             if not report:
                 raise
             report(f"left out: {error}")
-            cell.present = []
+            # No later line about this cell needs its files.
+            cell.present, cell.failures = [], {}
             continue
         if max_failures is not None:
             about["max_failures"] = max_failures
@@ -333,12 +334,18 @@ def judged(cell: Cell) -> Rows:
         # Beside the rows the cache holds what reading the file would have said of the
         # cell.
         about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
-        head = json.dumps([_code_version(), now, *about]).encode()
+        head = json.dumps([_cache_key(cell, now), *about]).encode()
         content = head + b"\n" + rows.tobytes()
         if file := _cache_file(cell):
             with suppress(UserError):
                 write_whole(file, _checksum(content) + b"\n" + content)
     return rows
+
+
+def _cache_key(cell: Cell, now: list[list[int]]) -> list[Any]:
+    """What the judged rows of a cell were made from: the code, the cell, the state of its files."""
+    place = [cell.run, cell.model, cell.task, cell.length, cell.result]
+    return [_code_version(), place, now]
 
 
 def _checksum(content: bytes) -> bytes:
@@ -367,8 +374,8 @@ def _read_cache(cell: Cell) -> Rows | None:
         if checksum != _checksum(content):
             return None
         head, _, body = content.partition(b"\n")
-        code, then, warnings, snapshots, kinds, count = json.loads(head)
-        if (code, then) == (_code_version(), stamp(cell.path)):
+        key, warnings, snapshots, kinds, count = json.loads(head)
+        if key == _cache_key(cell, stamp(cell.path)):
             # np.load takes eight times as long
             rows = np.frombuffer(body, [tuple(kind) for kind in kinds], count)
             cell.present = rows["index"].tolist()

@@ -5,26 +5,38 @@ holds a row per example, `<length>.json` beside it the record of how the rows we
 alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
 line per attempt, and `<length>.soft.jsonl` holds the soft scores.
 
-Each row ends with a checksum of its line, and a record is checked against a schema. A row or
-record that is not as it was written raises `DamagedCell`.
+Records and rows have checksums and schemas, and each row names the digest of the record's `result`
+that it was made under. A file that is not as it was written, that belongs to another record, or
+that lies in the folder of another cell raises `DamagedCell`.
 """
 
 import os
 import re
 import zlib
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
+from typing import Any
 
-from rulerkit.common.errors import UserError, remark
+from pydantic import TypeAdapter
+
+from rulerkit.common.errors import UserError, remark, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.inference.model import Failure
 from rulerkit.store.files import _CHECKSUM
-from rulerkit.store.records import Record, check_schema, parse_json
+from rulerkit.store.records import (
+    FAILED_ATTEMPT,
+    ROW,
+    SOFT_SCORE,
+    Record,
+    check_line,
+    check_schema,
+    parse_json,
+    parse_record,
+    result_digest,
+)
 
-FORMAT = 2
 WAYS_OUT = (
     "give this run a place of its own with run: NAME, or move its files away, as fresh=True "
     "(rulerkit evaluate --fresh) does"
@@ -39,12 +51,6 @@ Report = Callable[[str], None]
 
 class DamagedCell(UserError):  # noqa: N818
     """A record or a row is not as it was written: tables leave the cell out."""
-
-
-# --- writing --------------------------------------------------------------------------------------
-
-
-# --- parsing --------------------------------------------------------------------------------------
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -64,29 +70,21 @@ def whole_lines(path: Path) -> list[bytes]:
 
 
 def _read_rows(
-    path: Path, about: Record, parse: bool, report: Report
+    path: Path,
+    result: str,
+    schema: TypeAdapter[Any],
+    parse: bool,
+    report: Report,
 ) -> Iterator[tuple[int, JSON]]:
     """Index and row of each example, in the order of the file.
 
-    Without `parse`, all rows but the first are empty. Blank lines are skipped; of two rows of one
-    example the first counts, and `report` is called. Raises `DamagedCell`, which names the line,
-    for any other line that is not a row as it was written.
+    `result` is the digest of the record's result. Without `parse`, all rows but the first are
+    empty. Of two rows of one example the first counts, and `report` is called. Raises
+    `DamagedCell`, which names the line, for a line that is not a row as it was written.
     """
     # The line at which each example stands first.
     first: dict[int, int] = {}
-    for number, line in enumerate(whole_lines(path), 1):
-        if not (text := line.strip()):
-            continue
-        try:
-            index, row = _read_line(text, about, parse or not first)
-        except ValueError as error:
-            raise DamagedCell(
-                f"{path}, line {number}: not a prediction row as it was written ({error}): delete "
-                "that line (its example is answered again) or start anew with fresh=True "
-                "(--fresh), which "
-                "moves the old files aside"
-            ) from None
-
+    for number, index, row in _read_lines(path, result, schema, parse):
         # Two processes that wrote one cell at once leave two rows of one example.
         if index in first:
             report(
@@ -98,18 +96,43 @@ def _read_rows(
             yield index, row
 
 
-def _read_line(text: bytes, about: Record, parse: bool) -> tuple[int, JSON]:
-    """Index and row of a line; raises ValueError where it is damaged."""
+def _read_lines(
+    path: Path, result: str, schema: TypeAdapter[Any], parse: bool
+) -> Iterator[tuple[int, int, JSON]]:
+    """Number, index and row of each line that is not blank; as `_read_rows`."""
+    tie = b', "result": "%s"' % result.encode()
+    is_first = True
+    for number, line in enumerate(whole_lines(path), 1):
+        if not (text := line.strip()):
+            continue
+        try:
+            index, row = _read_line(text, tie, schema, parse or is_first)
+        except ValueError as error:
+            raise DamagedCell(
+                f"{path}, line {number}: not as it was written ({error}): delete that line (what "
+                "it held is asked again), bring the file back from a copy, or start anew with "
+                "fresh=True (--fresh), which moves the old files aside"
+            ) from None
+        is_first = False
+        yield number, index, row
+
+
+def _read_line(
+    text: bytes, tie: bytes, schema: TypeAdapter[Any], parse: bool
+) -> tuple[int, JSON]:
+    """Index and row of a line; raises ValueError where it is damaged or of another record."""
     if text[-25:-10] != _CHECKSUM:
         raise ValueError("it has no checksum")
     if b'%08x"}' % zlib.crc32(text[:-25] + b"}") != text[-10:]:
         raise ValueError("its checksum is wrong")
+    if not text.endswith(tie, 0, -25):
+        raise ValueError(
+            "it was made under another record than the one beside it: files were exchanged"
+        )
     if not parse and (match := _INDEX.match(text)):
         return int(match[1]), {}
-    row = parse_json(text)
-    if row["task"] != (task := about.result.task.name):
-        raise ValueError(f"it is of task {row['task']}, the record says {task}")
-    del row["checksum"]
+    row = check_line(schema, parse_json(text))
+    del row["checksum"], row["result"]
     return row["index"], row
 
 
@@ -118,7 +141,7 @@ def _read_line(text: bytes, about: Record, parse: bool) -> tuple[int, JSON]:
 
 class Cell:
     """One model on one task at one length: the record, as it was written and as it was checked
-    (`about`), and one row per example.
+    (`about`), and one row per example. `result` is the digest of what defines the rows.
 
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
@@ -139,6 +162,7 @@ class Cell:
             about.result.length,
         )
         self.model, self.task = about.result.model.name, about.result.task.name
+        self.result = result_digest(record["result"])
         self.warnings: list[str] = []
         self.snapshots = set[str]()
         if rows is not None:
@@ -181,7 +205,8 @@ class Cell:
 
     def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
         self.warnings.clear()
-        rows = _read_rows(self.path, self.about, parse, self.warnings.append)
+        warn = self.warnings.append
+        rows = _read_rows(self.path, self.result, ROW, parse, warn)
         return (pair for pair in rows if pair[0] < self.wanted)
 
     @property
@@ -195,17 +220,15 @@ class Cell:
 
     @cached_property
     def failures(self) -> dict[int, Failure]:
-        """The last attempt at each example that has no row, by index; damaged lines are skipped."""
+        """The last attempt at each example that has no row, by index; `DamagedCell` for a line
+        that is not as it was written."""
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
-        attempts = dict[int, Failure]()
-        for line in whole_lines(failures_file(self.path)):
-            with suppress(ValueError, KeyError, TypeError):
-                attempt = parse_json(line)
-                failure = Failure(
-                    str(attempt["reason"]), bool(attempt["refused"])
-                )
-                attempts[int(attempt["index"])] = failure
+        file, attempts = failures_file(self.path), dict[int, Failure]()
+        for _, index, line in _read_lines(
+            file, self.result, FAILED_ATTEMPT, parse=True
+        ):
+            attempts[index] = Failure(line["reason"], line["refused"])
         return {
             index: attempts[index]
             for index in sorted(attempts.keys() - set(self.present))
@@ -214,11 +237,8 @@ class Cell:
     @cached_property
     def soft(self) -> dict[int, JSON]:
         """The soft scores by index."""
-        return dict(
-            _read_rows(
-                soft_file(self.path), self.about, True, self.warnings.append
-            )
-        )
+        file, warn = soft_file(self.path), self.warnings.append
+        return dict(_read_rows(file, self.result, SOFT_SCORE, True, warn))
 
     @property
     def without_soft(self) -> list[int]:
@@ -243,9 +263,7 @@ def load_cell(path: Path) -> Cell | None:
     """
     file = path.with_suffix(".json")
     try:
-        cell = Cell(path, parse_json(file.read_bytes()))
-        if not cell.about.format:
-            raise ValueError("it names no format")
+        cell = Cell(path, parse_record(file.read_bytes()))
     except OSError as error:
         # Neither rows nor record: the cell was never begun.
         gone = isinstance(error, FileNotFoundError | NotADirectoryError)
@@ -258,11 +276,37 @@ def load_cell(path: Path) -> Cell | None:
         ) from error
     except ValueError as error:
         raise DamagedCell(
-            f"{file} is no record of predictions that this version reads ({error}): update "
-            "rulerkit "
-            f"where a newer one wrote it, or {WAYS_OUT}"
+            f"{file} is no record of predictions as this version writes them ({error}): bring it "
+            f"back from a copy, or {WAYS_OUT}"
         ) from error
+    _check_place(cell)
     return cell
+
+
+def _check_place(cell: Cell) -> None:
+    """Raise `DamagedCell` where a cell lies in the folder of another one."""
+    said = (cell.run, cell.model, cell.task, str(cell.length))
+    # Links to a folder may have any name.
+    places = (_place(cell.path.absolute()), _place(cell.path.resolve()))
+    if said in places or "" in places:
+        return
+    for name, ours, folder in zip(_PLACE, said, places[0], strict=True):
+        if ours != folder:
+            raise DamagedCell(
+                f"{cell.path} lies in the place of {name} {folder}, and its record says {name} "
+                f"{shorten(ours)}: move rows and record back to where they were made"
+            )
+
+
+_PLACE = ("run", "model", "task", "length")
+
+
+def _place(path: Path) -> tuple[str, ...] | str:
+    """The run, model, task and length that the folders of a prediction file name; "" outside of
+    `predictions/`, where folders may have any names."""
+    # A cell lies at predictions/<run>/<model>/<task>/<length>.jsonl.
+    top, *folders = path.parts[-5:-1] if len(path.parts) > 5 else ("",)
+    return (*folders, path.stem) if top == "predictions" else ""
 
 
 def failures_file(path: Path) -> Path:

@@ -2,15 +2,19 @@
 
 import json
 import os
-import re
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
 from rulerkit.store.cells import WAYS_OUT, Cell
+from rulerkit.store.records import (
+    is_optional,
+    makes_other_results,
+    result_values,
+)
 
 _FEW = 4  # values of a field that a footnote lists
 ABSENT = object()
@@ -40,12 +44,6 @@ _RULES = (
 )
 """Tokens for thinking are part of the prompt format, so they may differ between models;
 `max_new_tokens` is part of the task, and may not."""
-
-
-_FREE = (
-    r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
-)
-"""Fields that may differ: fingerprints are compared instead."""
 
 
 def check_same(cells: Iterable[Cell]) -> None:
@@ -105,31 +103,15 @@ def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
         return []
 
     # All fields of both, in the order of the older record.
-    before, after = dict(_values(old)), dict(_values(new))
+    before, after = dict(result_values(old)), dict(result_values(new))
     changes = []
     for field in {**before, **after}:
         pair = before.get(field, ABSENT), after.get(field, ABSENT)
-        if pair[0] != pair[1] and _counts(field, ABSENT in pair):
+        one_lacks_it = ABSENT in pair and is_optional(field)
+        is_other = pair[0] != pair[1] and not one_lacks_it
+        if is_other and makes_other_results(field):
             changes.append((field, *pair))
     return changes
-
-
-def _values(record: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value of a record with its field, such as `task.num_hops`."""
-    for key, value in record.items():
-        if isinstance(value, dict):
-            yield from _values(value, f"{prefix}{key}.")
-        else:
-            yield prefix + key, value
-
-
-def _counts(field: str, one_lacks_it: bool) -> bool:
-    """Whether a difference in a field makes other results."""
-    if field.startswith(("model.weights", "model.code")):
-        return (
-            not one_lacks_it
-        )  # they are compared by the digests that both records hold
-    return not re.fullmatch(_FREE, field)
 
 
 def describe_first(

@@ -1,10 +1,24 @@
-"""The schemas of rows and records, and how JSON is read."""
+"""The schemas of records, of rows and of the lines beside them; their digests; how JSON is read.
+
+What makes a score look better has no default: a record or a row that lacks such a field is refused.
+"""
 
 import json
-from typing import Annotated, Any, Literal, TypeVar
+import re
+from collections.abc import Iterator
+from hashlib import sha256
+from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
 from pydantic_core import from_json
+from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
 from rulerkit.common.settings import JSON
@@ -31,6 +45,9 @@ def plain(value: JSON) -> JSON:
     return read
 
 
+FORMAT = 3
+"""The number of the format of records, rows and the files beside them."""
+
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
@@ -38,6 +55,15 @@ Whole = Annotated[int, Field(ge=0, le=10**9)]
 
 
 Count = Annotated[int, Field(ge=1, le=10**9)]
+
+
+Share = Annotated[float, Field(ge=0, le=1)]
+
+
+Amount = Annotated[float, Field(ge=0, le=10**12)]
+
+
+# --- records --------------------------------------------------------------------------------------
 
 
 class _Part(BaseModel):
@@ -54,17 +80,19 @@ class _Task(_Part):
 
 class _Model(_Part):
     name: str
-    engine: str = ""
-    """A model made in Python need not name one."""
+    engine: str
 
 
 class _Source(_Part):
+    name: str
+    fingerprint: str
     stand_in: bool
     note: str
 
 
 class _Tokenizer(_Part):
     name: str
+    fingerprint: str
 
 
 class _PromptFormat(_Part):
@@ -83,16 +111,24 @@ class _Result(_Part):
     task: _Task
     model: _Model
     length: Count
-    seed: int | None
-    prompt_version: int | None
+    seed: Whole | None
+    prompt_version: Whole | None
     protocol: str | None
     sources: dict[str, _Source]
     tokenizer: _Tokenizer
     prompt_format: _PromptFormat
 
 
+class _Server(_Part):
+    counts: bool = True
+    """Whether its replies count tokens."""
+
+
 class _Environment(_Part):
-    packages: JSON
+    packages: dict[str, str]
+    git: str | None = None
+    device: str | None = None
+    server: _Server | None = None
 
 
 class Record(_Part):
@@ -101,23 +137,169 @@ class Record(_Part):
     Of files of other programs `format`, `seed`, `prompt_version` and `protocol` are None.
     """
 
-    format: Literal[2] | None
+    format: Literal[3] | None
     result: _Result
     num_examples: Count
     run: str
     label: str | None
     claimed_length: Count | None
     aligned: Literal["chat", "base"]
-    suite: str = "ruler"
-    threshold: float | None = None
+    suite: str
+    threshold: Annotated[float, Field(ge=0, le=100)] | None
     """Percent that the task's family brings itself."""
-    max_failures: Annotated[float, Field(ge=0)]
+    max_failures: Annotated[float, Field(ge=0, le=10**9)]
     adaptive: JSON | None
-    floors: dict[str, float]
+    floors: dict[str, Share]
     environment: _Environment
     """That of the last writer."""
     environments: list[_Environment] = []
     """All of them, where they changed."""
+
+
+def record_text(record: JSON) -> str:
+    """A record as it stands on disk: with a checksum of what it says."""
+    whole = {**record, "checksum": _digest(record)}
+    return json.dumps(whole, indent=2) + "\n"
+
+
+def parse_record(text: bytes) -> JSON:
+    """The record in a file, without its checksum; ValueError where it is not as it was written."""
+    record = parse_json(text)
+    if not isinstance(record, dict):
+        raise ValueError("it is no mapping")
+    if record.get("format") != FORMAT:
+        raise ValueError(
+            f"it has the format {shorten(repr(record.get('format')))}, and this version of "
+            f"rulerkit reads and writes {FORMAT}"
+        )
+    checksum = record.pop("checksum", None)
+    if checksum is None:
+        raise ValueError("it has no checksum")
+    if checksum != _digest(record):
+        raise ValueError("its checksum is wrong")
+    return record
+
+
+def _digest(value: Any) -> str:
+    """16 hex digits over what a JSON value says."""
+    text = json.dumps(value, sort_keys=True)
+    return sha256(text.encode()).hexdigest()[:16]
+
+
+# --- what defines rows ----------------------------------------------------------------------------
+
+_FREE = (
+    r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
+)
+"""Fields of a result that may differ: fingerprints are compared instead."""
+
+
+def result_values(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of a result with its field, such as `task.num_hops`."""
+    for key, value in result.items():
+        if isinstance(value, dict):
+            yield from result_values(value, f"{prefix}{key}.")
+        else:
+            yield prefix + key, value
+
+
+def is_optional(field: str) -> bool:
+    """Whether a field counts only where both of two results have it: digests of one model by
+    several rules."""
+    return field.startswith(("model.weights", "model.code"))
+
+
+def makes_other_results(field: str) -> bool:
+    """Whether rows are others where a field of the result differs."""
+    return not re.fullmatch(_FREE, field)
+
+
+def result_digest(result: JSON) -> str:
+    """The 16 hex digits by which rows name the result that they were made under.
+
+    Fields that may differ between machines that answer one cell do not enter: its rows stay of one
+    kind when a run is resumed elsewhere, or put together from several.
+    """
+    defining = {
+        field: value
+        for field, value in result_values(result)
+        if makes_other_results(field) and not is_optional(field)
+    }
+    return _digest(defining)
+
+
+# --- rows -----------------------------------------------------------------------------------------
+
+_LINE = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+
+
+@with_config(_LINE)
+class _Usage(TypedDict, total=False):
+    """What an engine says beside the text, as far as it is read."""
+
+    prompt_tokens: Amount | None
+    completion_tokens: Amount | None
+    cached_tokens: Amount | None
+    reasoning_tokens: Amount | None
+    cost: Amount | None
+    seconds: Amount | None
+    server_model: str | None
+    system_fingerprint: str | None
+
+
+@with_config(_LINE)
+class Row(TypedDict):
+    """The answer to one example."""
+
+    index: Whole
+    pred: str
+    outputs: list[str]
+    length: Whole
+    task: str
+    digest: str
+    num_prompt_tokens: Whole
+    finish_reason: str
+    depths: list[Annotated[float, Field(ge=0, le=100)]]
+    group: NotRequired[Whole]
+    usage: NotRequired[_Usage]
+    answer_prefix: NotRequired[str]
+
+
+@with_config(_LINE)
+class FailedAttempt(TypedDict):
+    """A request that failed."""
+
+    index: Whole
+    time: str
+    reason: str
+    refused: bool
+
+
+@with_config(_LINE)
+class SoftScore(TypedDict):
+    """The soft score of one example."""
+
+    index: Whole
+    gold_probability: Share
+    gold_product: Share
+    gold_greedy: bool
+    num_tokens: Count
+
+
+ROW = TypeAdapter(Row)
+FAILED_ATTEMPT = TypeAdapter(FailedAttempt)
+SOFT_SCORE = TypeAdapter(SoftScore)
+
+
+def check_line(schema: TypeAdapter[Any], row: Any) -> JSON:
+    """A line of a file by its schema, unchanged; ValueError, with the first wrong field, where it
+    does not follow it."""
+    try:
+        schema.validate_python(row)
+    except ValidationError as error:
+        raise ValueError(_first_error(error)) from None
+    checked: JSON = row
+    return checked
 
 
 def check_schema(schema: type[Schema], value: Any) -> Schema:
@@ -125,7 +307,10 @@ def check_schema(schema: type[Schema], value: Any) -> Schema:
     try:
         return schema.model_validate(value)
     except ValidationError as error:
-        first = error.errors()[0]
-        place = ".".join(map(str, first["loc"]))
-        seen = shorten(repr(first["input"]))
-        raise ValueError(f"{place}: {first['msg']}, found {seen}") from None
+        raise ValueError(_first_error(error)) from None
+
+
+def _first_error(error: ValidationError) -> str:
+    first = error.errors()[0]
+    place = ".".join(map(str, first["loc"]))
+    return f"{place}: {first['msg']}, found {shorten(repr(first['input']))}"

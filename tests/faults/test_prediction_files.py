@@ -2,6 +2,7 @@
 traceback, no changed number."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -17,8 +18,8 @@ from rulerkit.scoring.scores import completeness, score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import DamagedCell, load_cell, read_cells
 from rulerkit.store.comparable import check_same
-from rulerkit.store.files import row_line
-from tests.records import record_of
+from rulerkit.store.records import record_text
+from tests.records import lines_of, record_of
 
 ROWS = [
     {
@@ -109,10 +110,26 @@ def write(folder, model, record, rows):
 
 
 def named(model):
-    return json.dumps(record_of(model)).encode()
+    return record_text(record_of(model)).encode()
 
 
-GOOD = b"".join(map(row_line, ROWS))
+def good(model="one"):
+    """Rows as predictions of a model hold them."""
+    return lines_of(record_of(model), ROWS)
+
+
+GOOD = good()
+SIDES = {
+    "": {},
+    ".failures": {"time": "", "reason": "it broke", "refused": False},
+    ".soft": {
+        "gold_probability": 0.5,
+        "gold_product": 0.5,
+        "gold_greedy": True,
+        "num_tokens": 2,
+    },
+}
+"""What files of a cell are called, and what their lines hold."""
 """Rows as predictions hold them, and without checksums, as other programs write them."""
 PLAIN = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
 
@@ -132,7 +149,7 @@ def is_reported(record, rows, unchanged):
     or left out by name."""
     with TemporaryDirectory() as name:
         folder = Path(name)
-        write(folder, "other", named("other"), GOOD)
+        write(folder, "other", named("other"), good("other"))
         path = write(folder, "one", record, rows)
         found = result_or_line(report, folder)
         if isinstance(found, Exception):
@@ -161,11 +178,15 @@ def is_reported(record, rows, unchanged):
 @given(record=changed(RECORD))
 @cases
 def test_a_changed_record(record):
-    is_reported(json.dumps(record).encode(), GOOD, False)
+    """A checksum is no signature: a record may have one and say anything."""
+    rows = GOOD
+    with suppress(KeyError, TypeError, AttributeError):
+        rows = lines_of(record, ROWS)
+    is_reported(record_text(record).encode(), rows, False)
 
 
 @given(
-    record=damaged(json.dumps(RECORD).encode()),
+    record=damaged(named("one")),
     rows=st.sampled_from([GOOD, PLAIN]),
 )
 @cases
@@ -182,9 +203,61 @@ FIELDS = [(field,) for field in RECORD] + [
 def test_a_record_that_lacks_a_field_is_damaged(tmp_path, place):
     record = record_of("one")
     del (record if len(place) == 1 else record["result"])[place[-1]]
-    path = write(tmp_path, "one", json.dumps(record).encode(), GOOD)
-    with pytest.raises(DamagedCell, match=rf"{place[-1]}: Field required"):
+    path = write(tmp_path, "one", record_text(record).encode(), GOOD)
+    with pytest.raises(DamagedCell, match=rf"{place[-1]}( None|: Field req)"):
         load_cell(path)
+
+
+def test_records_of_two_models_that_are_exchanged_are_named(tmp_path):
+    """Or all files of two: numbers never stand under another model's name."""
+    one = write(tmp_path, "one", named("one"), good("one"))
+    two = write(tmp_path, "two", named("two"), good("two"))
+    for files in (".json",), (".jsonl",), (".json", ".jsonl"):
+        for suffix in files:
+            first, second = one.with_suffix(suffix), two.with_suffix(suffix)
+            kept = first.read_bytes()
+            first.write_bytes(second.read_bytes())
+            second.write_bytes(kept)
+        found = result_or_line(report, tmp_path)
+        assert "nothing to summarize" in str(found)
+        for path in (one, two):
+            with pytest.raises(
+                DamagedCell, match=r"place of model|files were exchanged"
+            ):
+                score([load_cell(path)])
+        for suffix in files:
+            first, second = one.with_suffix(suffix), two.with_suffix(suffix)
+            kept = first.read_bytes()
+            first.write_bytes(second.read_bytes())
+            second.write_bytes(kept)
+    assert len(report(tmp_path)[0]) == 2 * len(ROWS)
+
+
+def test_an_older_format_is_refused_in_one_line(tmp_path):
+    record = {**record_of("one"), "format": 2}
+    path = write(tmp_path, "one", json.dumps(record).encode(), PLAIN)
+    with pytest.raises(DamagedCell, match=r"1024.json .*format 2, .*writes 3"):
+        load_cell(path)
+
+
+@given(data=st.data(), file=st.sampled_from(list(SIDES)))
+@cases
+def test_lines_with_a_checksum_that_say_anything(data, file):
+    """Rows, failed requests and soft scores: a checksum is no signature."""
+    line = data.draw(changed(SIDES[file] or ROWS[0]))
+    with TemporaryDirectory() as name:
+        folder = Path(name)
+        write(folder, "other", named("other"), good("other"))
+        path = write(folder, "one", named("one"), GOOD)
+        place = path.with_name(f"1024{file}.jsonl")
+        if file:
+            line["index"] = 2
+        place.write_bytes(lines_of(RECORD, [line]))
+        scores, problems = report(folder)
+        assert (scores["model"] == "other").sum() == len(ROWS)
+        for problem in problems:
+            assert f"left out: {place}, line 1" in problem
+        result_or_line(completeness, path, 4)
 
 
 @given(rows=damaged(GOOD))
