@@ -6,10 +6,27 @@ one line of TASKS. None of it enters a mean, a table or a threshold of RULER.
 """
 
 from rulerkit.generation.tasks.base import Task
+from rulerkit.generation.tasks.frontier.graph import Graph
+from rulerkit.generation.tasks.frontier.missing import Missing
+from rulerkit.generation.tasks.frontier.order import Order
+from rulerkit.generation.tasks.frontier.state import State
 
-FAMILIES: tuple[type[Task], ...] = ()
+FAMILIES: tuple[type[Task], ...] = (
+    Graph,
+    State,
+    Missing,
+    Order,
+)
 
-TASKS: tuple[Task, ...] = ()
+TASKS: tuple[Task, ...] = (
+    Graph(name="graph_parents", operation="parents"),
+    Graph(name="graph_bfs_2"),
+    Graph(name="graph_bfs_4", depth=4, width=4),
+    State(name="state_4"),
+    State(name="state_16", num_operations=16),
+    Missing(name="missing_8"),
+    Order(name="order_8"),
+)
 
 FRONTIER: tuple[str, ...] = tuple(task.name for task in TASKS)
 """The names of the suite's tasks."""

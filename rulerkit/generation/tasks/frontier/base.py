@@ -5,19 +5,20 @@ What is asked comes from the example's first stream, so it is the same at every 
 lines come from the second.
 """
 
+from abc import abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import md5
 from random import Random
-from typing import Any
 
 import numpy as np
 
 from rulerkit.generation.corpora import Words, load
-from rulerkit.generation.example import ContextBudget, Piece
+from rulerkit.generation.example import ContextBudget, Example, Piece
+from rulerkit.generation.match_rules import final_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
-from rulerkit.generation.tasks.base import Task, distinct
+from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
 from rulerkit.generation.tasks.haystacks import (
     by_depth,
     choose_lines,
@@ -26,8 +27,9 @@ from rulerkit.generation.tasks.haystacks import (
 )
 from rulerkit.generation.tasks.niah import draw_pair
 
-ANSWER_PREFIX = " Final Answer:"
-"""How the answer of a base model begins; models with a chat template write the line themselves."""
+ANSWER_PREFIX = "\nFinal Answer:"
+"""How the answer of a base model begins, on a line of its own; models with a chat template write
+the line themselves."""
 EMPTY_EVERY = 10
 """Of so many examples one, the last, has nothing as its right answer."""
 
@@ -83,6 +85,41 @@ class Frontier(Task):
     @classmethod
     def join(cls, items: Sequence[str]) -> str:
         return f"Final Answer: [{', '.join(items)}]"
+
+    def guess(self, example: Example) -> str | None:
+        candidates = self.candidates(example.context_text)
+        return self.join([Random(example.digest).choice(candidates)])
+
+    @classmethod
+    @abstractmethod
+    def candidates(cls, context: str) -> Sequence[str]:
+        """What a reader may guess that knows what kind of thing is asked for: all things of that
+        kind that stand in a context."""
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def items_of(answer: JudgedAnswer) -> list[str]:
+    """The items of an answer line, lower case; none where there is no line."""
+    return final_items(answer.text) or []
+
+
+def wrong_items(answer: JudgedAnswer) -> list[str]:
+    """The items of an answer line that are no references."""
+    right = {reference.casefold() for reference in answer.references}
+    return [item for item in items_of(answer) if item not in right]
+
+
+def said_nothing(answer: JudgedAnswer) -> str | None:
+    """The answer line says that there is nothing, where there is something."""
+    says_nothing = final_items(answer.text) == []
+    return "" if says_nothing and answer.references else None
+
+
+def named(items: Iterable[str]) -> str | None:
+    """What a rule saw, or None where it saw nothing."""
+    return ", ".join(items) or None
 
 
 # --- names ----------------------------------------------------------------------------------------
@@ -187,11 +224,14 @@ def fill_with_lines(
     items: Iterable[Piece],
     budget: ContextBudget,
     choose: Callable[[int], Columns | None],
+    build: Callable[[Sequence[Piece], ContextBudget, Columns], list[Piece]]
+    | None = None,
 ) -> list[Piece] | None:
     """Lines with the items among them at their depths, and a blank line behind the last.
 
-    `choose(left)` gives the columns of the lines that fill so many tokens, and draws nothing: it
-    may be asked again. A line of filler is the last. None where not even the items fit.
+    `choose(left)` gives the columns of the lines that fill so many tokens. It may be asked again,
+    so what it draws must be the same each time. `build` puts items and lines together otherwise
+    than `with_items` does. A line of filler is the last. None where not even the items fit.
     """
     items, left = by_depth(items, budget)
 
@@ -200,7 +240,7 @@ def fill_with_lines(
         columns = choose(left - beside)
         if columns is None:
             return None
-        pieces = with_items(items, budget, columns)
+        pieces = (build or with_items)(items, budget, columns)
         if num_tokens(pieces) <= budget.tokens:
             return pieces
     return None
@@ -232,8 +272,3 @@ def with_items(
 
 def _filler(row: int) -> tuple[str, None, None]:
     return "haystack", None, None
-
-
-def choice_of(text: str, candidates: Sequence[Any]) -> Any:
-    """One of the candidates, drawn at random, and always the same for a text."""
-    return Random(text).choice(candidates)
