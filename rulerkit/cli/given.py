@@ -163,6 +163,7 @@ def _absolute(path: str) -> str:
 def tasks_of(texts: Sequence[str]) -> list[Any]:
     """Tasks given on the command line: names with commas between, or mappings in YAML."""
     from rulerkit.common.yaml_files import parse_yaml
+    from rulerkit.generation.tasks import without_suites
 
     tasks: list[Any] = []
     for text in texts:
@@ -171,7 +172,7 @@ def tasks_of(texts: Sequence[str]) -> list[Any]:
             tasks += content if isinstance(content, list) else [content]
             continue
         for name in filter(None, re.split(r"[,\s]+", text)):
-            tasks += rk.THIRTEEN if name == "all" else [name]
+            tasks += without_suites(["ruler" if name == "all" else name])
     return tasks
 
 

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 @app.command(rich_help_panel=LOOK)
 def tasks() -> None:
-    """List the tasks: the thirteen of the benchmark and the five that Figure 5 of the paper
-    adds."""
+    """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
+    the frontier suite."""
     from rulerkit.generation.tasks import FAMILIES
 
     for task in rk.TASKS.values():

@@ -56,6 +56,13 @@ def _closed(command: str) -> str:
     return command
 
 
+def _suite_in_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) and value in SUITES else value
+
+
+SUITES = ("ruler", "frontier")
+"""Names that stand for all tasks of a suite, wherever tasks are named: the thirteen, and the
+frontier suite."""
 Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
@@ -63,6 +70,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
 # A tuple may be given in Python.
 Items = Annotated[list[Any], Field(strict=False, min_length=1)]
+Tasks = Annotated[Items, BeforeValidator(_suite_in_list)]
 Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
@@ -410,9 +418,9 @@ class Parameters(Keys):
     models: Items | None = None
     """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
     [reader-4096, reader-8192]'"""
-    tasks: Items | None = None
-    """a list, such as `tasks: [niah_single_1, vt]`; with papermill: -y 'tasks: [niah_single_1,
-    vt]'"""
+    tasks: Tasks | None = None
+    """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: frontier`; with papermill:
+    -y 'tasks: [niah_single_1, vt]'"""
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [
         4096,
         8192,

@@ -32,7 +32,7 @@ from rulerkit.common.settings import JSON, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import check_names, injected_names
 from rulerkit.generation.corpora import choices, refresh
-from rulerkit.generation.tasks import THIRTEEN, Task, by_name
+from rulerkit.generation.tasks import Task, by_name, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.inference.address import is_address, model_at
@@ -263,7 +263,7 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
     """The tasks of a study, each once, with their corpora read anew where files have changed."""
     tasks = [
         _task_of_study(spec, values).with_corpora(values.corpora)
-        for spec in values.tasks or THIRTEEN
+        for spec in without_suites(values.tasks or ["ruler"])
     ]
     for task in tasks:
         for kind, knob in task.corpora:

@@ -10,13 +10,13 @@ from dataclasses import replace
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
+from rulerkit.common.settings import SUITES
 from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
 from rulerkit.generation.tasks.base import Reading
 from rulerkit.generation.tasks.base import Task as Task
 from rulerkit.generation.tasks.common_words import CommonWords
 from rulerkit.generation.tasks.frequent_words import FrequentWords
 from rulerkit.generation.tasks.frontier import FAMILIES as _FRONTIER_FAMILIES
-from rulerkit.generation.tasks.frontier import FRONTIER as FRONTIER
 from rulerkit.generation.tasks.frontier import TASKS as _FRONTIER_TASKS
 from rulerkit.generation.tasks.niah import Needles
 from rulerkit.generation.tasks.question_answering import QuestionAnswering
@@ -122,6 +122,17 @@ def task(
                 f"{name} is another task's name: give this variant another `name:`"
             )
     return replace(variant, name=name)
+
+
+def without_suites(specs: Iterable[Any]) -> list[Any]:
+    """Names and mappings, with the tasks of a suite for its name: of `ruler` the thirteen."""
+    found = list[Any]()
+    for spec in specs:
+        if isinstance(spec, str) and spec in SUITES:
+            found += THIRTEEN if spec == "ruler" else TASKS_OF[spec]
+        else:
+            found.append(spec)
+    return found
 
 
 def by_name(tasks: Iterable[Task]) -> dict[str, Task]:

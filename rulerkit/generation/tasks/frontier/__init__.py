@@ -27,6 +27,3 @@ TASKS: tuple[Task, ...] = (
     Missing(name="missing_8"),
     Order(name="order_8"),
 )
-
-FRONTIER: tuple[str, ...] = tuple(task.name for task in TASKS)
-"""The names of the suite's tasks."""

@@ -316,10 +316,14 @@ class Graph(Frontier):
         nodes = np.concatenate([known, others])
         seed = budget.random.randint(2**31)
 
+        # What all edges from and to a node take, as each node has so many of either kind.
+        tokens = _OUT_DEGREE * (sources.counts + targets.counts)
+        together = np.cumsum(tokens[nodes])
+
         def choose(left: int) -> Columns | None:
-            # A few lines more than fit, with each node about as often as the others.
-            lines = left / (sources.counts.mean() + targets.counts.mean())
-            number = int((lines + _MORE_LINES) / _OUT_DEGREE) + 1
+            # A few lines more than fit.
+            more = _MORE_LINES * tokens.mean() / _OUT_DEGREE
+            number = int(np.searchsorted(together, left + more)) + 1
             used = nodes[: max(len(known), number)]
             for attempt in range(_ATTEMPTS):
                 random = np.random.RandomState([seed, attempt])
@@ -351,17 +355,17 @@ class Graph(Frontier):
             items = levels.pop(depth)
             others = [node for level in levels for node in level]
             inner = {*items, *others}
-            places = (
+            places = [
                 m for m in _EDGE.finditer(text, start) if m["source"] in inner
-            )
+            ]
         else:
             node = question["node"]
             items = [source for source, found in edges.items() if node in found]
             others = edges.get(node, [])
-            places = chain(
-                re.finditer(rf"(?P<item>{_NODE}) -> {node}\n", text),
-                re.finditer(rf"{node} -> (?P<item>{_NODE})\n", text),
-            )
+            places = [
+                *re.finditer(rf"(?P<item>{_NODE}) -> {node}\n", text),
+                *re.finditer(rf"{node} -> (?P<item>{_NODE})\n", text),
+            ]
         return Reading(
             "graph",
             items=items,

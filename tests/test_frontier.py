@@ -1,0 +1,356 @@
+"""The frontier suite: every example verified by a parser that shares no code with the generator,
+readers that find everything and readers that see a part, floors, labels, golden digests."""
+
+import hashlib
+import json
+import re
+
+import numpy as np
+import pytest
+
+from rulerkit.common.errors import UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import TASKS, TASKS_OF, read_answer, task
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.generation.without_reading import FLOORS
+from rulerkit.inference.model import load_model
+from rulerkit.scoring.scores import score
+from rulerkit.scoring.statistics import wilson
+from tests import frontier_verifier
+from tests.test_failures import labelled
+
+FRONTIER = TASKS_OF["frontier"]
+VARIANTS = [
+    {"base": "graph_bfs_4", "order": "grouped"},
+    {"base": "graph_parents", "order": "grouped", "width": 3},
+    {"base": "graph_bfs_2", "depth": 1, "empty": False},
+    {"base": "state_16", "num_lockers": 3, "num_operations": 40},
+    {"base": "state_4", "num_operations": 3},
+    {"base": "missing_8", "most_missing": 1},
+    {"base": "order_8", "by": "text", "num_items": 3},
+]
+
+
+def verified(spec, lengths, indices, form):
+    """Verifies examples at several lengths; returns what share of each length is filled, and the
+    scores of a reader that reads everything."""
+    asked = task(spec)
+    parse = frontier_verifier.FAMILIES[asked.family]
+    tokenizer, filled, scores = form.tokenizer, {n: [] for n in lengths}, []
+    for index in indices:
+        rows, counts = {}, {}
+        for length in lengths:
+            example = generate(asked, length, index + 1, prompt_format=form)[
+                index
+            ]
+            rows[length] = {
+                "task": asked.name,
+                "index": index,
+                "input": example.input,
+                "outputs": list(example.references),
+                "length": example.length,
+                "max_new_tokens": example.max_new_tokens,
+                "empty": getattr(asked, "empty", False),
+            }
+            text = example.input + example.answer_prefix
+            counts[length] = len(form.bos) + tokenizer.count(text)
+            filled[length].append((counts[length] + asked.answer_tokens) / length)
+
+            answer = asked.judged_prefix(example) + read_answer(example.prompt)
+            scores.append(asked.score(answer, example.references))
+            assert asked.answer_tokens >= tokenizer.count(
+                read_answer(example.prompt)
+            )
+        frontier_verifier.verify(parse, rows, counts)
+    return {
+        length: 100 * float(np.mean(f)) for length, f in filled.items()
+    }, scores
+
+
+@pytest.mark.parametrize("name", FRONTIER)
+def test_a_parser_of_its_own_agrees_with_every_example(name):
+    """References, one question, line forms, the same at both lengths, filler without effect."""
+    form = PromptFormat("builtin", template="base")
+    filled, scores = verified(name, (4096, 16384), (0, 4, 9), form)
+    assert filled[4096] >= 99.9
+    assert set(scores) == {1.0}
+
+
+@pytest.mark.parametrize("spec", VARIANTS, ids=str)
+def test_variants_hold_what_their_tasks_hold(spec):
+    form = PromptFormat("builtin", template="base")
+    _, scores = verified(spec, (4096,), (0, 9), form)
+    assert set(scores) == {1.0}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("folder", ["builtin", "qwen2.5", "llama-3", "mistral"])
+@pytest.mark.parametrize("name", FRONTIER)
+def test_every_length_and_tokenizer(name, folder, request):
+    """V1 to V7 at 4K, 32K and 128K; nearly every token is used; the perfect reader has 100."""
+    path = folder
+    if folder != "builtin":
+        path = str(request.getfixturevalue("data") / "tokenizers" / folder)
+    form = PromptFormat(load_tokenizer(path), template="base")
+    filled, scores = verified(name, (4096, 32768, 131072), (1, 2, 9), form)
+    assert set(scores) == {1.0}
+    assert filled[4096] >= 99.9
+    least = 99.9 if name == "missing_8" else 99.99
+    assert min(filled[32768], filled[131072]) >= least
+
+
+def test_ids_are_those_of_the_whole_text_in_every_vocabulary(vocabulary):
+    """Joined from pieces, for every kind of line."""
+    form = PromptFormat(vocabulary, template="base")
+    for name in FRONTIER:
+        example = generate(name, 4096, 10, prompt_format=form)[3]
+        whole = [*form.bos, *vocabulary.encode(example.prompt)]
+        assert example.ids.tolist() == whole, name
+
+
+# --- readers and floors ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", FRONTIER)
+def test_what_a_reader_does_not_see_it_does_not_find(name, tmp_path):
+    """A window of the whole length sees everything, one of a quarter of it nearly nothing but what
+    is nothing anyway."""
+    means = {}
+    for window in (8192, 2048):
+        spec = {"engine": "reader", "name": f"reader-{window}", "window": window}
+        examples = generate(name, 8192, 30)
+        cell = predict(
+            load_model(spec), examples, tmp_path / "run", progress=False
+        )
+        means[window] = 100 * score([cell])["score"].mean()
+    assert means[8192] == 100
+    assert means[2048] < 75, means
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", FRONTIER)
+def test_floors_are_those_of_the_description(name):
+    """Of 500 examples at 4K."""
+    asked, tokenizer = TASKS[name], load_tokenizer("builtin")
+    expected = {
+        "absent": {"nothing": 20},
+        "count": {"guess": {"count_64": 9.8}.get(name, 19.6)},
+        "ordinal_copy": {"guess": {"ordinal_copy_2": 53}.get(name, 18)},
+    }.get(asked.family, {"nothing": 10, "guess": 0, "copy": 0})
+    scores = {floor: [] for floor in expected}
+    for example in generate(asked, 4096, 500):
+        for floor, of_floor in scores.items():
+            answer = FLOORS[floor](asked, example, tokenizer)
+            text = asked.judged_prefix(example) + answer
+            of_floor.append(asked.score(text, example.references))
+    for floor, percent in expected.items():
+        low, high = wilson(float(np.mean(scores[floor])), 500, 0.999)
+        assert low <= percent / 100 <= high, (floor, 100 * np.mean(scores[floor]))
+
+
+# --- labels ---------------------------------------------------------------------------------------
+
+
+def said(*items):
+    return f"I looked.\nFinal Answer: [{', '.join(items)}]"
+
+
+def of_role(example, role):
+    return [piece for piece in example.pieces if piece.role == role]
+
+
+def things_put(example, role):
+    texts = (piece.text for piece in of_role(example, role))
+    return [
+        found[1]
+        for text in texts
+        if (found := re.match("Put the (.+) into", text))
+    ]
+
+
+WRONG = {
+    "revisited node": (
+        "graph_bfs_2",
+        lambda e: said(asked_node(e), *siblings(e)),
+    ),
+    "wrong depth": ("graph_bfs_2", lambda e: said(after(e))),
+    "children for parents": (
+        "graph_parents",
+        lambda e: said(
+            *(p.value for p in of_role(e, "distractor") if p.key == asked_node(e))
+        ),
+    ),
+    "invented node": ("graph_parents", lambda e: said("0123456789")),
+    "other locker of the group": (
+        "state_16",
+        lambda e: said(
+            next(t for t in things_put(e, "distractor") if t not in was_inside(e))
+        ),
+    ),
+    "stale value": ("state_16", lambda e: said(was_inside(e)[0])),
+    "said empty": ("state_4", lambda e: said()),
+    "neighbour of a missing line": ("missing_8", lambda e: said(beside(e))),
+    "line of both parts": ("missing_8", lambda e: said(far_away(e))),
+    "invented line": ("missing_8", lambda e: said("blue-door 11111")),
+    "order of the text": (
+        "order_8",
+        lambda e: said(*(p.value for p in of_role(e, "needle"))),
+    ),
+    "thing of another person": (
+        "order_8",
+        lambda e: said(of_role(e, "distractor")[0].value),
+    ),
+    "one left out": ("order_8", lambda e: said(*e.references[1:])),
+    "invented thing": ("order_8", lambda e: said("blue-door")),
+    "said nothing": ("order_8", lambda e: said()),
+}
+"""Label -> a task, and an answer that goes wrong in this way."""
+
+
+def asked_node(example):
+    return re.search("(?:node) ([0-9a-f]{10})", example.text_of("question"))[1]
+
+
+def siblings(example):
+    """Nodes of the first level that the second leads back to."""
+    first = [
+        p.value
+        for p in of_role(example, "needle")
+        if p.key == asked_node(example)
+    ]
+    back = [p.value for p in of_role(example, "needle") if p.key in first]
+    return [node for node in back if node in first]
+
+
+def after(example):
+    """A node one step too far."""
+    found = example.references
+    return next(p.value for p in of_role(example, "distractor") if p.key in found)
+
+
+def was_inside(example):
+    """What was in the locker that is asked about, before the answer."""
+    locker = re.search(r"\d{5}", example.text_of("question"))[0]
+    inside, seen = {}, []
+    for piece in of_role(example, "needle") + of_role(example, "distractor"):
+        assert piece.text in example.context_text
+    for line in example.context_text.splitlines():
+        if found := re.match(r"Put the (.+) into locker (\d+)", line):
+            inside[found[2]] = found[1]
+        elif found := re.match(r"Swap what is in lockers (\d+) and (\d+)", line):
+            a, b = found.groups()
+            inside[a], inside[b] = inside.get(b), inside.get(a)
+        elif found := re.match(r"Empty locker (\d+)", line):
+            inside[found[1]] = None
+        seen.append(inside.get(locker))
+    return [
+        thing
+        for thing in dict.fromkeys(seen)
+        if thing not in (None, *example.references)
+    ]
+
+
+def listed(example):
+    return example.context_text.split("Copy:\n")[0].splitlines()
+
+
+def beside(example):
+    lines = listed(example)
+    at = lines.index(example.references[0])
+    return next(
+        line for line in lines[at + 1 :] if line not in example.references
+    )
+
+
+def far_away(example):
+    lines, places = listed(example), range(len(listed(example)))
+    near = [lines.index(line) for line in example.references]
+    return next(lines[at] for at in places if min(abs(at - n) for n in near) > 3)
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_went_wrong_is_named(name):
+    spec, write = WRONG[name]
+    row = labelled({"base": spec, "empty": False}, write, length=4096)
+    assert row["label"] == name, row["detail"]
+
+
+def test_naming_something_where_there_is_nothing_is_named():
+    """Index 9 asks for nothing."""
+    example = generate("state_4", 4096, 10)[9]
+    assert example.references == ()
+    asked = TASKS["state_4"]
+    assert asked.score(said(), ()) == 1
+    assert asked.score("", ()) == asked.score(said("blue-door"), ()) == 0
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def test_only_models_without_a_template_get_the_beginning_of_the_answer():
+    """They are judged with it; a chat model is asked for the line."""
+    chat = PromptFormat("builtin", template="llama-2-chat")
+    for name in FRONTIER:
+        example = generate(name, 4096, 1, prompt_format=chat)[0]
+        assert example.answer_prefix == ""
+        base = generate(
+            name, 4096, 1, prompt_format=PromptFormat("builtin", "base")
+        )[0]
+        wants_prefix = TASKS[name].judges_prefix
+        assert base.prompt.endswith("\nFinal Answer:") == wants_prefix
+
+
+@pytest.mark.parametrize(
+    ("spec", "named"),
+    [
+        ({"base": "graph_bfs_2", "width": 1}, "width"),
+        ({"base": "graph_bfs_2", "depth": 0}, "depth"),
+        ({"base": "graph_bfs_2", "order": "sorted"}, "order"),
+        ({"base": "state_4", "num_lockers": 2}, "num_lockers"),
+        ({"base": "state_4", "num_operations": 2}, "num_operations"),
+        ({"base": "missing_8", "most_missing": 0}, "most_missing"),
+        ({"base": "missing_8", "empty": "no"}, "empty"),
+        ({"base": "order_8", "num_items": 1}, "num_items"),
+        ({"base": "order_8", "by": "length"}, "by"),
+    ],
+)
+def test_wrong_settings(spec, named):
+    with pytest.raises(UserError, match=named) as error:
+        task(spec)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize("name", FRONTIER)
+def test_too_short_lengths(name):
+    for length in (1, 200, 400):
+        with pytest.raises(UserError, match=r"fits into \d+ tokens"):
+            generate(name, length, 1)[0]
+
+
+@pytest.mark.parametrize("name", FRONTIER)
+@pytest.mark.slow
+def test_a_million_tokens(name):
+    example = generate(name, 1_048_576, 1)[0]
+    filled = (example.num_tokens + example.max_new_tokens) / example.length
+    assert 0.9999 <= filled <= 1
+    assert TASKS[name].score(read_answer(example.prompt), example.references) == 1
+
+
+# --- golden digests -------------------------------------------------------------------------------
+
+GOLDEN = {}
+"""Of examples 0, 9 and 37 at 4096 tokens, `builtin` tokenizer, seed 42. If this test fails, prompts
+have changed: say so in the changelog, and put the digests that the failure prints here."""
+
+
+@pytest.mark.parametrize("name", FRONTIER)
+def test_golden_digests(name):
+    examples = generate(name, 4096, 38)
+    marks = [
+        f"{examples[index].digest} {examples[index].references}"
+        for index in (0, 9, 37)
+    ]
+    digest = hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]
+    assert GOLDEN.get(name) == digest, f'"{name}": "{digest}",'
