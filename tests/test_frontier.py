@@ -9,14 +9,12 @@ import numpy as np
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import TASKS, TASKS_OF, read_answer, task
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.generation.without_reading import FLOORS
 from rulerkit.inference.model import load_model
-from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import wilson
 from tests import frontier_verifier
 from tests.test_failures import labelled
@@ -114,17 +112,19 @@ def test_ids_are_those_of_the_whole_text_in_every_vocabulary(vocabulary):
 
 
 @pytest.mark.parametrize("name", FRONTIER)
-def test_what_a_reader_does_not_see_it_does_not_find(name, tmp_path):
+def test_what_a_reader_does_not_see_it_does_not_find(name):
     """A window of the whole length sees everything, one of a quarter of it nearly nothing but what
     is nothing anyway."""
-    means = {}
+    asked, examples, means = TASKS[name], list(generate(name, 8192, 10)), {}
     for window in (8192, 2048):
         spec = {"engine": "reader", "name": f"reader-{window}", "window": window}
-        examples = generate(name, 8192, 30)
-        cell = predict(
-            load_model(spec), examples, tmp_path / "run", progress=False
-        )
-        means[window] = 100 * score([cell])["score"].mean()
+        scores = [
+            asked.score(
+                asked.judged_prefix(example) + answer.text, example.references
+            )
+            for example, answer in load_model(spec).answer(examples)
+        ]
+        means[window] = 100 * np.mean(scores)
     assert means[8192] == 100
     assert means[2048] < 75, means
 
@@ -173,7 +173,7 @@ def things_put(example, role):
 WRONG = {
     "revisited node": (
         "graph_bfs_2",
-        lambda e: said(asked_node(e), *siblings(e)),
+        lambda e: said(*led_back(e)),
     ),
     "wrong depth": ("graph_bfs_2", lambda e: said(after(e))),
     "children for parents": (
@@ -189,7 +189,10 @@ WRONG = {
             next(t for t in things_put(e, "distractor") if t not in was_inside(e))
         ),
     ),
-    "stale value": ("state_16", lambda e: said(was_inside(e)[0])),
+    "stale value": (
+        {"base": "state_16", "num_operations": 40},
+        lambda e: said(was_inside(e)[0]),
+    ),
     "said empty": ("state_4", lambda e: said()),
     "neighbour of a missing line": ("missing_8", lambda e: said(beside(e))),
     "line of both parts": ("missing_8", lambda e: said(far_away(e))),
@@ -213,15 +216,13 @@ def asked_node(example):
     return re.search("(?:node) ([0-9a-f]{10})", example.text_of("question"))[1]
 
 
-def siblings(example):
-    """Nodes of the first level that the second leads back to."""
-    first = [
-        p.value
-        for p in of_role(example, "needle")
-        if p.key == asked_node(example)
+def led_back(example):
+    """Nodes that were visited, to which edges from the first level lead back."""
+    edges = [(p.key, p.value) for p in of_role(example, "needle")]
+    first = [b for a, b in edges if a == asked_node(example)]
+    return [
+        b for a, b in edges if a in first and b in (asked_node(example), *first)
     ]
-    back = [p.value for p in of_role(example, "needle") if p.key in first]
-    return [node for node in back if node in first]
 
 
 def after(example):
@@ -234,8 +235,6 @@ def was_inside(example):
     """What was in the locker that is asked about, before the answer."""
     locker = re.search(r"\d{5}", example.text_of("question"))[0]
     inside, seen = {}, []
-    for piece in of_role(example, "needle") + of_role(example, "distractor"):
-        assert piece.text in example.context_text
     for line in example.context_text.splitlines():
         if found := re.match(r"Put the (.+) into locker (\d+)", line):
             inside[found[2]] = found[1]
@@ -273,7 +272,7 @@ def far_away(example):
 @pytest.mark.parametrize("name", WRONG)
 def test_what_went_wrong_is_named(name):
     spec, write = WRONG[name]
-    row = labelled({"base": spec, "empty": False}, write, length=4096)
+    row = labelled(spec, write, length=4096)
     assert row["label"] == name, row["detail"]
 
 
@@ -291,7 +290,7 @@ def test_naming_something_where_there_is_nothing_is_named():
 
 def test_only_models_without_a_template_get_the_beginning_of_the_answer():
     """They are judged with it; a chat model is asked for the line."""
-    chat = PromptFormat("builtin", template="llama-2-chat")
+    chat = PromptFormat("builtin", template="llama2")
     for name in FRONTIER:
         example = generate(name, 4096, 1, prompt_format=chat)[0]
         assert example.answer_prefix == ""
@@ -324,7 +323,7 @@ def test_wrong_settings(spec, named):
 
 @pytest.mark.parametrize("name", FRONTIER)
 def test_too_short_lengths(name):
-    for length in (1, 200, 400):
+    for length in (1, 100, 150):
         with pytest.raises(UserError, match=r"fits into \d+ tokens"):
             generate(name, length, 1)[0]
 
@@ -340,7 +339,15 @@ def test_a_million_tokens(name):
 
 # --- golden digests -------------------------------------------------------------------------------
 
-GOLDEN = {}
+GOLDEN = {
+    "graph_parents": "199cf43280b296f5",
+    "graph_bfs_2": "87f1d8d628396401",
+    "graph_bfs_4": "f5d6927c2867665e",
+    "state_4": "ad5ff8d81e2df23a",
+    "state_16": "94a2ffed0481ab87",
+    "missing_8": "0c4e205b3f76d800",
+    "order_8": "80420b78625ecc8d",
+}
 """Of examples 0, 9 and 37 at 4096 tokens, `builtin` tokenizer, seed 42. If this test fails, prompts
 have changed: say so in the changelog, and put the digests that the failure prints here."""
 

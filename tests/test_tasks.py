@@ -10,7 +10,7 @@ import pytest
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import load_haystack, load_qa, load_words
 from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import TASKS, TASKS_OF, read_answer, task
+from rulerkit.generation.tasks import TASKS_OF, read_answer, task
 
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
