@@ -189,10 +189,117 @@ def test_only_scores_are_drawn_where_a_model_has_none():
     lengths = summary_of("a", "b").lengths
     rows = lengths[(lengths["model"] == "b") | (lengths["length"] < LENGTHS[-1])]
     axes = plots.score_by_length(rows, published=["Llama2-7B", "GPT-4"])
-    lines = {line.get_label(): line for line in axes.get_lines()}
-    assert [len(line.get_xdata()) for line in lines.values()] == [2, 3, 1, 6]
-    assert {text for text, _ in boxes(axes.figure)} >= lines.keys()
+    assert [len(line.get_xdata()) for line in axes.get_lines()] == [2, 3, 1, 6]
+    assert {text for text, _ in boxes(axes.figure)} >= {
+        "A",
+        "B",
+        "Llama2 (7B)",
+        "GPT-4",
+    }
     assert_fit_for_print(axes)
+
+
+@pytest.mark.parametrize(
+    ("lines", "num_lines"), [((), 8), (["gpt-4", "yi-34b"], 2), (["LWM (7B)"], 1)]
+)
+def test_many_printed_models_are_a_few_named_lines_and_a_band(lines, num_lines):
+    axes = plots.score_by_length(
+        summary_of("a").lengths, published="all", lines=lines
+    )
+    printed = rk.paper.published_scores("all")
+    shown = texts(axes)
+    assert len(shown) == len(axes.get_lines()) - 1 == num_lines
+    assert set(shown) >= rk.paper.published_scores(lines).keys()
+    for text, line in zip(axes.texts, axes.get_lines()[1:], strict=True):
+        assert list(line.get_ydata()) == list(printed[text.get_text()].values())
+
+    # The band is as wide as the scores that have no line, and the note counts them.
+    others = [
+        scores[131072] for name, scores in printed.items() if name not in shown
+    ]
+    (band,) = (part for part in axes.collections if part.get_alpha() == 0.15)
+    ends = [y for x, y in band.get_paths()[0].vertices if x == 131072]
+    assert (min(ends), max(ends)) == (min(others), max(others))
+    assert (
+        f"grey band: {17 - num_lines} further models"
+        in axes.figure.get_supxlabel()
+    )
+    assert_fit_for_print(axes)
+
+
+def test_the_note_below_a_figure_keeps_its_margin():
+    lengths = summary_of("a").lengths
+    for num_words in (1, 9, 24):
+        axes = plots.score_by_length(lengths, note="word " * num_words)
+        figure = axes.figure
+        figure.draw_without_rendering()
+        box = figure._supxlabel.get_window_extent()
+        margin = 0.03 * figure.dpi
+        assert box.x0 >= margin
+        assert box.y0 >= margin
+        assert box.x1 <= figure.bbox.x1 - margin
+        plt.close(figure)
+
+
+# --- claimed and effective length -----------------------------------------------------------------
+
+
+def rows_of(axes):
+    """The name, effective length and dot of each row, from the top."""
+    names = [label.get_text() for label in axes.get_yticklabels()]
+    dots = [line for line in axes.get_lines() if line.get_markersize() == 3.4]
+    return list(
+        zip(
+            names,
+            texts(axes),
+            [line.get_xdata()[0] for line in dots],
+            strict=True,
+        )
+    )
+
+
+def test_published_models_stand_by_their_effective_length():
+    paper, upstream = plots.claimed_and_effective()
+    rows = rows_of(paper)
+    assert (len(rows), len(rows_of(upstream))) == (17, 27)
+    assert rows[0] == ("Gemini-1.5-Pro", ">128K", 131072)
+    assert ("GPT-4", "64K", 65536) in rows
+    assert ("Llama3.1 (8B)", "32K", 32768) in rows
+    assert rows[-1][1:] == ("<4K", 4096)
+    for panel in (paper, upstream):
+        dots = [dot for _, _, dot in rows_of(panel)]
+        assert dots == sorted(dots, reverse=True)
+    assert_fit_for_print(paper)
+
+
+def test_own_models_stand_in_colour_among_the_published_ones():
+    models = summary_of("a", "b", "c").models
+    (axes,) = plots.claimed_and_effective(
+        models, ["gpt-4", "Qwen3-14B", "yi-34b"]
+    )
+    rows = {name: text for name, text, _ in rows_of(axes)}
+    own = models[models["category"] == "all"].set_index("label")
+    assert rows == {
+        "GPT-4": "64K",
+        "Qwen3-14B": "64K",
+        "Yi (34B)": "32K",
+        **own["effective_length"],
+    }
+    bold = [
+        label.get_text()
+        for label in axes.get_yticklabels()
+        if label.get_fontweight() == "bold"
+    ]
+    assert sorted(bold) == ["A", "B", "C"]
+    assert_fit_for_print(axes)
+
+    (alone,) = plots.claimed_and_effective(models, [])
+    assert {name for name, _, _ in rows_of(alone)} == {"A", "B", "C"}
+    assert "published" not in alone.figure.get_supxlabel()
+    with pytest.raises(rk.UserError, match="no models to draw"):
+        plots.claimed_and_effective(published=[])
+    with pytest.raises(rk.UserError, match="GPT-4"):
+        plots.claimed_and_effective(published=["gpt-5"])
 
 
 def test_a_point_between_gaps_has_its_interval():
@@ -301,8 +408,9 @@ def test_notes_of_several_panels_stand():
     plots.score_by_length(
         rows, note="small protocol; stand-in corpora", published="all", ax=axes[1]
     )
-    note = "reference readers; stand-in corpora; grey: scores as printed; small protocol"
-    assert figure.get_supxlabel() == note
+    note = "reference readers; stand-in corpora; grey: scores as printed; "
+    note += "grey band: 9 further models; small protocol"
+    assert figure.get_supxlabel().replace("\n", " ") == note
 
 
 # --- depth ----------------------------------------------------------------------------------------
@@ -435,6 +543,9 @@ def figures(tmp_path_factory):
     return {
         "score_by_length": lambda **ax: plots.score_by_length(
             thirteen, 85.6, note, published="all", **ax
+        ),
+        "claimed_and_effective": lambda **ax: plots.claimed_and_effective(
+            summary_of("a", "b").models, note=note, **ax
         ),
         "series_by_length": lambda **ax: plots.series_by_length(
             four, "label", note=note, published=grey, columns=4, **ax

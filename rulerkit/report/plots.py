@@ -26,12 +26,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
+from matplotlib.transforms import offset_copy
 
 from rulerkit.analysis.failure_rules import LABELS
 from rulerkit.common.errors import UserError
-from rulerkit.common.lengths import length_name
+from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.example import Example
-from rulerkit.report.paper import published_scores
+from rulerkit.report.paper import published_lengths, published_scores
 from rulerkit.report.tables import names_of, unusual
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.floors import not_above
@@ -49,6 +50,7 @@ _RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
 _BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
 _HATCHES = ("", "/////", "....")
+_MOST_GREY = 8  # printed lines in one panel, beyond which they are a band
 _LONGEST_TICK = 24  # letters of a task's name on one line
 _NARROW = 34  # letters: a panel below this has no space for names beside it
 
@@ -61,7 +63,8 @@ def score_by_length(
     threshold: Threshold = None,
     note: str = "",
     category: str = "all",
-    published: Sequence[str] = (),
+    published: str | Sequence[str] = (),
+    lines: str | Sequence[str] = (),
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Score over length, a line per model with its intervals as bars.
@@ -69,12 +72,16 @@ def score_by_length(
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
     complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
     (see `thresholds`). `published` names models of the paper or of upstream's list, whose printed
-    scores are drawn in grey (see `paper.published_scores`).
+    scores are drawn in grey (see `paper.published_scores`): those of `lines` as lines, the others
+    as a band from the lowest to the highest. Without `lines` all are lines, and of more than eight
+    these are eight that are far apart.
     """
     rows = _means(lengths, category).drop(columns="label")
     printed = {"": published_scores(published, category)}
+    named = published_scores(lines, category) if lines else ()
+    drawn: Any = {"published": printed, "lines": named, "ax": ax}
     (axes,) = series_by_length(
-        rows, "name", threshold=threshold, note=note, published=printed, ax=ax
+        rows, "name", threshold=threshold, note=note, **drawn
     )
     return axes
 
@@ -88,6 +95,7 @@ def series_by_length(
     threshold: Threshold = None,
     note: str = "",
     published: Mapping[str, Printed] = {},
+    lines: Collection[str] = (),
     columns: int = 2,
     ax: "Panels" = None,
 ) -> "list[Axes]":
@@ -99,7 +107,7 @@ def series_by_length(
     their own. A length without a complete score is a gap. `dashed_beyond` gives by series the
     length past which its line is dashed; `flat` names series whose one score is drawn at all
     lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
-    gives, drawn in grey.
+    gives, drawn in grey; `lines` as in `score_by_length`, by the names that these have.
     """
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
@@ -115,22 +123,22 @@ def series_by_length(
     columns = min(len(groups), columns)
 
     # The height follows from the longest legend, which stands beside the panel.
+    grey = {key: _lines_and_band(published[key], lines) for key in published}
     most = max(rows[series].nunique() for _, rows in groups) + max(
-        map(len, published.values()), default=0
+        (len(named) for named, _ in grey.values()), default=0
     )
     height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
 
-    notes = _notes_of_lines(frame, series, dashed_beyond, published)
-    notes.append(note)
+    notes = [*_notes_of_lines(frame, series, dashed_beyond, grey), note]
     drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
     with _figure(len(groups), columns, height, ax, *notes, **drawn) as panels:
         for i, (axes, (names, rows)) in enumerate(
             zip(panels, groups, strict=True)
         ):
             title = str(names[-1]) if panel in keys else ""
-            _lines(
-                axes, rows, series, published.get(title, {}), dashed_beyond, flat
-            )
+            printed = grey.get(title, ({}, {}))
+            _lines(axes, rows, series, printed, dashed_beyond, flat)
+            _grey_lines(axes, *printed, height if ax is None else None)
             _legend(axes)
             if ax is None and i % columns:
                 axes.set_ylabel("")
@@ -142,15 +150,18 @@ def _notes_of_lines(
     frame: "pd.DataFrame",
     series: str,
     dashed_beyond: Mapping[str, float],
-    published: Mapping[str, Printed],
+    grey: Mapping[str, tuple[Printed, Printed]],
 ) -> list[str]:
     """What a reader must know of the lines: it stands below them, not in the caption alone."""
     notes = []
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     if beyond.any():
         notes.append("dashed: beyond the training length")
-    if any(published.values()):
+    if any(named or band for named, band in grey.values()):
         notes.append("grey: scores as printed")
+    num_others = sum(len(band) for _, band in grey.values())
+    if num_others:
+        notes.append(f"grey band: {num_others} further models")
     if "floor" in frame and (frame["floor"] >= 1).any():
         notes.append("dotted: floor")
     return notes
@@ -160,15 +171,18 @@ def _lines(
     axes: Axes,
     rows: "pd.DataFrame",
     series: str,
-    grey: Printed,
+    printed: tuple[Printed, Printed],
     dashed_beyond: Mapping[str, float],
     flat: Collection[str],
 ) -> None:
-    """A line per series over length, its floor as a dotted line; and, in grey, those of `grey`:
-    scores by length of each name."""
+    """A line per series over length, its floor as a dotted line; the axis also has room for the
+    lengths of `printed`, which `_grey_lines` draws."""
     # Lines keep the order of the caller, and with it their colours.
     names = list(dict.fromkeys(rows[series]))
-    lengths = sorted({int(n) for n in rows["length"]}.union(*grey.values()))
+    all_lengths = {int(n) for n in rows["length"]}
+    for scores in printed:
+        all_lengths.update(*scores.values())
+    lengths = sorted(all_lengths)
     for i, name in enumerate(names):
         line = rows[rows[series] == name].sort_values("length")
         if name in flat:
@@ -192,26 +206,83 @@ def _lines(
                 zorder=1,
             )
 
-    # Printed scores are thin and grey, so that they are not taken for measured ones.
-    for i, (name, scores) in enumerate(grey.items()):
-        properties = _properties(i) | {
-            "color": _GREY_LINE,
-            "markersize": 2.5,
-            "linewidth": 0.6,
-        }
-        axes.plot(
-            list(scores),
-            list(scores.values()),
-            label=name,
-            zorder=1.5,
-            **properties,
-        )
-
     # Lengths double, so they stand at equal distances.
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, _ticks(axes, lengths))
     axes.minorticks_off()
     axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
+
+
+def _lines_and_band(
+    printed: Printed, lines: Collection[str]
+) -> tuple[Printed, Printed]:
+    """The printed scores that are drawn as lines, and those that are in the band."""
+    named = [name for name in printed if name in lines]
+    if not lines:
+        # Those at equal steps of the order at their longest length are far apart.
+        order = sorted(printed, key=lambda name: list(printed[name].values())[-1])
+        steps = np.linspace(0, len(order) - 1, min(len(order), _MOST_GREY))
+        named = [order[i] for i in steps.round().astype(int)]
+    return (
+        {name: printed[name] for name in printed if name in named},
+        {name: printed[name] for name in printed if name not in named},
+    )
+
+
+def _grey_lines(
+    axes: Axes, named: Printed, band: Printed, height: float | None
+) -> None:
+    """Printed scores: thin and grey, so that they are not taken for measured ones. Lines are named
+    at their ends, in narrow axes in the legend. `height` of the axes is in inches."""
+    if band:
+        scores = pd.DataFrame(band).sort_index()
+        low, high = scores.min(axis=1), scores.max(axis=1)
+        color: Any = {"color": _GREY_LINE, "alpha": 0.15, "linewidth": 0}
+        axes.fill_between(scores.index, low, high, zorder=0.5, **color)
+
+    thin = {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
+    for i, (name, scores) in enumerate(named.items()):
+        x, y = list(scores), list(scores.values())
+        properties = _properties(i) | thin
+        axes.plot(x, y, label=name, zorder=1.5, **properties)
+    if not named or _letters(axes) < _NARROW:
+        return
+
+    # Names at the ends of lines are moved apart, and a thin line leads to each.
+    handles = axes.get_lines()[-len(named) :]
+    ends = [[values[-1] for values in line.get_data()] for line in handles]
+    inches = height or axes.get_window_extent().height / axes.figure.dpi
+    gap = 102 * 1.25 * matplotlib.rcParams["font.size"] / 72 / inches
+    places = _apart([y for _, y in ends], gap, 102)
+    beside = offset_copy(axes.transData, axes.figure, 9, 0, "points")
+    for line, end, place in zip(handles, ends, places, strict=True):
+        name = _wrapped(line.get_label(), 100)
+        line.set_label("_nolegend_")
+        text: Any = {"textcoords": beside, "va": "center", "fontsize": "medium"}
+        leader = {"arrowstyle": "-", "linewidth": 0.4, "color": _GREY_LINE}
+        leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0, 0.5)}
+        axes.annotate(name, end, (end[0], place), arrowprops=leader, **text)
+
+
+def _apart(values: Sequence[float], gap: float, top: float) -> list[float]:
+    """Values moved as little as needed to be at least `gap` apart, above 0 and up to `top` where
+    they fit, in the order given."""
+    order = np.argsort(values, kind="stable")
+    steps = gap * np.arange(len(values))
+
+    # Without the steps the moved values must not fall: means over blocks that would.
+    blocks: list[list[float]] = []
+    for value in np.asarray(values)[order] - steps:
+        blocks.append([float(value)])
+        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
+            last = blocks.pop()
+            blocks[-1] += last
+    means = [np.mean(block) for block in blocks for _ in block]
+    lowest = gap / 2
+    moved = np.clip(means, lowest, max(lowest, top - steps[-1])) + steps
+    places = np.empty(len(values))
+    places[order] = moved
+    return places.tolist()
 
 
 def _line(
@@ -338,6 +409,131 @@ def scores_over_models(
         axes.set(ylim=(0, 102), ylabel="Score (%)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
     return axes
+
+
+# --- claimed and effective length -----------------------------------------------------------------
+
+
+def claimed_and_effective(
+    models: "pd.DataFrame | None" = None,
+    published: str | Sequence[str] = "all",
+    note: str = "",
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """The length that each model claims beside its effective length, a row per model, the longest
+    effective length on top.
+
+    `models` is `Summary.models`: yours, in colour, with a thin line over all effective lengths
+    that the intervals allow. `published` names the rows in grey (see `paper.published_lengths`):
+    'paper', 'upstream', 'all' (a panel for each), or single models; [] for none.
+    """
+    panels_of: dict[str, Any] = {}
+    if len(published):
+        rows = published_lengths(published).assign(is_own=False)
+        titles = rows["source"].str.startswith("paper").map(_SOURCES)
+        if not isinstance(published, str):
+            titles[:] = ""
+        panels_of = dict(iter(rows.groupby(titles, sort=False)))
+    if models is not None:
+        own = models[models["category"] == "all"]
+        own = own.assign(model=names_of(own), is_own=True)
+        # yours stand in the first panel, among the models of the paper
+        first = next(iter(panels_of), "")
+        panels_of[first] = pd.concat([own, panels_of.get(first)])
+    if not any(map(len, panels_of.values())):
+        raise UserError(
+            "no models to draw: give `models` of a summary, or name published ones"
+        )
+
+    notes = ["dot: effective length", "ring: claimed length", note]
+    if len(published):
+        notes.insert(2, "grey: as published")
+    count, most = len(panels_of), max(map(len, panels_of.values()))
+    with _figure(count, count, 0.14 * most + 0.1, ax, *notes) as panels:
+        for axes, (title, rows) in zip(panels, panels_of.items(), strict=True):
+            _rows_of_models(axes, rows, most)
+            _title(axes, title, loc="left")
+    return panels
+
+
+_SOURCES = {
+    True: "Table 3 of the paper",
+    False: "Upstream's list, further models",
+}
+
+
+def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
+    """A row per model with its effective and its claimed length on a log scale."""
+    lengths = [_lengths_in(text) for text in rows["effective_length"]]
+    rows = rows.assign(
+        # '>=16K, 128K not run' is at least 16K
+        effective=[found[0] if found else math.nan for found in lengths],
+        beyond=rows["effective_length"].str[:1].map({"<": -1, ">": 1}).fillna(0),
+    ).sort_values(
+        ["effective", "beyond", "claimed_length"], ascending=False, kind="stable"
+    )
+    names = [_wrapped(name, 34) for name in rows["model"]]
+    axes.set_yticks(range(len(rows)), names)
+    axes.set_ylim(num_rows - 0.4, -0.6)
+
+    num_own = 0
+    for y, row in enumerate(rows.to_dict("records")):
+        color = _GREY_LINE
+        if row["is_own"]:
+            color = _color(num_own)
+            num_own += 1
+            axes.get_yticklabels()[y].set_fontweight("bold")
+        _row_of_model(axes, y, row, color)
+
+    # Lengths double. Left of the dots there is room for their texts.
+    axes.set_xscale("log", base=2)
+    known = rows[["effective", "claimed_length"]].to_numpy(dtype=float)
+    known = np.log2(known[~np.isnan(known)]) if rows.size else known
+    first, last = (known.min(), known.max()) if known.size else (12.0, 17.0)
+    axes.set_xlim(2 ** (first - 0.27 * (last - first + 1)), 2 ** (last + 0.4))
+    ticks = 2 ** np.arange(math.ceil(first), math.floor(last) + 1)
+    step = math.ceil(len(ticks) / 6)
+    axes.set_xticks(
+        ticks,
+        ["" if i % step else length_name(int(n)) for i, n in enumerate(ticks)],
+    )
+    axes.minorticks_off()
+    axes.grid(axis="x", color="0.9", linewidth=0.5)
+    axes.set_axisbelow(True)
+    axes.tick_params("y", length=0)
+    axes.spines["left"].set_visible(False)
+    axes.set_xlabel("Length (tokens)")
+
+
+def _row_of_model(axes: Axes, y: int, row: Mapping[Any, Any], color: str) -> None:
+    """Dot, ring and the line between them; the effective length in words left of the dot."""
+    effective, claimed = row["effective"], row["claimed_length"]
+    ends = [value for value in (effective, claimed) if not math.isnan(value)]
+    if len(ends) == 2:
+        axes.hlines(y, *ends, color, linewidth=0.8, alpha=0.6, zorder=2)
+    ring: Any = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
+    axes.plot(
+        [claimed], [y], "o", color=color, markersize=4.6, zorder=2.5, **ring
+    )
+
+    # All that the intervals allow lies below what was found.
+    allowed = _lengths_in(row["effective_set"])
+    if len(allowed) > 1:
+        axes.hlines(
+            y, min(allowed), max(allowed), color, linewidth=2.4, alpha=0.4
+        )
+    marker = {-1: "<", 0: "o", 1: ">"}[int(row["beyond"])]
+    axes.plot([effective], [y], marker, color=color, markersize=3.4, zorder=3)
+
+    text = row["effective_length"].partition(",")[0] or "not known"
+    left = min([*ends, *allowed], default=4096)
+    offset: Any = {"textcoords": "offset points", "ha": "right", "va": "center"}
+    axes.annotate(text, (left, y), (-5, 0), **offset)
+
+
+def _lengths_in(text: str) -> list[int]:
+    """The lengths that a text such as '>=16K, 128K not run' names, in tokens."""
+    return [parse_length(name) for name in re.findall(r"\d+[KM]?", text)]
 
 
 # --- depth ----------------------------------------------------------------------------------------
@@ -841,11 +1037,10 @@ def _figure(
         figure: Any = panels[0].figure
         about = _draw_thresholds(panels[:count], threshold)
         # Notes of other panels of the figure stay.
-        parts = "; ".join([figure.get_supxlabel(), about, *notes]).split("; ")
+        before = figure.get_supxlabel().replace("\n", " ")
+        parts = "; ".join([before, about, *notes]).split("; ")
         text = "; ".join(dict.fromkeys(filter(None, parts)))
-        figure.supxlabel(
-            text, fontsize="medium", x=0.99, ha="right", style="italic", wrap=True
-        )
+        _set_note(figure, text)
 
         # Only now it is known how much of the height the texts take.
         if ax is None:
@@ -853,6 +1048,22 @@ def _figure(
             whole = figure.get_figheight()
             drawn = panels[0].get_position(original=True).height
             figure.set_figheight(whole + num_rows * (height - drawn * whole))
+
+
+def _set_note(figure: Any, text: str) -> None:
+    """The note below a figure, in lines that keep the margin of the layout at both edges."""
+    margin = 0.06 / figure.get_figwidth()
+    note = figure.supxlabel(
+        "", fontsize="medium", x=1 - margin, ha="right", style="italic"
+    )
+    widest = (1 - 2 * margin) * figure.bbox.width
+    lines = [""]
+    for word in text.split():
+        note.set_text(f"{lines[-1]} {word}".strip())
+        if note.get_window_extent().width > widest and lines[-1]:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    note.set_text("\n".join(lines))
 
 
 def _new_panels(
@@ -914,7 +1125,8 @@ def _legend(axes: "Axes") -> None:
     handles, names = axes.get_legend_handles_labels()
     letters, longest = _letters(axes), max(map(len, names))
     place: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-    if letters < _NARROW or longest > 0.4 * letters:
+    # beside the axes there may be names at the ends of lines
+    if letters < _NARROW or longest > 0.4 * letters or axes.texts:
         names = [_wrapped(name, letters) for name in names]
         columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
         place = {
