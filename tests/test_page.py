@@ -79,7 +79,13 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
         "done +checkpoint predictions +2/2 cells, 80/80 examples\n", text
     )
     assert re.search("missing +checkpoint 01_main_results", text)
-    assert "Floor: what" in text
+    assert "<h1>reader (4K window), checkpoint: 2 tasks at 1K</h1>" in text
+    assert (
+        text.index("Leaderboard")
+        < text.index("since monday")
+        < text.index("What ran")
+    )
+    assert str(outputs.parent) not in text
     assert "checkpoint since monday<" in text
     (verdict,) = re.findall('<p class="worse">(.*?)</p>', text)
     assert "tuesday/checkpoint is worse than monday/checkpoint" in verdict
@@ -150,10 +156,27 @@ def test_figures_and_notebooks_are_linked(outputs):
     figure.write_bytes(b"")
     cells = [nbformat.v4.new_markdown_cell("# A <script>title</script>")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
-    page = write_page(outputs, "wednesday")
+    page = write_page(outputs, "wednesday", {"drop": 0.9})
+    others = [
+        "m-tasks",
+        "reader-4096-tasks",
+        "checkpoint",
+        "checkpoint+reader-4096",
+    ]
+    for name in others:
+        figure.with_stem(name).write_bytes(b"")
+    page = write_page(outputs, "wednesday", {"drop": 0.9})
+    shown = re.findall(r"<figcaption>(.*?)</figcaption>", page.read_text())
+    assert shown == [
+        "checkpoint+reader-4096",
+        "m",
+        "m-tasks",
+        "checkpoint",
+        "reader-4096-tasks",
+    ], "of several models or none first, then the lowest mean"
     assert {(figure, ""), (notebook.with_suffix(".html"), "")} <= set(links(page))
     before = notebook.with_suffix(".html").stat().st_mtime_ns
-    write_page(outputs, "wednesday")
+    write_page(outputs, "wednesday", {"drop": 0.9})
     assert notebook.with_suffix(".html").stat().st_mtime_ns == before  # made once
 
 

@@ -260,7 +260,7 @@ def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
     assert "| few (ours, main) |  | - | 1/13 tasks |" in each.text("markdown")
     assert "| r (ours, main, reader) |" in each.text("markdown")
     notes = " ".join(each.notes)
-    assert "Reference readers, no language models: r." in notes
+    assert "reader: Reference readers, no language models." in notes
     assert "The paper has 500 examples per task and length." in notes
     assert "Another protocol than the paper's: m, r, few." in notes
     assert "Another tokenizer than the paper's: r." in notes

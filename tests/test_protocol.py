@@ -269,7 +269,9 @@ def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
     floor = whole.cells["floor"].iloc[0]
     assert 20 <= floor < 100
     assert whole.cells["above_floor"].tolist() == [100, 100]
-    assert "Not above the floor" not in task_table_text(whole, "perfect")
+    assert f"100.0 [43.9, 100.0] f{floor:.0f}" in task_table_text(
+        whole, "perfect"
+    )
 
     scores = score(cells["floor-copy"])
     assert scores.groupby("task")["above_floor"].mean().tolist() == pytest.approx(
@@ -277,8 +279,9 @@ def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(
     )
     summary = summarize(scores, ["cwe", "niah_single_1"])
     text = task_table_text(summary, "floor-copy")
-    assert f"floor {floor:.0f}" in text
-    assert "Not above the floor: floor (beginning copied) on cwe at 4K." in text
+    assert f"({floor:.1f}) [" in text
+    assert f"] f{floor:.0f}\n" in text
+    assert "f: floor, " in text
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
     assert [text.get_text() for text in axes.texts] == [f"({floor:.1f})", "0.0"]
     (note,) = [text.get_text() for text in axes.figure.texts]

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from rulerkit.analysis.results import (
     LABEL_COLUMNS,
     answers_of,
     export,
+    find_cells,
     load,
 )
 from rulerkit.cli import main
@@ -276,3 +278,39 @@ def test_a_thousand_examples_take_less_than_three_megabytes(
     page = browse(results, most=1000)
     assert len(content_of(page)["examples"]) == 1000
     assert len(page.text.encode()) < 3e6
+
+
+def test_all_outputs_below_a_folder_are_found(outputs, tmp_path):
+    """Also those of a batch that has an outputs folder of its own within another."""
+    for place in ("outputs", "outputs/small", "outputs/a/b"):
+        run = f"predictions/of {Path(place).name}"
+        shutil.copytree(outputs / "predictions/main", tmp_path / place / run)
+    each = len(find_cells([outputs]))
+    for place, times in (("outputs", 3), ("outputs/small", 1), ("outputs/a", 1)):
+        cells = find_cells([tmp_path / place])
+        assert len({cell.path for cell in cells}) == times * each
+    run = tmp_path / "outputs/predictions/of outputs"
+    assert len(find_cells([run])) == each
+    assert len(load(tmp_path / "outputs/a")) == len(load(outputs))
+
+
+def test_the_page_has_rows_for_what_a_model_was_asked(outputs, tmp_path):
+    """The heatmap of a model names none of the tasks that only others were asked."""
+    chromium = shutil.which("chromium")
+    if not chromium:
+        pytest.skip("no chromium here: the page is tried in a real browser")
+    scores = load(outputs)
+    own = scores[(scores["model"] == "perfect") | (scores["task"] == "vt")]
+    page = browse(own).save(tmp_path / "page.html")
+    command = [
+        chromium,
+        "--headless",
+        "--no-sandbox",
+        "--disable-gpu",
+        "--dump-dom",
+    ]
+    dom = subprocess.run(
+        [*command, page.as_uri()], capture_output=True, text=True, timeout=120
+    ).stdout
+    tables = re.findall(r'<table class="heat">(.*?)</table>', dom, re.DOTALL)
+    assert [table.count("<tr>") - 1 for table in tables] == [1, 4]

@@ -5,6 +5,7 @@ for other programs.
 """
 
 import json
+import os
 from collections.abc import Iterable
 from glob import glob, has_magic
 from pathlib import Path
@@ -56,11 +57,11 @@ def load(
     """All results below some places: a row per example with the columns of `score`,
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
 
-    A place is an outputs folder, a folder or file of predictions (ours, upstream's, lm-eval's
-    samples), or a pattern with `*`; without one it is `outputs`. Without `answers` judged cells
-    come from the cache and no prediction is read: millions of rows take seconds. `answers_of` adds
-    the columns to some rows later. What is damaged is left out and passed to `report`. Raises
-    UserError where a place holds no predictions.
+    A place is an outputs folder with all outputs folders below it, a folder or file of predictions
+    (ours, upstream's, lm-eval's samples), or a pattern with `*`; without one it is `outputs`.
+    Without `answers` judged cells come from the cache and no prediction is read: millions of rows
+    take seconds. `answers_of` adds the columns to some rows later. What is damaged is left out and
+    passed to `report`. Raises UserError where a place holds no predictions.
     """
     cells = find_cells(places or ("outputs",), report)
     scores = score(cells, report, max_failures)
@@ -75,14 +76,29 @@ def find_cells(
     """The cells at some places, as `load` takes them, each once."""
     cells: dict[tuple[Path, str, int], Cell] = {}
     for place in places:
-        for folder in _matching(place):
-            inner = folder / "predictions"
-            path = inner if inner.is_dir() else folder
+        paths = [p for path in _matching(place) for p in _with_predictions(path)]
+        for path in paths:
             for cell in read_predictions(path, report=report, scan=False):
                 # one file of another program may hold several lengths
                 key = (cell.path.resolve(), cell.task, cell.length)
                 cells.setdefault(key, cell)
     return list(cells.values())
+
+
+def _with_predictions(path: Path) -> list[Path]:
+    """The folders named `predictions` below an outputs folder, such as that of `outputs/small`; the
+    path itself where there is none, or where it lies in one."""
+    found: list[Path] = []
+    if "predictions" not in path.parts:
+        for folder, names, _ in os.walk(path):
+            if "predictions" in names:
+                found.append(Path(folder) / "predictions")
+            names[:] = sorted(
+                name
+                for name in names
+                if name != "predictions" and not name.startswith(".")
+            )
+    return found or [path]
 
 
 def _matching(place: str | Path) -> list[Path]:

@@ -1,9 +1,10 @@
-"""The page of a batch: what ran, the leaderboard, what changed since the last run of each model and
-since a baseline, the answers behind the scores, executed notebooks with their figures."""
+"""The page of a batch: the leaderboard, what changed since the last run of each model and since a
+baseline, the answers behind the scores, executed notebooks with their figures, and what ran."""
 
+import math
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import groupby
 from pathlib import Path
@@ -14,8 +15,9 @@ from rulerkit.analysis.results import load
 from rulerkit.analysis.sides import find
 from rulerkit.batch.batch_file import Batch
 from rulerkit.batch.status import report, statuses
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, counted, listed
 from rulerkit.common.escape import fill
+from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.report.browser import browse
 from rulerkit.report.comparison import difference_table
@@ -52,15 +54,25 @@ def write_page(
     """
     outputs, run = batch.study.outputs, batch.study.run
     answers = None
+    # The lowest mean comes first: whoever opens the page looks for what went wrong.
+    models = [described["name"] for described in batch.models]
     if scores is not None:
         answers = browse(scores).save(outputs / f"pages/{run}.html")
+        means = scores.groupby("model")["score"].mean()
+        models.sort(key=lambda name: means.get(name, -1.0))
+    changes = sorted(_changes(batch, models), key=_loss)
     values: dict[str, Any] = {
         "answers": answers,
         "leaderboard": leaderboard,
-        "name": f"{run}: {batch.path.stem}",
-        "steps": report(statuses(batch.jobs)),
-        "changes": list(_changes(batch)),
-        "notebooks": list(_notebooks(outputs, run)),
+        "title": _title(batch, scores),
+        "run": run,
+        "batch": batch.path.name,
+        "steps": [
+            step.replace(f"{outputs.parent}{os.sep}", "")
+            for step in report(statuses(batch.jobs))
+        ],
+        "changes": changes,
+        "notebooks": list(_notebooks(outputs, run, models)),
     }
 
     # The page that stays comes first, so that the index lists it too.
@@ -77,10 +89,32 @@ def write_page(
     return index
 
 
-def _changes(batch: Batch) -> Iterator[Change]:
+def _title(batch: Batch, scores: "pd.DataFrame | None") -> str:
+    """What was measured: models, tasks and lengths."""
+    labels = [
+        str(described.get("label") or described["name"])
+        for described in batch.models
+    ]
+    title = listed(labels, 3)
+    if scores is None:
+        return title
+    tasks, lengths = scores["task"].unique(), sorted(scores["length"].unique())
+    what = counted(len(tasks), "task") if len(tasks) > 1 else tasks[0]
+    ends = dict.fromkeys([lengths[0], lengths[-1]])
+    return f"{title}: {what} at {' to '.join(map(length_name, ends))}"
+
+
+def _loss(change: Change) -> float:
+    """The key by which changes are sorted: the largest loss first, what has no comparison last."""
+    if isinstance(change.comparison, str):
+        return math.inf
+    return float(change.comparison.rows["difference"].iloc[-1])
+
+
+def _changes(batch: Batch, models: Sequence[str]) -> Iterator[Change]:
     """Each model against its last other run, and against the baseline of the batch."""
     outputs, run = batch.study.outputs, batch.study.run
-    for model in [described["name"] for described in batch.models]:
+    for model in models:
         answers = outputs / "predictions" / run / model
         if not answers.exists():
             continue  # it failed, as its step says
@@ -146,18 +180,35 @@ def _time(file: Path) -> float:
 
 
 def _notebooks(
-    outputs: Path, run: str
+    outputs: Path, run: str, models: Sequence[str]
 ) -> Iterator[tuple[str, list[Path], list[Path]]]:
-    """Each notebook's name, its executions as HTML, and its figures."""
+    """Each notebook's name, its executions as HTML, and its figures: those of several models first,
+    then in the order of `models`."""
     executed = (outputs / "notebooks" / run).rglob("[!.]*.ipynb")
     files = sorted(executed, key=lambda file: (file.stem, file))
+    places = {name: i for i, name in enumerate(models)}
     for name, group in groupby(files, lambda file: file.stem):
-        pages = [_page_of(file) for file in group]
+        in_order = sorted(
+            group, key=lambda file: places.get(file.parent.name, -1)
+        )
+        figures = (outputs / "figures" / run / name).rglob("*.png")
         yield (
             name,
-            pages,
-            sorted((outputs / "figures" / run / name).rglob("*.png")),
+            [_page_of(file) for file in in_order],
+            sorted(
+                figures, key=lambda file: (_place(file.stem, models), file.stem)
+            ),
         )
+
+
+def _place(figure: str, models: Sequence[str]) -> int:
+    """The place of the model after which a figure is named; -1 where it is named after several, or
+    after none."""
+    owners = [
+        name for name in models if figure == name or figure.startswith(f"{name}-")
+    ]
+    # 'reader-8192-tasks' belongs to 'reader-8192', also where there is a model 'reader'
+    return models.index(max(owners, key=len)) if owners else -1
 
 
 def _page_of(executed: Path) -> Path:

@@ -372,7 +372,7 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
         if departed[what].any():
             who = listed(names[departed[what]].unique(), 6)
             lines.append(f"Another {what} than the paper's: {who}.")
-    return lines + model_notes(summary.models) + cell_notes(cells)
+    return lines + model_notes(summary.models) + cell_notes(cells, marked=True)
 
 
 # --- the page -------------------------------------------------------------------------------------

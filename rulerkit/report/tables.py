@@ -8,7 +8,7 @@ underlined in LaTeX, as in the paper; bold in Markdown; with a star in plain tex
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.claims import model_rows
@@ -31,7 +31,6 @@ from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import (
     AVERAGES,
     CATEGORIES,
-    COUNTS,
     RANKS,
     Summary,
 )
@@ -244,15 +243,18 @@ def table_text(
     percent = f"{100 * summary.confidence:g} %"
     further = [
         f"Means over {counted(models['tasks'].iloc[0], 'task')}; marked scores reach the "
-        "threshold; "
-        f"± is the wider side of the {percent} interval; ranks are among models of the same "
-        "alignment.",
+        f"threshold; ± is the wider side of the {percent} interval.",
+        "wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; their ranks are among "
+        "models of the same alignment.",
         *_effective_rules(models, category, percent),
         *model_notes(models),
-        *cell_notes(summary.cells),
+        *cell_notes(summary.cells, marked=True),
         *notes,
     ]
-    models["origin"] = [origin(row) for _, row in models.iterrows()]
+    of_all = [name for name in ("reader", "stand_in") if models[name].all()]
+    models["origin"] = [
+        origin(row, of_all=of_all) for _, row in models.iterrows()
+    ]
     models["group"] = ""
     # of other tasks than those of the threshold no score is marked
     models["threshold"] = models["threshold"].where(
@@ -294,12 +296,17 @@ def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
 
-def origin(row: "pd.Series[Any]", *known: str) -> str:
+def origin(
+    row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()
+) -> str:
     """What stands in brackets behind the name of a model: what is known of it, and what its row is,
-    where that is not a language model on the paper's texts with a fixed number of examples."""
+    where that is not a language model on the paper's texts with a fixed number of examples.
+    `of_all` are columns that hold for all rows of a table, which says so below."""
     kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
-    texts = [*known, *(kind for name, kind in kinds.items() if row[name])]
-    return f"({', '.join(texts)})" if texts else ""
+    texts = [
+        kind for name, kind in kinds.items() if row[name] and name not in of_all
+    ]
+    return f"({', '.join([*known, *texts])})" if known or texts else ""
 
 
 def models_text(
@@ -419,8 +426,8 @@ def task_table_text(
 ) -> str:
     """One model's tasks by length, their mean, and its effective length below.
 
-    A score has two decimals and its interval; what is unusual in a cell stands beside it. `notes`
-    are further lines below the table.
+    A score has its interval, and marks for what is unusual in its cell, which the lines below
+    explain. `notes` are further lines below the table.
     """
     cells = model_rows(summary.cells, model)
     runs = list(cells["run"].unique())
@@ -435,9 +442,11 @@ def task_table_text(
 
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
-    by_task = {task: [task] for task in cells["task"]}
+    by_task: dict[str, list[Field | str]] = {
+        task: [task] for task in cells["task"]
+    }
     for cell in cells.to_dict("records"):
-        by_task[cell["task"]].append(_cell_text(cell))
+        by_task[cell["task"]].append(_cell_field(cell))
 
     # A mean over one task would be the same row once more.
     rows = list(by_task.values())
@@ -451,7 +460,8 @@ def task_table_text(
     below = [
         *_effective_notes(of_model),
         *model_notes(of_model),
-        *cell_notes(cells),
+        *cell_notes(cells, marked=True),
+        *_mark_notes(cells),
         *notes,
     ]
     return render(
@@ -498,21 +508,50 @@ def model_notes(models: "pd.DataFrame") -> list[str]:
 
 def _score_text(row: Any) -> str:
     return (
-        row["have"] or f"{row['score']:.2f} [{row['low']:.1f}, {row['high']:.1f}]"
+        row["have"] or f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
     )
 
 
-def _cell_text(cell: Any) -> str:
-    """A score with its interval, and what is unusual."""
-    parts = [_score_text(cell)]
-    parts += [
-        f"{cell[name]} {name.replace('_', ' ')}" for name in COUNTS if cell[name]
+_COUNT_MARKS = {
+    "empty": ("e", "empty answers"),
+    "cut_off": ("c", "answers cut off at their last token"),
+    "cut_thought": ("t", "answers cut off in their thought"),
+}
+"""The letter that stands before each of COUNTS, and what is counted."""
+
+
+def _cell_field(cell: Any) -> Field:
+    """A score with its interval, in brackets where it is not above its floor, and marks for what is
+    unusual."""
+    text = _score_text(cell)
+    if cell["floor"] >= 1 and cell["score"] <= cell["floor"]:
+        text = text.replace(f"{cell['score']:.1f}", f"({cell['score']:.1f})", 1)
+    marks = [
+        f"{letter}{cell[name]}"
+        for name, (letter, _) in _COUNT_MARKS.items()
+        if cell[name]
     ]
-    if cell["reasoning_tokens"]:
-        parts.append(f"{cell['reasoning_tokens']:,.0f} tokens thought")
     if cell["floor"] >= 1:
-        parts.append(f"floor {cell['floor']:.0f}")
-    return ", ".join(parts)
+        marks.append(f"f{cell['floor']:.0f}")
+    if cell["reasoning_tokens"]:
+        marks.append(f"w{cell['reasoning_tokens']:.0f}")
+    return Field(text, small=" ".join(marks))
+
+
+def _mark_notes(cells: "pd.DataFrame") -> list[str]:
+    """What the marks beside the scores of a table of tasks mean."""
+    notes = [
+        f"{letter}: number of {what}."
+        for name, (letter, what) in _COUNT_MARKS.items()
+        if cells[name].any()
+    ]
+    if (cells["floor"] >= 1).any():
+        notes.append(
+            f"f: {_FLOOR}; a score that is not above it stands in brackets."
+        )
+    if cells["reasoning_tokens"].any():
+        notes.append("w: tokens thought, on average.")
+    return notes
 
 
 _SENTENCES = {
@@ -556,12 +595,18 @@ def _sentence(what: str) -> str:
     return _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
 
 
-def cell_notes(cells: "pd.DataFrame") -> list[str]:
-    """What a reader of a table must know of the cells of a summary that it shows: one line each."""
+_FLOOR = "floor, the score of the best answer without reading that the task's family knows"
+_MARKS = {"reference readers": "reader", "stand-in corpora": "stand-in"}
+"""How a table of models marks a row, by what `unusual` says of it."""
+
+
+def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
+    """What a reader of a table must know of the cells of a summary that it shows: one line each.
+
+    Names of models are listed only where a line holds for some of them, and the table has no marks
+    of its own for it (`marked`).
+    """
     notes, names = [], names_of(cells)
-    places = (
-        names + " on " + cells["task"] + " at " + cells["length"].map(length_name)
-    )
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(
@@ -569,24 +614,29 @@ def cell_notes(cells: "pd.DataFrame") -> list[str]:
         )
     for what, is_so in unusual(cells).items():
         if is_so.any():
-            notes.append(
-                f"{_sentence(what)}: {listed(names[is_so].unique(), 6)}."
-            )
+            sentence, who = _sentence(what), names[is_so].unique()
+            if len(who) < names.nunique():
+                if marked and what in _MARKS:
+                    sentence = f"{_MARKS[what]}: {sentence}"
+                elif not marked or what != "incomplete":
+                    sentence += f": {listed(who, 6)}"
+            notes.append(f"{sentence}.")
 
-    # A floor is told only where it could be taken for reading.
-    if (cells["floor"] >= 1).any():
-        notes.append(
-            "Floor: what the better of two answers without reading scores (the beginning of the "
-            "context copied, the most frequent words of its last 5,000 tokens). A score that is "
-            "not above its floor says nothing."
-        )
+    # A table of tasks marks these cells itself; one of means can only count them.
     below = not_above(cells)
-    if below.any():
-        notes.append(f"Not above the floor: {listed(places[below], 6)}.")
+    if below.any() and names.nunique() > 1:
+        counts = [
+            f"{name} in {is_below.sum()} of {len(is_below)} cells"
+            for name, is_below in below.groupby(names, sort=False)
+            if is_below.any()
+        ]
+        notes.append(f"Not above the {_FLOOR}: {listed(counts, 6)}.")
 
     # A mean over the rest is not the mean that was asked for.
     rest = cells["rest"]
     if rest.any():
+        places = names + " on " + cells["task"] + " at "
+        places += cells["length"].map(length_name)
         means = (places + ": " + rest)[rest != ""]
         notes.append(
             f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}."
