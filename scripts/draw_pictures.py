@@ -1,7 +1,9 @@
 """Draws the pictures of README.md and docs/ that need no language model again.
 
-    python scripts/draw_pictures.py                   # docs/effective_length.png: seconds
-    python scripts/draw_pictures.py table_3           # docs/table_3.png and .pdf: some minutes
+    python scripts/draw_pictures.py
+    python scripts/draw_pictures.py table_3
+
+The first draws docs/effective_length.png, in seconds; the second docs/table_3.png and .pdf.
 """
 
 import sys
