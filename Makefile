@@ -11,7 +11,7 @@ PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 TORCH  ?= torch==2.13.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab check format requirements clean
+.PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab docs check format requirements clean
 
 help:
 	@echo "make demo    the whole kit in a few minutes, without a GPU: reference readers, leaderboard, figures, a small real model"
@@ -24,6 +24,7 @@ help:
 	@echo "make test-slurm  batches on a real Slurm of this machine, brought up by the scripts in SLURM_TOOLS (or ../shared/tools)"
 	@echo "make test-lab  every notebook by hand: JupyterLab in a headless browser (needs chromium)"
 	@echo "make lab     JupyterLab in notebooks/"
+	@echo "make docs    the documentation as a site: outputs/site/html/index.html"
 	@echo "make check   ruff, ruff format, mypy"
 	@echo "make format  let ruff put the code in order"
 	@echo "make requirements  renew requirements/*.txt: exact versions with hashes, for every Python from 3.11 on"
@@ -37,6 +38,13 @@ demo: $(VENV)/.core
 
 demo-all: $(VENV)/.models
 	$(BIN)/rulerkit batch params/batches/demo-all.yaml $(DEMO)
+
+# The live example comes from a batch of reference readers; every warning is an error.
+docs: $(VENV)/.docs
+	$(BIN)/rulerkit batch params/batches/site.yaml
+	rm -rf outputs/site/html
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs/site . outputs/site/html
+	$(BIN)/python scripts/check_links.py outputs/site/html
 
 lab: $(VENV)/.core
 	$(BIN)/jupyter lab notebooks
@@ -101,6 +109,10 @@ $(VENV)/.core: $(VENV)/.made pyproject.toml
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
 	$(call INSTALL,--quiet -e ".[dev]")
 	@touch $(VENV)/.core $@
+
+$(VENV)/.docs: $(VENV)/.core
+	$(call INSTALL,--quiet -e ".[docs]")
+	@touch $@
 
 # The tests run tiny models on the CPU: the CPU build of torch where pip's find-links or uv have it, else the default one.
 CPU_TORCH = $(BIN)/python -c 'import torch' 2>/dev/null \

@@ -175,6 +175,9 @@ def test_figures_and_notebooks_are_linked(outputs):
         "reader-4096-tasks",
     ], "of several models or none first, then the lowest mean"
     assert {(figure, ""), (notebook.with_suffix(".html"), "")} <= set(links(page))
+    assert " src=" not in notebook.with_suffix(".html").read_text(), (
+        "nothing loaded"
+    )
     before = notebook.with_suffix(".html").stat().st_mtime_ns
     write_page(outputs, "wednesday", {"drop": 0.9})
     assert notebook.with_suffix(".html").stat().st_mtime_ns == before  # made once

@@ -222,10 +222,25 @@ def _page_of(executed: Path) -> Path:
     return page if page.exists() else executed
 
 
+_WITHOUT_SCRIPTS = """\
+{% extends "lab/index.html.j2" %}
+{% block html_head_js_requirejs %}{% endblock %}
+{% block html_head_js_mathjax %}{% endblock %}
+{% block html_head_js_mermaidjs %}{% endblock %}
+"""
+
+
 def _convert(notebook: Path, page: Path) -> None:
     # Optional for jsonschema, and half of its start-up time.
     sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
+    from jinja2 import DictLoader
     from nbconvert import HTMLExporter
 
-    exporter: Any = HTMLExporter(embed_images=True)  # type: ignore[no-untyped-call]
+    # Without its scripts, a page loads nothing from the network; ours has no mathematics.
+    template = {"page.html.j2": _WITHOUT_SCRIPTS}
+    exporter: Any = HTMLExporter(  # type: ignore[no-untyped-call]
+        embed_images=True,
+        extra_loaders=[DictLoader(template)],
+        template_file="page.html.j2",
+    )
     write_whole(page, exporter.from_filename(str(notebook))[0])

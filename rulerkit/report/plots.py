@@ -241,26 +241,26 @@ def _grey_lines(
         axes.fill_between(scores.index, low, high, zorder=0.5, **color)
 
     thin = {"color": _GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
-    for i, (name, scores) in enumerate(named.items()):
-        x, y = list(scores), list(scores.values())
-        properties = _properties(i) | thin
-        axes.plot(x, y, label=name, zorder=1.5, **properties)
-    if not named or _letters(axes) < _NARROW:
+    has_room = _letters(axes) >= _NARROW
+    ends: list[tuple[float, float]] = []
+    for i, (name, printed) in enumerate(named.items()):
+        x, y = [float(n) for n in printed], list(printed.values())
+        label = "_nolegend_" if has_room else name
+        axes.plot(x, y, label=label, zorder=1.5, **(_properties(i) | thin))
+        ends.append((x[-1], y[-1]))
+    if not named or not has_room:
         return
 
     # Names at the ends of lines are moved apart, and a thin line leads to each.
-    handles = axes.get_lines()[-len(named) :]
-    ends = [[values[-1] for values in line.get_data()] for line in handles]
-    inches = height or axes.get_window_extent().height / axes.figure.dpi
+    figure: Any = axes.figure
+    inches = height or axes.get_window_extent().height / figure.dpi
     gap = 102 * 1.25 * matplotlib.rcParams["font.size"] / 72 / inches
     places = _apart([y for _, y in ends], gap, 102)
-    beside = offset_copy(axes.transData, axes.figure, 9, 0, "points")
-    for line, end, place in zip(handles, ends, places, strict=True):
-        name = _wrapped(line.get_label(), 100)
-        line.set_label("_nolegend_")
-        text: Any = {"textcoords": beside, "va": "center", "fontsize": "medium"}
-        leader = {"arrowstyle": "-", "linewidth": 0.4, "color": _GREY_LINE}
-        leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0, 0.5)}
+    beside = offset_copy(axes.transData, figure, 9, 0, "points")
+    leader: Any = {"arrowstyle": "-", "linewidth": 0.4, "color": _GREY_LINE}
+    leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0, 0.5)}
+    text: Any = {"textcoords": beside, "va": "center", "fontsize": "medium"}
+    for name, end, place in zip(named, ends, places, strict=True):
         axes.annotate(name, end, (end[0], place), arrowprops=leader, **text)
 
 
@@ -510,7 +510,9 @@ def _row_of_model(axes: Axes, y: int, row: Mapping[Any, Any], color: str) -> Non
     effective, claimed = row["effective"], row["claimed_length"]
     ends = [value for value in (effective, claimed) if not math.isnan(value)]
     if len(ends) == 2:
-        axes.hlines(y, *ends, color, linewidth=0.8, alpha=0.6, zorder=2)
+        axes.hlines(
+            y, min(ends), max(ends), color, linewidth=0.8, alpha=0.6, zorder=2
+        )
     ring: Any = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
     axes.plot(
         [claimed], [y], "o", color=color, markersize=4.6, zorder=2.5, **ring
