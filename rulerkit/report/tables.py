@@ -613,14 +613,15 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
             f"n = {counted(n, 'example')} per task and length, scores in percent."
         )
     for what, is_so in unusual(cells).items():
-        if is_so.any():
-            sentence, who = _sentence(what), names[is_so].unique()
-            if len(who) < names.nunique():
-                if marked and what in _MARKS:
-                    sentence = f"{_MARKS[what]}: {sentence}"
-                elif not marked or what != "incomplete":
-                    sentence += f": {listed(who, 6)}"
-            notes.append(f"{sentence}.")
+        sentence, who = _sentence(what), names[is_so].unique()
+        if not len(who):
+            continue
+        is_shown = marked and what in (*_MARKS, "incomplete")
+        if is_shown and what in _MARKS and len(who) < names.nunique():
+            sentence = f"{_MARKS[what]}: {sentence}"
+        elif not is_shown and len(who) < names.nunique():
+            sentence += f": {listed(who, 6)}"
+        notes.append(f"{sentence}.")
 
     # A table of tasks marks these cells itself; one of means can only count them.
     below = not_above(cells)
