@@ -5,7 +5,7 @@ plain joining of its texts. Every example that is timed is also checked: prompt 
 budget, and (for the first of a cell) the joined ids equal to the encoding of the whole.
 
     python benchmarks/generation.py --lengths 4096 32768 131072 --tokenizers builtin
-    path/to/tokenizer.json
+    path/to/tokenizer.json --tasks ruler frontier
 """
 
 import argparse
@@ -21,13 +21,13 @@ from pathlib import Path
 import numpy as np
 
 from rulerkit import (
-    THIRTEEN,
     PromptFormat,
     UserError,
     generate,
     load_tokenizer,
     task,
 )
+from rulerkit.generation.tasks import without_suites
 
 COLUMNS = [
     *(
@@ -121,7 +121,12 @@ def main() -> None:
         "--lengths", type=int, nargs="+", default=[4096, 32768, 131072]
     )
     parser.add_argument("--tokenizers", nargs="+", default=["builtin"])
-    parser.add_argument("--tasks", nargs="+", default=list(THIRTEEN))
+    parser.add_argument(
+        "--tasks",
+        nargs="+",
+        default=["ruler"],
+        help="names, or suites: ruler (the thirteen), frontier",
+    )
     parser.add_argument("--num-examples", type=int, default=20)
     parser.add_argument(
         "--corpora", choices=("builtin", "original"), default="builtin"
@@ -138,7 +143,7 @@ def main() -> None:
         (t, n, length)
         for t in asked.tokenizers
         for length in asked.lengths
-        for n in asked.tasks
+        for n in without_suites(asked.tasks)
     ]
     rows = []
     print(" ".join(f"{name:>11}" for name in COLUMNS[1:]))

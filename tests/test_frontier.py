@@ -10,6 +10,7 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.generate import generate
+from rulerkit.generation.match_rules import final_items
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import TASKS, TASKS_OF, read_answer, task
 from rulerkit.generation.tokenizers import load_tokenizer
@@ -127,6 +128,16 @@ def test_what_a_reader_does_not_see_it_does_not_find(name):
         means[window] = 100 * np.mean(scores)
     assert means[8192] == 100
     assert means[2048] < 75, means
+
+
+def test_a_line_that_is_cut_is_no_line():
+    """Wherever a window begins, what it names is missing indeed."""
+    example = generate("missing_8", 4096, 1)[0]
+    for start in range(300, 700):
+        items = final_items(read_answer(example.prompt[start:]))
+        assert {*items} <= {
+            reference.casefold() for reference in example.references
+        }
 
 
 @pytest.mark.slow

@@ -18,8 +18,8 @@ Tasks = Annotated[
     typer.Option(
         "--tasks",
         metavar="TASKS",
-        help="Names with commas between (vt,qa_1), a mapping ('{base: vt, num_hops: 6}'), or all "
-        "for the thirteen. Repeatable.",
+        help="Names with commas between (vt,qa_1), a mapping ('{base: vt, num_hops: 6}'), all for "
+        "the thirteen, or frontier for that suite. Repeatable.",
     ),
 ]
 Lengths = Annotated[

@@ -46,7 +46,10 @@ def _list_and_copy(text: str) -> tuple[list[re.Match[str]], set[str]]:
     border = text.rfind(f"\n{_COPY}")
     if border < 0:
         return [], set()
-    listed = _LINE.finditer(text, max(0, text.rfind(_OPENING)), border)
+    # Without the opening the first line may be cut, and would still look like one.
+    begins = text.rfind(_OPENING)
+    start = begins + len(_OPENING) if begins >= 0 else text.find("\n")
+    listed = _LINE.finditer(text, start, border)
     copied = _LINE.finditer(text, border)
     return list(listed), {line["item"] for line in copied}
 
@@ -55,7 +58,7 @@ def _list_and_copy(text: str) -> tuple[list[re.Match[str]], set[str]]:
 
 
 def _neighbours(answer: JudgedAnswer) -> str | None:
-    listed, copied = _list_and_copy(answer.example.context_text)
+    listed, copied = _list_and_copy(_OPENING + answer.example.context_text)
     near = set[str]()
     for one, other in pairwise(line["item"] for line in listed):
         if one not in copied or other not in copied:
@@ -64,7 +67,7 @@ def _neighbours(answer: JudgedAnswer) -> str | None:
 
 
 def _line_of_both(answer: JudgedAnswer) -> str | None:
-    copied = _list_and_copy(answer.example.context_text)[1]
+    copied = _list_and_copy(_OPENING + answer.example.context_text)[1]
     lines = {line.casefold() for line in copied}
     return named(item for item in items_of(answer) if item in lines)
 
@@ -139,16 +142,12 @@ class Missing(Frontier):
         things = draw_things(random, words, number)
         numbers = draw_numbers(random, number)
         depths = sorted(random.random() for _ in things)
-        lines = [
-            Piece(
-                f"{thing} {digits}\n",
-                "needle",
-                key=thing,
-                value=digits,
-                depth=depth,
+        lines = []
+        for thing, digits, depth in zip(things, numbers, depths, strict=True):
+            line = f"{thing} {digits}"
+            lines.append(
+                Piece(f"{line}\n", "needle", key=thing, value=line, depth=depth)
             )
-            for thing, digits, depth in zip(things, numbers, depths, strict=True)
-        ]
         form = ", ".join(
             map(" ".join, zip(FORM_THINGS, FORM_NUMBERS, strict=True))
         )
@@ -196,4 +195,4 @@ class Missing(Frontier):
 
     @classmethod
     def candidates(cls, context: str) -> Sequence[str]:
-        return [line["item"] for line in _list_and_copy(context)[0]]
+        return [line["item"] for line in _list_and_copy(_OPENING + context)[0]]

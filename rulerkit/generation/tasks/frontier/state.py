@@ -194,10 +194,11 @@ class State(Frontier):
 
         # Depths say when each comes, so they are in order.
         depths = sorted(random.random() for _ in operations)
-        pieces = [
-            Piece(text, role, depth=depth)
-            for (text, role), depth in zip(operations, depths, strict=True)
-        ]
+        pieces = []
+        for (text, role), depth in zip(operations, depths, strict=True):
+            line = _LINE.match(text)
+            thing = line["item"] if line else None
+            pieces.append(Piece(text, role, value=thing, depth=depth))
         answer = (
             _Log().read("".join(text for text, _ in operations)).inside.get(asked)
         )
