@@ -201,7 +201,7 @@ def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
             lambda prompts: "yes",
             "returned 'yes'; it must return a list of 1 texts",
         ),
-        (lambda prompts: [None] * len(prompts), r"returned \[None\]"),
+        (lambda prompts: [7] * len(prompts), "returned 7 for example 0 of any"),
     ],
 )
 def test_what_a_function_may_not_return(function, words):
@@ -357,7 +357,6 @@ def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
     one_by_one = answers(alone, asked)
     assert sorted(one_by_one) == list(range(len(asked)))
     assert answers(tiny(folder, batch_size=4), asked) == one_by_one
-    assert answers(tiny(folder, prefill_chunk_size=32), asked) == one_by_one
     network, _ = loaded(folder)
     decode = alone.prompt_format.tokenizer.decode
     for e in asked:
@@ -374,6 +373,19 @@ def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
     assert len({answer.text for answer in one_by_one.values()}) > len(asked) // 2
     alone.close()
     assert answers(alone, asked[:1]) == {0: one_by_one[0]}
+
+
+@needs_torch
+def test_a_prompt_read_in_chunks_is_answered_as_one_read_at_once(folder, words):
+    transformers = pytest.importorskip("transformers")
+    whole = tiny(folder)
+    asked = prompts(whole, words, LENGTHS)
+    in_chunks = tiny(folder, prefill_chunk_size=32)
+    if transformers.__version__.startswith("5.2."):
+        with one_line("5.2.*reads chunks at wrong positions: leave it out"):
+            answers(in_chunks, asked)
+    else:
+        assert answers(in_chunks, asked) == answers(whole, asked)
 
 
 @needs_torch
@@ -589,7 +601,9 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
     assert answers(small(), asked) == expected
     assert sizes == [8, 4, 2, 2, 4, 2, 2, 1]
     capacity = widest - 1
-    assert answers(small(prefill_chunk_size=64, batch_size=1), asked) == expected
+    if not pytest.importorskip("transformers").__version__.startswith("5.2."):
+        in_chunks = small(prefill_chunk_size=64, batch_size=1)
+        assert answers(in_chunks, asked) == expected
     with one_line(
         r"out of memory at a single prompt of .*set `prefill_chunk_size`"
     ):

@@ -28,7 +28,7 @@ def download(
     Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`,
     which begins with `who`: why the download failed, and what to do.
     """
-    from huggingface_hub import snapshot_download
+    from huggingface_hub import constants, snapshot_download
 
     # The error of the HTTP client in use.
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
@@ -44,6 +44,8 @@ def download(
                 revision=revision,
                 allow_patterns=list(patterns),
                 tqdm_class=bar,
+                # Before 2.0 it asks for the list of files even where it may not.
+                local_files_only=constants.is_offline_mode(),
             )
         )
     except (HTTPError, OSError, RuntimeError, ValueError) as error:

@@ -73,6 +73,7 @@ Items = Annotated[list[Any], Field(strict=False, min_length=1)]
 Tasks = Annotated[Items, BeforeValidator(_suite_in_list)]
 Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
+Function = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
 Command = Annotated[Line, AfterValidator(_closed)]
@@ -177,11 +178,17 @@ class ReaderKeys(ModelKeys):
 class FunctionKeys(ModelKeys):
     """Python functions."""
 
-    entry: Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
+    entry: Function
     """package.module:function, a function that returns the model"""
-    takes: Literal["prompts", "ids"]
+    takes: Literal["prompts", "ids", "parts"]
+    protocol_note: Line
+    """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
+    was compressed without the question)"""
     batch_size: PositiveInt
-    """a whole number of at least 1 (default 8)"""
+    """a whole number of at least 1: the prompts that a function gets at once (default 8)"""
+    concurrency: PositiveInt
+    """a whole number of at least 1: the calls of a coroutine function under way at once (default
+    8)"""
 
 
 class RWKVKeys(ModelKeys):
@@ -258,6 +265,15 @@ class TransformersKeys(CheckpointKeys):
     """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
     prefill_chunk_size: PositiveInt
     """a whole number of tokens (default: all at once)"""
+    takes: Literal["ids", "parts"]
+    compress: Function
+    """package.module:function, which reads the context alone and returns the cache of keys and
+    values with which the question is answered"""
+    compress_with: Arguments
+    """a mapping of further arguments of `compress`, such as {ratio: 0.5}"""
+    protocol_note: Line
+    """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
+    was compressed, or read, without the question)"""
     attn_implementation: Text
     """a text, such as sdpa, eager or flash_attention_2"""
     quantization: Text | Arguments

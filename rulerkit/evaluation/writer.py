@@ -192,7 +192,11 @@ class CellWriter:
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
 
+        # Few models read prompts in a way of their own; the records of others do not mention it.
+        note = getattr(model, "protocol_note", None)
         self._settings = {**settings, **_standing(examples)}
+        if note:
+            self._settings["protocol_note"] = note
         self._record: JSON = {}
         self._stored_record: JSON = {}
         self._failures: list[Failure] = []

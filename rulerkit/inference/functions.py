@@ -1,52 +1,54 @@
-"""Any Python function as a model: a patched attention, a pipeline, a custom server.
+"""Any Python function as a model: a patched attention, a pipeline, a compression, a custom server.
 
-The function takes a list of prompts or of token ids and returns as many texts. In a parameter file,
+A function takes a list of prompts and returns as many texts; a coroutine function (`async def`)
+takes one prompt and returns one text, and `concurrency` of its calls are under way at once. A
+prompt is a text, its token ids, or its two parts (`takes`). In a parameter file,
 `entry: package.module:load` names a function without arguments that returns this function, or a
 loaded checkpoint with its tokenizer. Modules in the project root can be imported too.
 """
 
+import asyncio
 import inspect
 import reprlib
-import sys
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Coroutine, Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from itertools import islice
-from pkgutil import resolve_name
-from traceback import extract_tb
+from threading import Thread
 from typing import Any
 
-from rulerkit.common.errors import UserError, first_line
-from rulerkit.common.paths import home
+from rulerkit.common.errors import UserError
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
+from rulerkit.generation.parts import split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.fingerprints import code_digest
 from rulerkit.inference.model import (
+    COMPRESSED,
     Answers,
     Engine,
+    Failure,
     Model,
     cut,
     model,
     refuse_echo,
 )
-from rulerkit.inference.object_state import state_of
+from rulerkit.inference.user_code import (
+    MOST_RAISED,
+    current_state,
+    find_function,
+    raised,
+    remember_state,
+)
 
-_Reference = Callable[[], Any]
-_CALLED: dict[int, tuple[_Reference, str | None, str | None]] = {}
-"""By the id of a function: a reference to it, and its state before and after its calls."""
-
-
-def _reference(function: Any) -> _Reference:
-    """A weak reference, so that nothing is held; to nothing where there is no weak one."""
-    try:
-        return weakref.ref(function)
-    except TypeError:
-        return lambda: None
+BATCH_SIZE = (
+    8  # prompts of a batch, and calls under way, where the spec does not say
+)
+CONCURRENCY = 8
 
 
 class Function(Engine):
-    """Calls a function, `batch_size` prompts at a time; with `entry`, passes examples on to the
-    model made of its result."""
+    """Calls a function; with `entry`, passes examples on to the model made of its result."""
 
     on_gpu = False
 
@@ -54,15 +56,30 @@ class Function(Engine):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
+        self._loop: _EventLoop | None = None  # where coroutines run
+        self._is_async = function is not None and _is_coroutine_function(function)
         self.takes: str = spec.get("takes", "prompts")
-        if (
-            self.takes == "ids"
-            and "tokenizer" not in spec
-            and function is not None
-        ):
+        if self.takes == "parts":
+            self.protocol_note = spec.get("protocol_note", COMPRESSED)
+        if function is not None:
+            self._check_keys()
+
+    def _check_keys(self) -> None:
+        """Raise `UserError` for a key that the function needs, or that would be ignored."""
+        if self.takes != "prompts" and "tokenizer" not in self.spec:
             raise UserError(
-                f"model {self.name}: a function that takes ids needs the `tokenizer` that they "
-                "belong to"
+                f"model {self.name}: a function that takes {self.takes} needs the `tokenizer` that "
+                "their ids belong to (`builtin` where it reads the texts of parts alone)"
+            )
+        if self._is_async and "batch_size" in self.spec:
+            raise UserError(
+                f"model {self.name}: a coroutine function takes one prompt, so batch_size does not "
+                "apply: `concurrency` says how many calls are under way at once"
+            )
+        if not self._is_async and "concurrency" in self.spec:
+            raise UserError(
+                f"model {self.name}: concurrency applies to a coroutine function (async def), "
+                "which takes one prompt; `batch_size` says how many prompts this one gets at once"
             )
 
     def identity(self) -> JSON:
@@ -84,25 +101,8 @@ class Function(Engine):
             "code": code,
         }
         # What lies in the object decides its answers as its code does.
-        state = None if entry else self._current_state()
+        state = None if entry else current_state(self._function)
         return identity if state is None else {**identity, "state": state}
-
-    def _current_state(self) -> str | None:
-        """What lies in the function, less what its own calls have changed: many count, or keep what
-        they saw."""
-        now, key = state_of(self._function), id(self._function)
-        called, before, after = _CALLED.get(key, (None, None, None))
-        same_object = called is not None and called() is self._function
-        if same_object and now == after:
-            return before
-        _CALLED[key] = (_reference(self._function), now, now)
-        return now
-
-    def _remember_state(self) -> None:
-        """Note the state of the function after its calls."""
-        key = id(self._function)
-        called, before, _ = _CALLED[key]
-        _CALLED[key] = (called, before, state_of(self._function))
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -116,53 +116,122 @@ class Function(Engine):
         return super().tokenizer()
 
     def answer(self, examples: Iterable[Example]) -> Answers:
-        """In the order given, a batch at a time."""
+        """A batch at a time, in the order given; those of a coroutine function as they end.
+
+        An example for which the function returns None or raises has failed. Where it raises from
+        the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
+        """
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
 
-        self._current_state()
+        current_state(self._function)
+        ask = self._ask_one_by_one if self._is_async else self._ask_batches
+        reasons, works = list[str](), False
         try:
-            yield from self._answer_batches(examples)
+            for example, said in ask(examples):
+                answer = self._read(example, said)
+                yield example, answer
+                if isinstance(said, Exception):
+                    reasons.append(f"{example.task}, {answer.reason}")
+                else:
+                    works = True
+                if not works and len(reasons) == MOST_RAISED:
+                    raise UserError(
+                        f"model {self.name}: none of its first {MOST_RAISED} prompts was answered, "
+                        f"the first: {reasons[0]}: correct it, then the same command asks again"
+                    )
         finally:
-            self._remember_state()
+            remember_state(self._function)
 
-    def _answer_batches(self, examples: Iterable[Example]) -> Answers:
-        # A function that takes no limit is cut afterwards, as every answer is.
-        limited = "max_new_tokens" in inspect.signature(self._function).parameters
-        source = iter(examples)
-        while batch := list(islice(source, self.spec.get("batch_size", 8))):
-            options = (
-                {"max_new_tokens": max(map(self.most_tokens, batch))}
-                if limited
-                else {}
-            )
-            prompts = [
-                example.ids if self.takes == "ids" else example.prompt
-                for example in batch
+    def _ask_batches(
+        self, examples: Iterable[Example]
+    ) -> Iterator[tuple[Example, Any]]:
+        """Each example with what the function returns for it, or the exception that it raises."""
+        source, size = iter(examples), self.spec.get("batch_size", BATCH_SIZE)
+        while batch := list(islice(source, size)):
+            yield from zip(batch, self._ask_batch(batch), strict=True)
+
+    def _ask_batch(self, batch: list[Example]) -> list[Any]:
+        prompts = [self._prompt(example) for example in batch]
+        try:
+            texts = self._function(prompts, **self._options(batch))
+        except UserError:
+            raise
+        except Exception as error:  # it is the user's code
+            if len(batch) == 1:
+                return [error]
+            # Nobody knows which prompt it was: each is asked alone, so that the others are
+            # answered.
+            return [
+                text for example in batch for text in self._ask_batch([example])
             ]
-            texts = self._function(prompts, **options)
 
-            # What is returned is the user's code: it is checked before anything is
-            # stored.
-            listed = isinstance(texts, list | tuple) and all(
-                isinstance(t, str) for t in texts
+        if not isinstance(texts, list | tuple) or len(texts) != len(batch):
+            raise UserError(
+                f"model {self.name}: the function returned {reprlib.repr(texts)}; it must "
+                f"return a list of {len(batch)} texts (str), one for each prompt"
             )
-            if not listed or len(texts) != len(batch):
-                raise UserError(
-                    f"model {self.name}: the function returned {reprlib.repr(texts)}; it must "
-                    f"return a list of {len(batch)} texts (str), one for each prompt"
-                )
-            for example, text in zip(batch, texts, strict=True):
-                refuse_echo(self.name, example, text)  # before it is cut
-                yield (
-                    example,
-                    cut(
-                        text,
-                        self.prompt_format.tokenizer,
-                        self.most_tokens(example),
-                    ),
-                )
+        return list(texts)
+
+    def _ask_one_by_one(
+        self, examples: Iterable[Example]
+    ) -> Iterator[tuple[Example, Any]]:
+        """Each example with what the coroutine function returns for it, or the exception that it
+        raises, as the calls end."""
+        # One loop for the life of the model: connections that the function keeps belong to it. In
+        # a thread of its own, because notebooks run a loop in this one.
+        if self._loop is None:
+            self._loop = _EventLoop()
+        source, most = iter(examples), self.spec.get("concurrency", CONCURRENCY)
+        waiting: dict[Future[Any], Example] = {}
+        try:
+            while True:
+                for example in islice(source, most - len(waiting)):
+                    call = self._call(
+                        self._prompt(example), self._options([example])
+                    )
+                    waiting[self._loop.submit(call)] = example
+                if not waiting:
+                    return
+                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
+                    yield waiting.pop(future), _outcome(future)
+        finally:
+            for future in waiting:
+                future.cancel()
+
+    async def _call(self, prompt: Any, options: JSON) -> Any:
+        return await self._function(prompt, **options)
+
+    def _prompt(self, example: Example) -> Any:
+        """What the function gets for an example."""
+        if self.takes == "parts":
+            return split_prompt(example, self.prompt_format)
+        return example.ids if self.takes == "ids" else example.prompt
+
+    def _options(self, batch: list[Example]) -> JSON:
+        """The limit on the answers, where the function takes one; they are cut in any case."""
+        if "max_new_tokens" not in inspect.signature(self._function).parameters:
+            return {}
+        return {"max_new_tokens": max(map(self.most_tokens, batch))}
+
+    def _read(self, example: Example, said: Any) -> Any:
+        """The answer in what the function returned for one prompt. It is the user's code: all is
+        checked before anything is stored."""
+        if isinstance(said, Exception):
+            return Failure(
+                f"example {example.index}: the function raised {raised(said)}"
+            )
+        if said is None:
+            return Failure(f"example {example.index}: the function returned None")
+        if not isinstance(said, str):
+            raise UserError(
+                f"model {self.name}: the function returned {reprlib.repr(said)} for example "
+                f"{example.index} of {example.task}; it must return a text (str), or None where "
+                "there is no answer"
+            )
+        refuse_echo(self.name, example, said)  # before it is cut
+        return cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
 
     def close(self) -> None:
         """Frees what `entry` loaded; a function that the caller passed in stays."""
@@ -181,10 +250,9 @@ class Function(Engine):
             except UserError:
                 raise
             except Exception as error:  # it is the user's code
-                file, line, *_ = extract_tb(error.__traceback__)[-1]
                 raise UserError(
                     f"model {self.name}: entry {entry}, which is called without arguments, raised "
-                    f"{type(error).__name__}: {first_line(error)} ({file}, line {line})"
+                    f"{raised(error)}"
                 ) from error
             try:
                 self._loaded = model(returned, **spec)
@@ -196,14 +264,37 @@ class Function(Engine):
 
     def _entry(self) -> Any:
         """The function that the entry names."""
-        # Modules of the project are found from a notebook's folder, too.
-        if str(home()) not in sys.path:
-            sys.path.append(str(home()))
-        try:
-            return resolve_name(self.spec["entry"])
-        except (AttributeError, ImportError, ValueError) as error:
-            raise UserError(
-                f"model {self.name}: entry {self.spec['entry']}: {first_line(error)}; give "
-                "`module:function`, of an installed module or one under the project root "
-                f"{home()}"
-            ) from error
+        return find_function(self.name, "entry", self.spec["entry"])
+
+
+class _EventLoop:
+    """An event loop in a thread of its own, which ends with this object."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        Thread(target=_run, args=(self._loop,), daemon=True).start()
+        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
+
+    def submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:
+        return asyncio.run_coroutine_threadsafe(call, self._loop)
+
+
+def _outcome(call: Future[Any]) -> Any:
+    """What a call returned, or the exception that ended it; a `UserError` is raised."""
+    error = CancelledError() if call.cancelled() else call.exception()
+    if isinstance(error, UserError):
+        raise error
+    return error or call.result()
+
+
+def _run(loop: asyncio.AbstractEventLoop) -> None:
+    loop.run_forever()
+    loop.close()
+
+
+def _is_coroutine_function(function: Any) -> bool:
+    """Also an object whose `__call__` is one."""
+    call = getattr(function, "__call__", None)  # noqa: B004 (its kind is wanted)
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
+        call
+    )

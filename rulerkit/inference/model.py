@@ -107,6 +107,10 @@ ENGINES = {
 """Engine name -> `module:class`, imported at first use; the class is called with a spec."""
 
 
+COMPRESSED = "the context was compressed without the question"
+"""What tables say of models that a method gave the context alone, unless `protocol_note` does."""
+
+
 class Engine(Model):
     """What all engines share: the names in a spec, and the prompt format, made when it is first
     needed."""
@@ -123,6 +127,8 @@ class Engine(Model):
         inside = spec.get("thinking_room") == "inside"
         self.beside = 0 if inside else spec.get("thinking_tokens", 0)
         """The tokens of a thought that come beside the length."""
+        self.protocol_note: str | None = spec.get("protocol_note")
+        """What tables say of the way in which it reads prompts."""
         self.repetition = 0
         """Which of several answers to the same prompts is asked for."""
 
@@ -465,14 +471,20 @@ def load_model(spec: "str | Spec | Model") -> Model:
     return _engine(read_spec(spec))
 
 
-def model(target: Any, *, name: str, **spec: Any) -> Model:
+def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model:
     """A function, or a loaded checkpoint with its tokenizer, as a model.
 
-    `target` is a function from a list of prompts (`takes="prompts"`, str) or of token ids
-    (`takes="ids"`, int32 arrays of shape (tokens,)) to a list of as many texts: the new text alone,
-    without the prompt; a parameter `max_new_tokens`, where it has one, says how many tokens may
-    come. Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of
-    a model's mapping, such as `tokenizer="builtin"`.
+    `target` is a function from a list of prompts to a list of as many texts: the new text alone,
+    without the prompt. A prompt is a text (`takes="prompts"`), an int32 array of token ids
+    (`takes="ids"`), or a `Parts` (`takes="parts"`): context and question apart, as texts and as
+    ids. A coroutine function takes one prompt and returns one text. None in place of a text, or an
+    exception, is a failure of that example: it is asked again by the next call. A parameter
+    `max_new_tokens`, where the function has one, says how many tokens may come.
+
+    Or `target` is `(model, tokenizer)` as transformers loads them. With `takes="parts"` it reads
+    the context before the question; `compress` is a function from the model and the ids of the
+    context (a tensor of shape (1, tokens)) to the cache of keys and values with which the question
+    is answered. `spec` are further keys of a model's mapping, such as `tokenizer="builtin"`.
     """
     is_pair = isinstance(target, tuple) and len(target) == 2
     if is_pair and hasattr(target[0], "generate"):
@@ -484,9 +496,19 @@ def model(target: Any, *, name: str, **spec: Any) -> Model:
             f"model {name}: a {type(target).__name__} cannot answer: give a function from prompts "
             "to texts, or the pair (model, tokenizer) as transformers loads them"
         )
-    return _engine(
-        check_spec(spec | {"name": name, "engine": engine}, name), target
-    )
+    # The name of a function stands in the spec, a function itself beside the target.
+    more = []
+    if isinstance(compress, str):
+        spec["compress"] = compress
+    elif compress is not None:
+        if engine != "transformers" or not callable(compress):
+            raise UserError(
+                f"model {name}: compress is a function that reads the context for the pair (model, "
+                'tokenizer); a function that answers compresses by itself, see takes="parts"'
+            )
+        more = [compress]
+    checked = check_spec(spec | {"name": name, "engine": engine}, name)
+    return _engine(checked, target, *more)
 
 
 def _engine(spec: Spec, *target: Any) -> Model:

@@ -22,6 +22,7 @@ from rulerkit.common.errors import (
 )
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
+from rulerkit.inference.model import COMPRESSED
 from rulerkit.scoring.effective_length import (
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
@@ -556,6 +557,7 @@ def _mark_notes(cells: "pd.DataFrame") -> list[str]:
 
 _SENTENCES = {
     "reference readers": "Reference readers, no language models",
+    COMPRESSED: "The context was compressed without the question",
     OWN_TEXTS: "Own texts: not comparable with the paper",
     "stand-in corpora": "Stand-in corpora: not comparable with the paper",
     "incomplete": (
@@ -575,6 +577,9 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     for suite in cells["suite"].unique():
         if suite != "ruler":
             facts[suite_words(suite)] = cells["suite"] == suite
+    if "note" in cells:
+        notes = cells["note"].fillna("").str.split("; ")
+        facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
     if "stand_in" in cells:
         facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
         facts["stand-in corpora"] = (
@@ -643,14 +648,17 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
             f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}."
         )
 
-    # Notes of sources are lists in one text; each line is said once.
-    parts = {
-        part
-        for note in cells["note"].dropna()
-        for part in note.split("; ")
-        if part
-    }
-    return notes + [f"{part}." for part in sorted(parts)]
+    # Notes are lists in one text; each is said once, and of whom where not all models have it.
+    names_by_note: dict[str, dict[str, None]] = {}
+    for name, note in zip(names, cells["note"].fillna(""), strict=True):
+        for part in filter(None, note.split("; ")):
+            names_by_note.setdefault(part, {})[name] = None
+    names_by_note.pop(COMPRESSED, None)
+    for part, having in sorted(names_by_note.items()):
+        text = part[:1].upper() + part[1:]
+        is_shared = len(having) == names.nunique()
+        notes.append(f"{text}." if is_shared else f"{text}: {listed(having, 6)}.")
+    return notes
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:

@@ -179,6 +179,9 @@ def describe(cell: Cell) -> JSON:
 
     # What a table must say below it, each line once however many sources say it.
     notes = {source.note for source in sources if source.note}
+    if about.protocol_note:
+        # Semicolons stand between notes.
+        notes.add(about.protocol_note.replace(";", ",").rstrip("."))
     protocol = result.protocol or ""
 
     # A protocol whose prompts were chosen otherwise is no longer the paper's.

@@ -149,6 +149,8 @@ class Record(_Part):
     """Percent that the task's family brings itself."""
     max_failures: Annotated[float, Field(ge=0, le=10**9)]
     adaptive: JSON | None
+    protocol_note: str | None = None
+    """How the model reads prompts, where it does so in a way of its own."""
     floors: dict[str, Share]
     environment: _Environment
     """That of the last writer."""

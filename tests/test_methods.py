@@ -1,0 +1,416 @@
+"""Methods that are not models: functions that take the two parts of a prompt, caches compressed
+without the question, coroutines, and functions that fail at some prompts."""
+
+import asyncio
+import json
+import re
+from functools import partial
+
+import numpy as np
+import pytest
+
+import rulerkit as rk
+from rulerkit.common.errors import ModelError, UserError
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.example import Example, Piece
+from rulerkit.generation.generate import generate
+from rulerkit.generation.parts import split_prompt
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import task
+from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.inference.model import Failure, load_model, model
+
+SMALL = "rulerkit/data/small"
+
+
+def needles(form, count, base="niah_multikey_1", length=256):
+    spec = {"base": base, "name": "needle_small", "max_new_tokens": 12}
+    made = task(spec).with_corpora("builtin")
+    return generate(made, length, count, prompt_format=form)
+
+
+def stored(path):
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    return {row["index"]: row["pred"] for row in rows}
+
+
+# --- the parts of a prompt ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("template", ["base", "llama3", "glm"])
+def test_parts_joined_are_the_prompt(vocabulary, template):
+    """With every vocabulary: what stands behind the haystack is in the question, the end of the
+    template and the answer prefix among it, and nothing else."""
+    form = PromptFormat(vocabulary, template=template)
+    for spec in (
+        "niah_multiquery",
+        {"base": "vt", "edition": "2024"},
+        "cwe",
+        "qa_1",
+        {"base": "qa_1", "context": "none"},
+    ):
+        made = generate(
+            task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form
+        )
+        example = made[0]
+        parts = split_prompt(example, form)
+        assert parts.context + parts.question == example.prompt
+        joined = np.concatenate([parts.context_ids, parts.question_ids])
+        whole = [*form.bos, *vocabulary.encode(example.prompt).tolist()]
+        assert joined.tolist() == example.ids.tolist() == whole
+        assert joined.dtype == np.int32
+
+        after = form.around[1]
+        tail = example.text_of("question") + after + example.answer_prefix
+        if example.context_blocks:
+            assert parts.question == tail
+            assert parts.context.endswith(example.context_text)
+            text = vocabulary.decode(parts.context_ids[len(form.bos) :])
+            plain = vocabulary.decode(vocabulary.encode(parts.context))
+            assert text == plain, "the ids are those of the context"
+        else:
+            assert parts.context_ids.tolist() == list(form.bos)
+
+
+def test_the_answer_prefix_in_the_users_turn_belongs_to_the_question():
+    form = PromptFormat("builtin", template="llama3", prefix_in="user")
+    example = needles(form, 1)[0]
+    question = split_prompt(example, form).question
+    assert question.endswith(example.answer_prefix + form.around[1])
+
+
+def test_a_token_across_the_border_belongs_to_the_question():
+    """A vocabulary whose tokens are three letters each has no clean cut: the prompt is encoded
+    whole, and the border lies inside a token for most lengths."""
+
+    def encode_many(texts):
+        return [
+            [
+                int.from_bytes(text[i : i + 3].encode()[:4], "big") % 2**31
+                for i in range(0, len(text), 3)
+            ]
+            for text in texts
+        ]
+
+    form = PromptFormat(Tokenizer(encode_many, str), template="base")
+    inside = 0
+    for example in needles(form, 6, length=512):
+        assert example.whole_ids is not None
+        parts = split_prompt(example, form)
+        joined = [*parts.context_ids.tolist(), *parts.question_ids.tolist()]
+        assert joined == form.tokenizer.encode(example.prompt).tolist()
+        # All whole tokens of the context, and none that holds a letter of the question.
+        assert len(parts.context_ids) == len(parts.context) // 3
+        inside += len(parts.context) % 3 > 0
+    assert inside, "one border at least lies inside a token"
+
+
+def test_the_ids_of_a_prompt_that_was_encoded_whole_are_cut_at_the_last_common_one():
+    tokenizer = load_tokenizer(f"{SMALL}/tokenizer")
+    form = PromptFormat(tokenizer, template="base")
+    blocks = (Piece("The magic wo", "haystack"), Piece("rd is?", "question"))
+    ids = np.array([*form.bos, *tokenizer.encode("The magic word is?")], np.int32)
+    example = Example(0, "any", 64, ("x",), 8, blocks, (0, 1), whole_ids=ids)
+    parts = split_prompt(example, form)
+    text = tokenizer.decode(parts.context_ids[len(form.bos) :].tolist())
+    assert "The magic wo".startswith(text)
+    assert text.startswith("The magic")
+    assert len(parts.context_ids) + len(parts.question_ids) == len(ids)
+
+
+def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(
+    tmp_path,
+):
+    """The keys of all needles are in the context; which one is asked for, in the question."""
+    examples = needles(PromptFormat("builtin"), 8, length=512)
+
+    def answer(parts, with_question):
+        texts = []
+        for part in parts:
+            key = re.search(r"number for (\S+)", part.question)
+            wanted = re.escape(key[1]) if key and with_question else r"\S+"
+            texts.append(re.search(rf"for {wanted} is: (\d+)", part.context)[1])
+        return texts
+
+    scores = {}
+    for name in ("all", "context"):
+        one = model(
+            partial(answer, with_question=name == "all"),
+            name=name,
+            takes="parts",
+            tokenizer="builtin",
+        )
+        scores[name] = rk.score([predict(one, examples, tmp_path)])[
+            "score"
+        ].mean()
+    assert scores["all"] == 1
+    assert scores["context"] <= 0.5, "it takes the first of four keys"
+
+
+def test_a_function_of_ids_or_parts_needs_to_say_whose_ids():
+    for takes in ("ids", "parts"):
+        with pytest.raises(
+            UserError, match=f"takes {takes} needs the `tokenizer`"
+        ):
+            model(len, name="m", takes=takes)
+
+
+def test_tables_say_that_the_context_was_compressed(tmp_path):
+    def answer(parts):
+        return ["none" for _ in parts]
+
+    spec = {"takes": "parts", "tokenizer": "builtin"}
+    ours = model(answer, name="ours", **spec)
+    told = model(
+        answer, name="told", protocol_note="the question was seen", **spec
+    )
+    plain = load_model("perfect")
+    cells = [
+        predict(one, needles(one.prompt_format, 2), tmp_path)
+        for one in (ours, told, plain)
+    ]
+    note = "the context was compressed without the question"
+    assert [cell.about.protocol_note for cell in cells] == [
+        note,
+        "the question was seen",
+        None,
+    ]
+    assert "protocol_note" not in cells[2].record
+    summary = rk.summarize(rk.score(cells))
+    notes = rk.tables.cell_notes(summary.cells)
+    assert "The context was compressed without the question: ours." in notes
+    assert "The question was seen: told." in notes
+    assert note in rk.plots.remarks(summary.cells)
+
+
+# --- functions that fail, and coroutines ----------------------------------------------------------
+
+
+class Capricious:
+    """Answers with the number of the call; has no answer for one prompt, and raises at another."""
+
+    def __init__(self, none, raising):
+        self.none, self.raising, self.calls = none, raising, 0
+
+    def __call__(self, prompts):
+        self.calls += 1
+        if any(self.raising in prompt for prompt in prompts):
+            raise ValueError("this prompt is odd")
+        return [None if self.none in prompt else "42" for prompt in prompts]
+
+
+def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
+    form = PromptFormat("builtin")
+    examples = needles(form, 6)
+    answers = Capricious(examples[1].prompt, examples[4].prompt)
+    one = model(answers, name="m")
+    cell = predict(one, examples, tmp_path)
+    assert cell.present == [0, 2, 3, 5]
+    reasons = {index: failure.reason for index, failure in cell.failures.items()}
+    assert sorted(reasons) == [1, 4]
+    assert reasons[1] == "example 1: the function returned None"
+    assert reasons[4].startswith(
+        "example 4: the function raised ValueError: this prompt is odd ("
+    )
+    assert "test_methods.py, line " in reasons[4]
+    assert answers.calls == 7, "the batch, then each of its prompts alone"
+
+    # The next call asks for these two alone: both at once, then each.
+    again = predict(one, examples, tmp_path)
+    assert answers.calls == 10
+    assert again.present == cell.present
+
+
+def test_a_function_that_only_raises_ends_the_work_with_the_first_example(
+    tmp_path,
+):
+    def broken(prompts):
+        return [nothing for _ in prompts]  # noqa: F821
+
+    examples = needles(PromptFormat("builtin"), 12)
+    with pytest.raises(ModelError) as caught:
+        predict(model(broken, name="broken"), examples, tmp_path)
+    said = str(caught.value)
+    assert "\n" not in said
+    for part in (
+        "first 8 prompts",
+        "needle_small, example 0",
+        "NameError",
+        "line ",
+    ):
+        assert part in said
+
+
+def test_coroutines_run_side_by_side(tmp_path):
+    """Ten of twenty calls at a time; one without an answer and one that raises are two failures."""
+    examples = needles(PromptFormat("builtin"), 20)
+    ten = asyncio.Barrier(10)
+
+    async def answer(prompt):
+        # It passes when ten calls wait here, so fewer at a time would never end.
+        await asyncio.wait_for(ten.wait(), 60)
+        if prompt == examples[3].prompt:
+            return None
+        if prompt == examples[7].prompt:
+            raise ConnectionError("no route")
+        return f"42 of {len(prompt)}"
+
+    one = model(answer, name="m", concurrency=10)
+    cell = predict(one, examples, tmp_path)
+    assert sorted(cell.failures) == [3, 7]
+    assert "ConnectionError: no route" in cell.failures[7].reason
+    kept = stored(cell.path)
+    assert sorted(kept) == [i for i in range(20) if i not in (3, 7)]
+    # Answers come in any order, each beside its own example.
+    assert all(
+        text == f"42 of {len(examples[index].prompt)}"
+        for index, text in kept.items()
+    )
+
+
+def test_coroutines_run_where_a_loop_runs_already(tmp_path):
+    """As in a notebook; and an object whose call is a coroutine is one, too."""
+
+    class Client:
+        async def __call__(self, ids, max_new_tokens):
+            await asyncio.sleep(0)
+            return f"{ids.dtype} {max_new_tokens}"
+
+    one = model(Client(), name="m", takes="ids", tokenizer="builtin")
+
+    async def cell():
+        return predict(one, needles(one.prompt_format, 2), tmp_path)
+
+    assert stored(asyncio.run(cell()).path) == {0: "int32 12", 1: "int32 12"}
+    assert next(one.answer(needles(one.prompt_format, 1)))[1].text == "int32 12"
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("batch_size", "`concurrency` says"), ("concurrency", "`batch_size` says")],
+)
+def test_a_key_that_would_be_ignored_is_refused(key, words):
+    async def one(prompt):
+        return prompt
+
+    def many(prompts):
+        return prompts
+
+    function = one if key == "batch_size" else many
+    with pytest.raises(UserError, match=words):
+        model(function, name="m", **{key: 2})
+    assert model(many if function is one else one, name="m", **{key: 2})
+
+
+# --- a checkpoint that reads the context first ----------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """The shipped small model, as a user loads it."""
+    transformers = pytest.importorskip("transformers")
+    torch = pytest.importorskip("torch")
+    torch.set_num_threads(1)
+    network = transformers.LlamaForCausalLM.from_pretrained(
+        rk.resolve(f"{SMALL}/llama"), dtype="float32"
+    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(
+        rk.resolve(f"{SMALL}/tokenizer")
+    )
+    return network, tokenizer
+
+
+def texts(one, examples):
+    return {
+        example.index: answer.text for example, answer in one.answer(examples)
+    }
+
+
+def test_a_context_read_first_is_answered_as_the_whole_prompt(pair):
+    plain = load_model("small-llama")
+    examples = needles(plain.prompt_format, 6)
+    expected = texts(plain, examples)
+    assert len(set(expected.values())) > 3
+    for spec in (
+        {"takes": "parts"},
+        {"takes": "parts", "prefill_chunk_size": 50},
+        {"compress": rk.read_context},
+    ):
+        one = model(pair, name="first", template="base", max_length=4096, **spec)
+        assert texts(one, examples) == expected
+    by_key = load_model({"base": "small-llama", "takes": "parts"})
+    assert texts(by_key, examples) == expected
+
+
+def test_the_method_sees_the_context_alone_and_its_cache_answers(pair, tmp_path):
+    seen = []
+
+    def forget(network, context_ids, kept):
+        seen.append(context_ids[0].tolist())
+        cache = rk.read_context(network, context_ids)
+        for layer in cache.layers:
+            layer.keys = layer.keys[:, :, -kept:]
+            layer.values = layer.values[:, :, -kept:]
+        return cache
+
+    plain = load_model("small-llama")
+    examples = needles(plain.prompt_format, 8, "niah_single_1")
+    form = plain.prompt_format
+    spec = {"template": "base", "max_length": 4096}
+    whole = model(pair, name="all", compress=partial(forget, kept=4096), **spec)
+    least = model(pair, name="few", compress=partial(forget, kept=4), **spec)
+    assert texts(whole, examples) == texts(plain, examples)
+    expected = [split_prompt(e, form).context_ids.tolist() for e in examples]
+    assert sorted(seen) == sorted(expected)
+    cells = [predict(one, examples, tmp_path) for one in (whole, least)]
+    scores = rk.score(cells).groupby("model")["score"].mean()
+    assert scores["few"] < scores["all"] - 0.5
+
+    # What lies in the method belongs to the identity.
+    assert whole.identity() != least.identity()
+    assert cells[0].record["result"]["model"]["takes"] == "parts"
+    assert cells[0].about.protocol_note.startswith("the context was compressed")
+    same = model(pair, name="all", compress=partial(forget, kept=4096), **spec)
+    assert same.identity() == whole.identity()
+
+
+def test_what_a_method_may_not_do(pair, tmp_path):
+    examples = needles(load_model("small-llama").prompt_format, 9)
+
+    def broken(network, context_ids):
+        raise ValueError("too short a context")
+
+    spec = {"template": "base", "max_length": 4096}
+    one = model(pair, name="broken", compress=broken, **spec)
+    first = next(one.answer(examples))[1]
+    assert isinstance(first, Failure)
+    assert "compress raised ValueError: too short a context" in first.reason
+    with pytest.raises(
+        ModelError, match="compress failed at its first 8 prompts"
+    ):
+        predict(
+            model(pair, name="b", compress=broken, **spec), examples, tmp_path
+        )
+    one = model(pair, name="list", compress=lambda network, ids: [ids], **spec)
+    with pytest.raises(
+        UserError, match="compress returned a list; it must return"
+    ):
+        next(one.answer(examples))
+    for more, words in (
+        ({"sampling": {"temperature": 1}}, "sampling does not apply"),
+        ({"takes": "ids"}, "takes: ids does not apply"),
+        ({"prefill_chunk_size": 9}, "prefill_chunk_size does not apply"),
+    ):
+        with pytest.raises(UserError, match=words):
+            model(pair, name="m", compress=broken, **more)
+    with pytest.raises(
+        UserError, match="a function that answers compresses by itself"
+    ):
+        model(len, name="m", compress=broken)
+    with pytest.raises(UserError, match="leave `soft` out"):
+        predict(
+            load_model({"base": "small-llama", "takes": "parts"}),
+            examples,
+            tmp_path,
+            soft=True,
+        )
