@@ -5,6 +5,7 @@ import asyncio
 import json
 import re
 from functools import partial
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -414,3 +415,35 @@ def test_what_a_method_may_not_do(pair, tmp_path):
             tmp_path,
             soft=True,
         )
+
+
+def test_the_code_of_the_page_runs_as_printed(pair):
+    """That of kvpress asks for an older transformers than the tests have."""
+    page = (
+        Path(__file__).parents[1].joinpath("docs/methods.md").read_text("utf-8")
+    )
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    function, window, press = blocks
+    assert "KnormPress" in press
+
+    names = {"answer_from": lambda context, question: str(len(context))}
+    exec(function, names)
+    examples = needles(names["mine"].prompt_format, 2, length=1024)
+    assert set(texts(names["mine"], examples).values()) == {"2000"}
+
+    exec(window, names)
+    examples = needles(load_model("small-llama").prompt_format, 2)
+    spec = {"template": "base", "max_length": 4096}
+    answers = [
+        texts(
+            model(
+                pair,
+                name="m",
+                compress=partial(names["window"], kept=kept),
+                **spec,
+            ),
+            examples,
+        )
+        for kept in (4096, 2)
+    ]
+    assert answers[0] != answers[1]
