@@ -1,6 +1,8 @@
 """What lies in an object that answers belongs to its identity: a change is never answered from what
 is stored."""
 
+import importlib
+import shutil
 import socket
 import subprocess
 import sys
@@ -11,7 +13,6 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.common.errors import UserError
 from rulerkit.inference.object_state import state_of
 from tests.tiny_llama import save_llama, save_tokenizer
 
@@ -90,12 +91,22 @@ def test_a_changed_object_is_asked_anew_and_an_unchanged_one_is_not(
     again = make(0.5)
     assert asked(again, tmp_path) == asked(again, tmp_path) == {"ratio 0.5"}
     assert capsys.readouterr().err.count("nothing was asked") == 2
-    with pytest.raises(
-        UserError, match=r"was made with model\.(state|code).*run: NAME"
-    ):
-        asked(make(0.9), tmp_path)
-    assert asked(make(0.9), tmp_path, run="other") == {"ratio 0.9"}
-    assert asked(make(0.5), tmp_path) == {"ratio 0.5"}  # the old rows stay
+
+    assert asked(make(0.9), tmp_path) == {"ratio 0.9"}
+    said = capsys.readouterr().err
+    assert "m: what lies in it is not what answered before" in said
+    assert "so it is asked as m-" in said
+    old, new = sorted((tmp_path / "predictions/main").iterdir())
+    assert old.name == "m"
+    assert f"asked as {new.name};" in said
+
+    # Both are there, each is found again, and a table tells them apart.
+    for ratio in (0.5, 0.9):
+        assert asked(make(ratio), tmp_path) == {f"ratio {ratio}"}
+    assert capsys.readouterr().err.count("nothing was asked") == 2
+    scores = rk.score(rk.read_cells(tmp_path / "predictions"))
+    assert set(scores["model"]) == {"m", new.name}
+    assert scores["label"].nunique() == 2
 
 
 def test_what_calls_change_is_no_change_but_what_the_user_changes_is(tmp_path):
@@ -168,3 +179,44 @@ class Holder:
 def test_a_function_without_state_has_none(tmp_path):
     assert state_of(with_ratio) is None
     assert "state" not in rk.model(lambda prompts: prompts, name="m").identity()
+
+
+def test_what_cannot_be_compared_is_asked_again_in_a_new_process(tmp_path):
+    code = (
+        "import socket, sys, rulerkit as rk\n"
+        "class Client:\n"
+        "    def __init__(self): self.connection = socket.socket()\n"
+        "    def __call__(self, prompts): return ['called'] * len(prompts)\n"
+        "model = rk.model(Client(), name='m')\n"
+        "study = rk.study(model=model, tasks=['niah_single_1'], lengths=[1024],\n"
+        "                 num_examples=1, outputs=sys.argv[1])\n"
+        "for _ in range(2): rk.evaluate(study, progress=False)\n"
+    )
+    command = [sys.executable, "-c", code, str(tmp_path)]
+    first, second = (
+        subprocess.run(command, capture_output=True, text=True, check=True).stderr
+        for _ in range(2)
+    )
+    assert "cannot be compared" not in first
+    assert "m: its state is unknown (socket cannot be compared)" in second
+    # within a process nothing is asked twice
+    assert (
+        first.count("nothing was asked") == second.count("nothing was asked") == 1
+    )
+    assert len(list((tmp_path / "predictions/main").iterdir())) == 2
+
+
+def test_the_globals_of_an_entry_count(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    module = tmp_path / "my_entry.py"
+    identities = []
+    for ratio in (0.5, 0.5, 0.9):
+        module.write_text(
+            f"RATIO = {ratio}\ndef load():\n    return [RATIO].copy\n"
+        )
+        sys.modules.pop("my_entry", None)
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        model = rk.load_model({"name": "m", "entry": "my_entry:load"})
+        identities.append(model.identity())
+    assert identities[0] == identities[1] != identities[2]

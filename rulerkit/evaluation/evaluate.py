@@ -23,10 +23,11 @@ from rulerkit.evaluation.soft import gold_logprobs
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.writer import predict_cells
 from rulerkit.generation.generate import generate
+from rulerkit.inference.functions import Function
 from rulerkit.inference.model import Model
 from rulerkit.scoring.scores import completeness
 from rulerkit.scoring.stopping import Counts, StoppingRule
-from rulerkit.store.cells import Cell
+from rulerkit.store.cells import Cell, read_cells
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
 
@@ -74,6 +75,7 @@ def evaluate(
             ]
         return [cell for cells in cells_of for cell in cells]
 
+    _name_by_state(study, fresh)
     if not study.ask:
         return _cells_without_asking(study)
 
@@ -146,6 +148,27 @@ def _ask_models(
 
 
 # --- before anything is asked ---------------------------------------------------------------------
+
+
+def _name_by_state(study: Study, fresh: bool) -> None:
+    """Give each Python object whose state has changed since it answered a name of its own: so it is
+    asked again, and the old answers stay."""
+    for model in study.models:
+        if not isinstance(model, Function):
+            continue
+        # With `fresh` old answers are moved aside, whatever gave them.
+        stored = list[Cell]()
+        for folder in [] if fresh else study.folders:
+            answers = folder / model.spec["name"]
+            if answers.exists():
+                # Damaged cells are named where they are read next.
+                stored += read_cells(
+                    answers, strict=False, report=lambda _: None, scan=False
+                )
+
+        identities = [cell.record["result"]["model"] for cell in stored]
+        if reason := model.name_by_state(identities):
+            remark(reason)
 
 
 def _check_before_asking(study: Study, model: Model) -> None:

@@ -13,6 +13,7 @@ import reprlib
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from hashlib import sha256
 from itertools import islice
 from threading import Thread
 from typing import Any
@@ -33,6 +34,7 @@ from rulerkit.inference.model import (
     model,
     refuse_echo,
 )
+from rulerkit.inference.object_state import UNKNOWN, state_of
 from rulerkit.inference.user_code import (
     MOST_RAISED,
     current_state,
@@ -45,6 +47,8 @@ BATCH_SIZE = (
     8  # prompts of a batch, and calls under way, where the spec does not say
 )
 CONCURRENCY = 8
+_DIGITS = 8
+"""Of the digest of a state that stands in a name."""
 
 
 class Function(Engine):
@@ -100,9 +104,44 @@ class Function(Engine):
             "takes": self.takes,
             "code": code,
         }
-        # What lies in the object decides its answers as its code does.
-        state = None if entry else current_state(self._function)
+        # What lies in the object decides its answers as its code does. What an entry returns is
+        # not loaded for this: of an entry the globals and defaults that can be compared count.
+        state = (
+            state_of(self._entry()) if entry else current_state(self._function)
+        )
+        if entry and state is not None and state.startswith(UNKNOWN):
+            state = None
         return identity if state is None else {**identity, "state": state}
+
+    def name_by_state(self, stored: Iterable[JSON]) -> str:
+        """Take the name of the spec, or, where answers under it are of this function in another
+        state, one with a digest of the present state; returns why, or nothing. `stored` are the
+        identities of the stored answers."""
+        self.name = self.spec["name"]
+        self.label = self.spec.get("label", self.name)
+        if "entry" in self.spec:
+            return ""
+
+        identity = self.identity()
+        state = identity.get("state")
+        states = {
+            one.get("state")
+            for one in stored
+            if one.get("function") == identity["function"]
+        }
+        if states <= {state}:
+            return ""
+
+        digest = sha256(str(state).encode()).hexdigest()[:_DIGITS]
+        old, self.name = self.name, f"{self.name}-{digest}"
+        self.label = f"{self.label} ({digest})"
+        reason = "what lies in it is not what answered before"
+        if state is not None and state.startswith(UNKNOWN):
+            reason = f"its state is {state}"
+        return (
+            f"{old}: {reason}, so it is asked as {self.name}; the stored answers stay "
+            f"under {old}"
+        )
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""

@@ -48,6 +48,8 @@ _WITHOUT_STATE = (
 _WHOLE = 1 << 26
 """Arrays of more bytes are read at both ends, and summed."""
 _END = 1 << 16
+UNKNOWN = "unknown"
+"""The first word of a state that cannot be compared with that of another process."""
 _THIS_PROCESS = f"{os.getpid()}-{time.time_ns():x}"
 
 
@@ -61,7 +63,7 @@ def state_of(value: Any) -> str | None:
     reader.read(value)
     if reader.unknown:
         kinds = ", ".join(sorted(reader.unknown))
-        return f"unknown ({kinds} cannot be compared), process {_THIS_PROCESS}"
+        return f"{UNKNOWN} ({kinds} cannot be compared), process {_THIS_PROCESS}"
     return short(reader.digest) if reader.found else None
 
 
