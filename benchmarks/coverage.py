@@ -230,13 +230,18 @@ def main() -> None:
     )
     runs = parser.parse_args().runs
     shares: dict[bool, list[float]] = {True: [], False: []}
+    others = []
     for name, truth, make in cases():
         intervals = [weighted_sum(make()) for _ in range(runs)]
         share = 100 * np.mean(
             [found.low <= truth <= found.high for found in intervals]
         )
         width = np.mean([found.high - found.low for found in intervals])
-        shares[min(map(int, re.findall(r"n=(\d+)", name))) >= 20].append(share)
+        is_large = min(map(int, re.findall(r"\bn=(\d+)", name))) >= 20
+        shares[is_large].append(share)
+        # Of a few right-or-wrong examples no interval covers its nominal share at every mean.
+        if is_large and not name.startswith("cell, right or wrong"):
+            others.append((share, name))
         print(f"{share:5.1f} %  width {width:.4f}  {name}", flush=True)
     for many, of in shares.items():
         inside = sum(93 <= share <= 98 for share in of)
@@ -244,6 +249,10 @@ def main() -> None:
             f"n {'>=' if many else '<'} 20: {inside} of {len(of)} cases between 93 and 98 %; least "
             f"{min(of):.1f}, most {max(of):.1f}"
         )
+    least, name = min(others)
+    print(
+        f"n >= 20 without single right-or-wrong cells: least {least:.1f} ({name})"
+    )
 
 
 if __name__ == "__main__":

@@ -32,6 +32,7 @@ _LISTS = ("common_words", "frequent_words")
 _FILL, _SIZE, _DEPTH, _COPIED = 2.0, 0.03, 0.01, 6.0
 """What counts as equal: points of fill, share of the size, the level of a test of Kolmogorov and
 Smirnov over the depths, points of the copying floor."""
+_LONGEST_TOKEN = 40  # characters
 _JSON_LINES = """
 import json
 def read_manifest(file):
@@ -289,5 +290,7 @@ def _copied(asked: Task, prompt: Prompt, tokenizer: Tokenizer) -> float:
     context = _context(asked, prompt)
     if asked.family == "frequent_words":
         context = context.split("coded words.")[-1]
-    ids = tokenizer.encode(context.strip())[: asked.answer_tokens]
+    # Far more characters than so many tokens have.
+    beginning = context.strip()[: _LONGEST_TOKEN * asked.answer_tokens]
+    ids = tokenizer.encode(beginning)[: asked.answer_tokens]
     return 100 * asked.score(tokenizer.decode(ids), prompt.references)

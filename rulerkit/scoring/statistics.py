@@ -11,12 +11,13 @@ right-or-wrong cell this is Wilson's interval, for two of different tasks Newcom
 
 Few errors show little of the variance, so it is drawn towards that of right-or-wrong scores, with
 the weight of a quarter of an error. One pseudo-example in each task, right with the side's mean
-probability in each cell, keeps a task without any error from counting as certain. An error that
-was not seen may be in the cell whose examples count most: where cells have different numbers of
-examples, this widens the interval. No interval has zero width. `benchmarks/coverage.py` measures
-the coverage: 93 to 98 % with at least 20 examples in each cell and two errors or flips expected,
-above that where fewer are, where a few answers differ by a small part each, and where two sides
-have different numbers of answers; 87 % and more with five examples or fewer.
+probability in each cell, keeps a task without any error from counting as certain. Both may widen an
+interval, and never narrow it: an example that is right at all lengths or at none varies more than
+either says. An error that was not seen may be in the cell whose examples count most: where cells
+have different numbers of examples, this widens the interval. No interval has zero width.
+`benchmarks/coverage.py` measures the coverage: at least 93.5 % with 20 examples in each cell,
+single right-or-wrong cells apart; up to 100 % where few errors are expected, where a few answers
+differ by a small part each, and where two sides have different numbers of answers.
 
 The interval is about the examples that could have been drawn. Questions that share an article
 (`groups`) are drawn together, so their deviations are added up before they are squared, and few
@@ -344,6 +345,10 @@ class _Side:
         # Questions on one article are drawn together, which widens the interval, never
         # narrows it.
         self.seen: float = self.deviations @ self.deviations / values.size**2
+        # A sample of sums over several cells shows a little less than their variance. For one
+        # cell of right-or-wrong scores Wilson's interval takes it from the mean instead.
+        if len(task.weights) > 1 and values.size > 1:
+            self.seen *= values.size / (values.size - 1)
         if task.groups is not None:
             self.seen = max(self.seen, self._of_groups(task.groups, confidence))
 
@@ -370,9 +375,10 @@ class _Side:
 
         # As many equal groups as have the same sum of squares.
         equal = max(2.0, float(numbers.size**2 / (sizes @ sizes)))
-        few = stdtrit(equal - 1, 0.5 + confidence / 2) / critical_value(
-            confidence
-        )
+        # What they say about their spread hangs on the largest ones (Satterthwaite).
+        squared = sizes.astype(float) ** 2
+        freedom = max(1.0, float(squared.sum() ** 2 / (squared @ squared)) - 1)
+        few = stdtrit(freedom, 0.5 + confidence / 2) / critical_value(confidence)
         variance = (sums @ sums) * few**2 * equal / (equal - 1)
         largest = self.mean * max(0.0, self.span - self.mean) * (sizes @ sizes)
         return float(min(variance, largest) / numbers.size**2)
@@ -392,7 +398,11 @@ class _Side:
         total = self.usual + PSEUDO_EXAMPLES
         off = self.unknown * (self.span * (task_share - share)) ** 2
         pseudo = share * (1 - share) * self.squares + off / total
-        return float((self.usual * spread + PSEUDO_EXAMPLES * pseudo) / total)
+        drawn = float((self.usual * spread + PSEUDO_EXAMPLES * pseudo) / total)
+
+        # Both take the cells of an example as independent. Where an example is right at all
+        # lengths or at none, more was seen than that, and it stays.
+        return max(drawn, float(self.unknown * self.seen))
 
     def covariance(self, other: "_Side") -> float:
         """Of the mean gain and the mean loss."""

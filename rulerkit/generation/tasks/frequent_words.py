@@ -32,6 +32,8 @@ _STEPS = 32
 """Upstream lengthens its first text by this share of the prompt's length: a word for every 32
 tokens."""
 _LONGEST_WORD = 100
+_LONGEST_IN_TOKENS = 6
+"""More tokens than a coded word usually takes, so that no word too many is cut."""
 _NUMBERS = (
     "zero",
     "one",
@@ -142,7 +144,20 @@ class FrequentWords(WordCount):
         occurrences = self._times(len(ranked))(size)
         if occurrences[self.k] <= occurrences[self.k + 1]:
             return None
-        return [self._text(words, ranked, occurrences, budget)]
+        text = self._text(words, ranked, occurrences, budget)
+
+        # Until 2025 upstream let a text take the tokens of the answer, too. It keeps its layout
+        # here, and loses as many of its last words as do not fit.
+        over = text.num_tokens - budget.tokens
+        taken = 0 if self.edition == "2025" else self.answer_tokens
+        cut = 0
+        while 0 < over <= taken:
+            cut += max(1, over // _LONGEST_IN_TOKENS)
+            shorter = self._text(words, ranked, occurrences, budget, cut)
+            over = shorter.num_tokens - budget.tokens
+            if over <= 0:
+                return [shorter]
+        return [text]
 
     def _text(
         self,
@@ -150,11 +165,14 @@ class FrequentWords(WordCount):
         ranked: np.ndarray,
         occurrences: np.ndarray,
         budget: ContextBudget,
+        cut: int = 0,
     ) -> Piece:
-        """The words, each so often, shuffled, with the newline before the question."""
+        """The words, each so often, shuffled, without the last `cut`, with the newline before the
+        question."""
         order = self.shuffle(
             np.repeat(np.arange(len(ranked)), occurrences), budget
         )
+        order = order[: len(order) - cut]
 
         def describe(row: int) -> tuple[str, None, None]:
             rank = order[row]

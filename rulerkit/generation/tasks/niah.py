@@ -47,6 +47,8 @@ _EVEN_DEPTHS = 40
 _WORDS_ADDED, _LINES_ADDED, _FEW_LINES_ADDED = 500, 25, 5
 """By how much upstream lengthens essays and lines, and lines below 4096 tokens."""
 _SHORT = 4096
+_DRAWS = 9
+"""The examples that may be the first one: their lines or words decide how many fit."""
 Kind = Literal["words", "numbers", "uuids"]
 NEAR = 256
 """How many tokens from the needle asked for a distractor may stand to be near it: about ten lines
@@ -242,8 +244,9 @@ class Needles(Task):
         if self.haystack == "essay":
             step = _WORDS_ADDED
         if self.edition == "2025":
-            return Growth(step, step, searched=True)
-        return Growth(step, step, answer=" ".join(draft.references))
+            return Growth(step, step, searched=True, draws=_DRAWS)
+        answer = " ".join(draft.references)
+        return Growth(step, step, answer=answer, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         return self._filled(draft, budget)
