@@ -9,9 +9,15 @@ import random
 import re
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
+from difflib import SequenceMatcher
 from functools import cache
-from itertools import pairwise
+from itertools import pairwise, permutations
+from pathlib import Path
 from typing import NamedTuple
+
+import yaml
+
+import rulerkit
 
 
 class Parsed(NamedTuple):
@@ -102,7 +108,9 @@ def verify(parse, rows, counts, most_removed=50) -> None:
 FORM = "Write your final answer in the very last line of your response, in the form 'Final Answer: "
 
 
-def split(text: str, opening: str, question: str) -> tuple[list[str], re.Match]:
+def split(
+    text: str, opening: str, question: str, border: str = "\n\n"
+) -> tuple[list[str], re.Match]:
     """The lines of a context and the match of its question, of which there is one, at the end."""
     assert text.count(opening) == 1 or text.startswith(opening), (
         "V1: the instruction"
@@ -114,8 +122,8 @@ def split(text: str, opening: str, question: str) -> tuple[list[str], re.Match]:
         f"V1: {body[found[0].end() :]!r} is behind the question"
     )
     context = body[: found[0].start()]
-    assert context.endswith("\n\n"), "V1: no blank line before the question"
-    return context[:-2].split("\n"), found[0]
+    assert context.endswith(border), "V1: no border before the question"
+    return context.removesuffix(border).split("\n"), found[0]
 
 
 def at_end(form: str, nothing: str) -> str:
@@ -356,5 +364,236 @@ def order(text: str) -> Parsed:
     )
 
 
-FAMILIES = {"graph": graph, "state": state, "missing": missing, "order": order}
+# --- ordinal_copy ---------------------------------------------------------------------------------
+
+REQUEST = r"User: Write a ([a-z ]+) about ([a-z ]+)s in ([a-z]+) style\."
+ORDINALS = [
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+]
+
+
+def ordinal_copy(text: str) -> Parsed:
+    shown, border, body = text.partition("======== END EXAMPLE ========\n\n")
+    assert border, "V1: no example"
+    assert border not in body, "V1: two examples"
+    question = (
+        r"User: Prepend (\w{12}) to the (\w+) (.+) about (.+)s in a (.+) style\. Do not include any "
+        r"other text in your response\.\n\nAssistant:"
+    )
+    lines, asked = split(body, "", question)
+    hash_, ordinal, *words = asked.groups()
+
+    # A line is an exchange of two turns.
+    lines = re.split(r"\n\n(?=User: )", "\n".join(lines))
+
+    def taken_apart(line):
+        turn, _, reply = line.partition("\n\nAssistant: ")
+        return re.fullmatch(REQUEST, turn).groups(), reply
+
+    def replies(lines):
+        return [
+            reply
+            for request, reply in map(taken_apart, lines)
+            if [*request] == words
+        ]
+
+    def is_about(line):
+        request, _ = taken_apart(line)
+        return sum(a == b for a, b in zip(request, words, strict=True)) >= 2
+
+    wrong = []
+    if hash_ in body[: asked.start()] or hash_ in shown:
+        wrong.append("the hash stands in the text")
+    alike = [
+        (a, b)
+        for a, b in permutations(replies(lines), 2)
+        if SequenceMatcher(a=a, b=b).ratio() > 0.25
+    ]
+    if alike:
+        wrong.append(f"replies are alike: {alike[0]}")
+    sentences = [reply.count(". ") + 1 for _, reply in map(taken_apart, lines)]
+    if sorted(sentences)[:-1] != [6] * (len(lines) - 1):
+        wrong.append("a reply has not six sentences")
+    return Parsed(
+        asked[0],
+        lines,
+        REQUEST + r"\n\nAssistant: \w[^\n]+",
+        lambda lines: [f"{hash_} {replies(lines)[ORDINALS.index(ordinal)]}"],
+        is_about,
+        wrong=wrong,
+        nothing="none",
+    )
+
+
+# --- count ----------------------------------------------------------------------------------------
+
+SOLD = r"Order (\d+): (\w+ \w+) bought a (\w+) (\w+)\."
+
+
+def count(text: str) -> Parsed:
+    opening = (
+        "Below is a log of orders, one in each line. Read all of it: I will ask how many of them "
+        "fit a description.\n"
+    )
+    question = (
+        r"(?:How many orders in the log are for a (\w+ \w+)\? Several orders of one buyer count "
+        r"each\.|How many different people bought a (\w+ \w+)\?)\n"
+    )
+    form = re.escape(f"{FORM}7', or 'Final Answer: 0' if there is none.")
+    lines, asked = split(text, opening, question + form)
+    wanted = asked[1] or asked[2]
+
+    def answer(lines):
+        found = [re.fullmatch(SOLD, line).groups() for line in lines]
+        buyers = [name for _, name, *what in found if " ".join(what) == wanted]
+        return [str(len(buyers) if asked[1] else len(set(buyers)))]
+
+    numbers = Counter(re.fullmatch(SOLD, line)[1] for line in lines)
+    wrong = [number for number, times in numbers.items() if times > 1]
+    others = [line for line in lines if f" {wanted}." not in line]
+    near = sum(
+        bool({*wanted.split()} & {*re.fullmatch(SOLD, line).groups()[2:]})
+        for line in others
+    )
+    if not 0.3 < near / len(others) < 0.7:
+        wrong.append(f"{near} of {len(others)} other lines are near")
+    return Parsed(
+        asked[0],
+        lines,
+        SOLD,
+        answer,
+        lambda line: f" {wanted}." in line,
+        wrong=wrong,
+        nothing_outputs=["0"],
+    )
+
+
+# --- absent ---------------------------------------------------------------------------------------
+
+MAGIC = r'The special magic number for "([^"]+)" is: (\d{7})'
+
+
+def absent(text: str) -> Parsed:
+    opening = "Please read and memorize the text below. I will ask you about it later.\n\n<text>\n"
+    question = (
+        r"</text>\n\n<Question> What special magic numbers associated with (.+) are mentioned in "
+        r"the provided text\? Please list all that apply\. If no such numbers exist, please answer "
+        r'"none"\.</Question>\n\n'
+    )
+    form = at_end("1111111, 2222222", "for none")
+    lines, asked = split(text, opening, question + form, border="\n")
+    keys = re.findall('"([^"]+)"', asked[1])
+
+    def answer(lines):
+        pairs = [re.fullmatch(MAGIC, line).groups() for line in lines]
+        return [value for wanted in keys for key, value in pairs if key == wanted]
+
+    words = {word for key in keys for word in key.split("-")}
+
+    def is_about(line):
+        return bool(words & {*re.fullmatch(MAGIC, line)[1].split("-")})
+
+    pairs = [re.fullmatch(MAGIC, line).groups() for line in lines]
+    wrong = [
+        text
+        for column in zip(*pairs, strict=True)
+        for text, times in Counter(column).items()
+        if times > 1
+    ]
+    near = sum(map(is_about, lines)) - len(answer(lines))
+    if near == 0 or near % len(keys):
+        wrong.append("the number of near keys")
+    return Parsed(
+        asked[0],
+        lines,
+        MAGIC,
+        answer,
+        is_about,
+        names=frozenset(f'"{key}"' for key in keys),
+        wrong=wrong,
+        nothing="drawn",
+    )
+
+
+# --- latent ---------------------------------------------------------------------------------------
+
+
+def relations():
+    """The relations of the package: needle, question, pairs. They are data, not code."""
+    return yaml.safe_load(
+        Path(rulerkit.__file__)
+        .with_name("data")
+        .joinpath("relations.yaml")
+        .read_text()
+    )
+
+
+def latent(text: str) -> Parsed:
+    opening = (
+        "Read the text below. I will ask about one person in it; for who did what, only the text "
+        "counts.\n"
+    )
+    form = at_end("Jane Doe", "for nobody")
+    told = relations()
+    questions = "|".join(
+        re.escape(r["question"]).replace(r"\{y\}", ".+") for r in told
+    )
+    lines, asked = split(text, opening, rf"({questions})\n{form}", border="\n")
+    context = "\n".join(lines)
+    ((relation, x, y),) = [
+        (r, x, y)
+        for r in told
+        for x, y in r["pairs"].items()
+        if r["question"].format(y=y) == asked[1]
+    ]
+
+    # Essays have no lines: what counts are the needles in them.
+    def sentences(r):
+        before, between, after = re.split(r"\{name\}|\{x\}", r["needle"])
+        return re.findall(
+            rf"({before}(\w+ \w+){between}({'|'.join(r['pairs'])}){re.escape(after)})",
+            context,
+        )
+
+    told_x = [name for _, name, what in sentences(relation) if what == x]
+    wrong = []
+    plain = re.sub("^(the|an?) ", "", y)
+    if re.search(rf"\b{plain}\b", context, re.IGNORECASE):
+        wrong.append(f"{y} stands in the text")
+    if [len(sentences(r)) for r in told if r is not relation] != [0, 0, 0]:
+        wrong.append("a needle of another relation")
+    others = {what for _, _, what in sentences(relation)} - {x}
+    if len(others) < 3 or len(sentences(relation)) != len(others) + len(told_x):
+        wrong.append("the number of needles")
+    return Parsed(
+        asked[0],
+        [sentence for sentence, *_ in sentences(relation)],
+        ".+",
+        lambda lines: [
+            name
+            for sentence, name, what in sentences(relation)
+            if what == x and sentence in lines
+        ],
+        lambda line: True,
+        wrong=wrong,
+    )
+
+
+FAMILIES = {
+    "graph": graph,
+    "state": state,
+    "missing": missing,
+    "order": order,
+    "ordinal_copy": ordinal_copy,
+    "count": count,
+    "absent": absent,
+    "latent": latent,
+}
 """Family -> how its prompts are taken apart."""

@@ -133,7 +133,7 @@ def test_everything_works_for_a_new_family(tmp_path):
             "from rulerkit.generation.tasks.common_words",
             "from rulerkit.generation.tasks.colours import Colours\n",
         ),
-        ("    QuestionAnswering,\n)", "    Colours,\n"),
+        ("    QuestionAnswering,\n", "    Colours,\n"),
         (
             '    Needles(name="niah_single_words"',
             '    Colours(name="colours"),\n',

@@ -9,13 +9,12 @@ import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from itertools import accumulate
 from random import Random
 from typing import Any
 
 import numpy as np
 
-from rulerkit.generation.pieces import PieceEncoder, Units, joined
+from rulerkit.generation.pieces import PieceEncoder, Units, row_by_row
 from rulerkit.generation.tokenizers import Ids
 
 ROLES = (
@@ -110,20 +109,8 @@ class ContextBudget:
         length. `describe` gives role, key and value of a row when the piece is taken apart;
         `ending` follows the last row.
         """
-        # All columns become one row of texts, so that a single selection gives texts,
-        # counts and ids of the whole piece.
-        width = len(columns)
-        units = joined([units for units, _ in columns])
-        starts = accumulate((len(units) for units, _ in columns), initial=0)
-        orders = [
-            order + start
-            for (_, order), start in zip(columns, starts, strict=False)
-        ]
-
-        # Row after row: the first text of each column, then the second of each.
-        places = np.stack(orders, axis=1).ravel()
-        texts = [units.texts[i] for i in places.tolist()]
-        counts, ids = units.counts[places], units.pick(places)
+        width, units = len(columns), row_by_row(columns)
+        texts, counts, ids = list(units.texts), units.counts, units.ids
 
         # The last text is encoded anew with what follows it, because the two may share
         # a token.

@@ -205,6 +205,10 @@ class Units:
         """The ids of the texts from `start` up to `stop`, as a view."""
         return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
 
+    def first(self, count: int) -> "Units":
+        """The first so many texts."""
+        return Units(self.texts[:count], self.counts[:count], self.span(0, count))
+
     def others(
         self, texts: Iterable[str], random: np.random.RandomState
     ) -> np.ndarray:
@@ -232,6 +236,21 @@ def joined(rows: Sequence[Units]) -> Units:
         np.concatenate([row.counts for row in rows]),
         np.concatenate([row.ids for row in rows]),
     )
+
+
+def row_by_row(columns: Sequence[tuple[Units, np.ndarray]]) -> Units:
+    """The first text of each column, then the second of each, and so on, as one row of texts. A
+    column is its texts and the order in which they are taken; all orders have the same length."""
+    # All columns become one row of texts, so that a single selection gives texts, counts and ids of
+    # the whole.
+    units = joined([units for units, _ in columns])
+    starts = accumulate((len(units) for units, _ in columns), initial=0)
+    orders = [
+        order + start for (_, order), start in zip(columns, starts, strict=False)
+    ]
+    places = np.stack(orders, axis=1).ravel()
+    texts = [units.texts[place] for place in places.tolist()]
+    return Units(texts, units.counts[places], units.pick(places))
 
 
 def encode_units(

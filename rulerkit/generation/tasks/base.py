@@ -515,7 +515,7 @@ def distinct(
     replacement)."""
     # A dictionary keeps the order in which texts were drawn.
     texts = dict.fromkeys(first)
-    for _ in range(_DRAWS * count):
+    for _ in range(_DRAWS * count + 1):
         if len(texts) >= count:
             return list(texts)
         texts[draw()] = None

@@ -74,7 +74,7 @@ def interleaved(
     return pieces + haystack(start, end)
 
 
-def _part(units: Units, start: int, stop: int) -> list[Piece]:
+def part_of(units: Units, start: int, stop: int) -> list[Piece]:
     """A part of a row of texts: the first text, the last, and those between in one piece."""
     if start >= stop:
         return []
@@ -164,7 +164,7 @@ def _part_of_lines(
     units: Units, lines: int, last: list[Piece], start: int, stop: int
 ) -> list[Piece]:
     """A part of so many whole lines and the last one, which is cut, if there is any."""
-    whole = _part(units, start, min(stop, lines))
+    whole = part_of(units, start, min(stop, lines))
     return whole + last if start <= lines < stop else whole
 
 
@@ -187,10 +187,11 @@ def fill_with_needles(
     before: tuple[str, str],
     keys: Units,
     values: Units,
+    taken: tuple[Iterable[str], Iterable[str]],
     size: int | None = None,
 ) -> list[Piece] | None:
     """Lines `before[0] key before[1] value` with the items among them: `size` lines, else as many
-    as fit.
+    as fit. `taken` are the keys and values that none of these lines has.
 
     Every example pairs keys and values anew. They come from pools whose sizes follow from the
     length alone, so an example does not depend on what was generated before it. The tokens of every
@@ -200,10 +201,9 @@ def fill_with_needles(
     if left < 0 and size is None:
         return None
     frames = encode_units(before, budget.encoder)
-    key_order = keys.others([f" {item.key}" for item in items], budget.random)
-    value_order = values.others(
-        [f" {item.value}.\n" for item in items], budget.random
-    )
+    taken_keys, taken_values = taken
+    key_order = keys.others(taken_keys, budget.random)
+    value_order = values.others(taken_values, budget.random)
     available = min(len(key_order), len(value_order))
     pools = ((keys, key_order[:available]), (values, value_order[:available]))
     if size is None:
@@ -225,7 +225,8 @@ def fill_with_needles(
                 keys.texts[key_numbers[line]],
                 values.texts[value_numbers[line]],
             )
-            return "distractor", key.strip(), value.strip().removesuffix(".")
+            key, value = key.strip(' "'), value.strip().removesuffix(".")
+            return "distractor", key, value
 
         zeros = np.zeros(stop - start, dtype=int)
         columns = ((frames, zeros), (keys, key_numbers), (frames, zeros + 1))
@@ -335,14 +336,14 @@ def fill_with_essay(
         places = [
             boundaries[int((len(boundaries) - 1) * item.depth)] for item in items
         ]
-        pieces = interleaved(items, places, size, partial(_part, units))
+        pieces = interleaved(items, places, size, partial(part_of, units))
         return _joined_by_blanks(pieces, budget)
 
     # The count is exact but for the words at a needle: from the most words down.
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
-        pieces = interleaved(items, places, words, partial(_part, units))
+        pieces = interleaved(items, places, words, partial(part_of, units))
         next_word = "".join(units.texts[words : words + 1])
         if filled := _with_beginning(pieces, next_word, budget):
             return filled

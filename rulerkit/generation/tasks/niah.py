@@ -284,6 +284,10 @@ class Needles(Task):
             (before.rstrip(), between.rstrip()),
             keys,
             values,
+            (
+                [f" {needle.key}" for needle in draft.plan],
+                [f" {needle.value}{end}\n" for needle in draft.plan],
+            ),
             size,
         )
 

@@ -6,14 +6,22 @@ one line of TASKS. None of it enters a mean, a table or a threshold of RULER.
 """
 
 from rulerkit.generation.tasks.base import Task
+from rulerkit.generation.tasks.frontier.absent import Absent
+from rulerkit.generation.tasks.frontier.count import Count
 from rulerkit.generation.tasks.frontier.graph import Graph
+from rulerkit.generation.tasks.frontier.latent import Latent
 from rulerkit.generation.tasks.frontier.missing import Missing
 from rulerkit.generation.tasks.frontier.order import Order
+from rulerkit.generation.tasks.frontier.ordinal_copy import OrdinalCopy
 from rulerkit.generation.tasks.frontier.state import State
 
 FAMILIES: tuple[type[Task], ...] = (
     Graph,
+    OrdinalCopy,
+    Count,
+    Absent,
     State,
+    Latent,
     Missing,
     Order,
 )
@@ -22,8 +30,14 @@ TASKS: tuple[Task, ...] = (
     Graph(name="graph_parents", operation="parents"),
     Graph(name="graph_bfs_2"),
     Graph(name="graph_bfs_4", depth=4, width=4),
+    OrdinalCopy(name="ordinal_copy_2", num_replies=2),
+    OrdinalCopy(name="ordinal_copy_8"),
+    Count(name="count_64"),
+    Count(name="count_distinct_32", ask="people", most=32),
+    Absent(name="absent_4"),
     State(name="state_4"),
     State(name="state_16", num_operations=16),
+    Latent(name="latent_3"),
     Missing(name="missing_8"),
     Order(name="order_8"),
 )

@@ -16,13 +16,20 @@ import numpy as np
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Example, Piece
 from rulerkit.generation.match_rules import final_items
-from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
+from rulerkit.generation.pieces import (
+    PieceEncoder,
+    Units,
+    encode_units,
+    joined,
+    row_by_row,
+)
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
 from rulerkit.generation.tasks.haystacks import (
     by_depth,
     choose_lines,
     interleaved,
     num_tokens,
+    part_of,
 )
 from rulerkit.generation.tasks.niah import draw_pair
 
@@ -67,10 +74,16 @@ def answer_form(example: str, nothing: str) -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Frontier(Task):
+class FrontierTask(Task):
     """A task of the frontier suite."""
 
     suite = "frontier"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Frontier(FrontierTask):
+    """A task whose answer is a last line `Final Answer: ...`: all but the copying of a reply."""
+
     judges_prefix = True
     nothing = "Final Answer: []"
 
@@ -164,13 +177,31 @@ def _days(random: Random, words: Words, count: int) -> list[str]:
     return [str(day) for day in random.sample(range(1, 10**5), count)]
 
 
+def draw_orders(random: Random, count: int) -> list[str]:
+    """So many different numbers of three to nine digits, each length as often: of as many tokens,
+    so that lines can be chosen that fill a budget."""
+
+    def draw() -> str:
+        digits = random.randint(3, 9)
+        return str(random.randrange(10 ** (digits - 1), 10**digits))
+
+    return distinct(count, draw)
+
+
 _KINDS: Mapping[str, Callable[[Random, Words, int], list[str]]] = {
     "things": draw_things,
     "numbers": lambda random, words, count: draw_numbers(
         random, min(count, MOST_NUMBERS)
     ),
+    "orders": lambda random, words, count: draw_orders(random, count),
+    "magic numbers": lambda random, words, count: distinct(
+        count, lambda: str(random.randrange(10**6, 10**7))
+    ),
     "days": lambda random, words, count: _days(random, words, min(count, 99_999)),
     "nodes": lambda random, words, count: [node_name(n) for n in range(count)],
+    "persons": lambda random, words, count: [
+        f"{first} {last}" for first in FIRST_NAMES for last in LAST_NAMES
+    ],
     "first names": lambda random, words, count: list(FIRST_NAMES),
     "last names": lambda random, words, count: list(LAST_NAMES),
 }
@@ -258,18 +289,10 @@ def with_items(
 ) -> list[Piece]:
     """The lines of these columns with the items, ordered, among them at their depths; `ending`
     follows the last line, which is none of the items."""
-    lines = len(columns[0][1])
+    rows, width, lines = row_by_row(columns), len(columns), len(columns[0][1])
 
-    def part(start: int, stop: int) -> list[Piece]:
-        if start == stop:
-            return []
-        rows = [(units, order[start:stop]) for units, order in columns]
-        last = ending if stop == lines else ""
-        return [budget.rows(*rows, describe=_filler, ending=last)]
-
-    places = [min(int(item.depth * lines), lines - 1) for item in items]
-    return interleaved(items, places, lines, part)
-
-
-def _filler(row: int) -> tuple[str, None, None]:
-    return "haystack", None, None
+    # The last text is encoded anew with what follows it, because the two may share a token.
+    last = encode_units([rows.texts[-1] + ending], budget.encoder)
+    rows = joined([rows.first(len(rows) - 1), last])
+    places = [width * min(int(item.depth * lines), lines - 1) for item in items]
+    return interleaved(items, places, len(rows), partial(part_of, rows))
