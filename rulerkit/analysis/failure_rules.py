@@ -1,13 +1,13 @@
 """The labels for what went wrong, and the rules that give them (Section 5 of the paper).
 
-An answer gets one label, the first that fits in the order of LABELS: rules for every family, rules
-of the answer's own family, and what is left. A rule is a function from a `JudgedAnswer` to what it
+An answer gets one label, the first that fits in the order of `definitions`: rules for every family,
+rules of its own family, and what is left. A rule is a function from a `JudgedAnswer` to what it
 saw, or None where its label does not fit.
 """
 
 import re
 
-from rulerkit.generation.tasks import FAMILIES, read_prompt
+from rulerkit.generation.tasks import all_families, family_here, read_prompt
 from rulerkit.generation.tasks.base import JudgedAnswer, Rule
 
 _SHORTEST_COPY = 20  # characters: less may stand in a demonstration by chance
@@ -219,21 +219,23 @@ _LAST_RULES = (
     ),
 )
 
-_RULES_OF_FAMILY = {family.family: family.failure_rules for family in FAMILIES}
-_ALL_RULES = [*_FIRST_RULES]
-for _rules in _RULES_OF_FAMILY.values():
-    _ALL_RULES.extend(_rules)
-_ALL_RULES.extend(_LAST_RULES)
 
-LABELS: dict[str, str] = {rule.label: rule.definition for rule in _ALL_RULES}
-"""Every label with its definition: those of all families, those of one family, and what is left."""
+def definitions() -> dict[str, str]:
+    """Every label with its definition: those of all families, those of one family, plug-ins
+    included, and what is left; in the order in which they are tried."""
+    rules = [*_FIRST_RULES]
+    for family in all_families():
+        rules += family.failure_rules
+    return {rule.label: rule.definition for rule in (*rules, *_LAST_RULES)}
 
 
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
     # files of other programs name no family
-    family = answer.settings["family"]
-    rules_of_family = _RULES_OF_FAMILY.get(family, ())
+    rules_of_family: tuple[Rule, ...] = ()
+    if answer.settings["family"]:
+        family = family_here(answer.settings)
+        rules_of_family = family.failure_rules if family else ()
     for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
         detail = rule.test(answer)
         if detail is not None:

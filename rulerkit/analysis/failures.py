@@ -12,7 +12,7 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.analysis.failure_rules import LABELS as LABELS
+from rulerkit.analysis.failure_rules import definitions as definitions
 from rulerkit.analysis.failure_rules import find_label
 from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import shorten
@@ -182,7 +182,7 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
     `labels`, with count, n, share, low and high (0..1, Wilson's 95 % interval); labels that a cell
     has none of count 0."""
     occurring = set(labels["label"])
-    kinds = [kind for kind in LABELS if kind in occurring]
+    kinds = [kind for kind in definitions() if kind in occurring]
 
     rows = []
     for key, of_cell in labels.groupby(_CELL, sort=False)["label"]:
@@ -214,10 +214,10 @@ def samples(
     `width` characters."""
     failed = labels[labels["label"] != "complete"]
     failed = failed.assign(
-        definition=failed["label"].map(LABELS),
+        definition=failed["label"].map(definitions()),
         asked=failed["references"].map(", ".join),
         written=failed["pred"],
-        order=failed["label"].map(list(LABELS).index),
+        order=failed["label"].map(list(definitions()).index),
         turn=failed.groupby(["label", "task"]).cumcount(),
     )
     failed[_TEXTS] = failed[_TEXTS].map(shorten, most=width)

@@ -12,10 +12,8 @@ from rulerkit.common.errors import UserError
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import PROMPT_VERSIONS, Examples
 from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
-from rulerkit.generation.tasks import FAMILIES
+from rulerkit.generation.tasks import family_here
 from rulerkit.store.cells import Cell
-
-_FAMILIES = {family.family: family for family in FAMILIES}
 
 
 def examples_of(cell: Cell) -> Examples:
@@ -30,7 +28,13 @@ def examples_of(cell: Cell) -> Examples:
         prompt_format = PromptFormat(result["tokenizer"]["name"], **settings)
 
         knobs = {**result["task"], "protocol": result["protocol"]}
-        family = _FAMILIES[knobs["family"]]
+        family = family_here(knobs)
+        if family is None:
+            raise _not_generated(
+                cell,
+                f"its family {knobs['family']} ({knobs.get('module', 'of another version')}) "
+                "cannot be imported",
+            )
         names = ("name", "protocol", *family.knobs())
         chosen: dict[str, Any] = {name: knobs.get(name) for name in names}
         task = family(**chosen)

@@ -9,19 +9,22 @@ entry of `notebooks` or `together` is a name, or a mapping with models and param
 import os
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from rulerkit.analysis.sides import find
 from rulerkit.batch.jobs import Job, Notebook, one_line
+from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import project_files, resolve
+from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import (
     JSON,
     BatchKeys,
     NotebookKeys,
+    Parameters,
     check,
 )
 from rulerkit.common.yaml_files import read_yaml
@@ -31,6 +34,7 @@ from rulerkit.evaluation.study import (
     expand,
     load_files,
     name_of,
+    study_as_json,
 )
 from rulerkit.evaluation.study import (
     study as make_study,
@@ -82,6 +86,10 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     content = read_yaml(path) | own
     keys = check(BatchKeys, content, f"{path}: ", f"key in {path}")
     parameters = _size_of(path, keys) | keys.parameters | fixed
+    # Plug-ins come first: tasks and models may be theirs. Notebooks and jobs carry their names.
+    plugins = check_plugins(parameters.get("plugins"), keys.plugins)
+    if plugins:
+        parameters["plugins"] = plugins
     alone = _entries(path, keys.notebooks)
     together = _entries(path, keys.together)
 
@@ -113,8 +121,21 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     command = ["rulerkit", "batch", str(path.absolute())]
     if settings:
         command += ["-y", one_line(settings)]
-    jobs = _jobs_of(path, planner.folder, runs, over_all, shlex.join(command))
+    jobs = [
+        replace(job, plugins=tuple(plugins))
+        for job in _jobs_of(
+            path, planner.folder, runs, over_all, shlex.join(command)
+        )
+    ]
     return Batch(path, whole, runs, jobs, keys)
+
+
+def check_plugins(given: Any, beside: Sequence[str]) -> list[str]:
+    """The plug-ins of a batch, among its parameters and beside them, loaded."""
+    own = check(Parameters, {"plugins": given}).plugins
+    names = list(dict.fromkeys([*beside, *own]))
+    load_plugins(names)
+    return names
 
 
 # --- what the file says ---------------------------------------------------------------------------
@@ -229,12 +250,13 @@ class _Planner:
         else:
             own = {name: value for name, value in values.items() if name in known}
             by_subject = {"all": own}
-        return [
-            Notebook(
-                notebook, own, subject, self.folder / subject / notebook.name
-            )
-            for subject, own in by_subject.items()
-        ]
+        runs = []
+        for subject, own in by_subject.items():
+            # What it asks is found out once, here, and stands in the job's file.
+            asked = tuple(map(study_as_json, studies_of(notebook, own)))
+            place = self.folder / subject / notebook.name
+            runs.append(Notebook(notebook, own, subject, place, asked))
+        return runs
 
 
 def _jobs_of(
@@ -250,11 +272,15 @@ def _jobs_of(
     jobs = []
     for name, described in models.items():
         asks = tuple(run for run in runs if name in run.models)
-        about_it = tuple(
+        about_it = [
             run for run in runs if run.subject == name and run.models <= {name}
-        )
+        ]
+        # A notebook that does not say what it asks runs last, and asks its model itself.
+        about_it.sort(key=lambda run: not run.asked)
         file = folder / name / f"{path.stem}.job.yaml"
-        jobs.append(Job(name, file, described, asks, about_it, (), planned_by))
+        jobs.append(
+            Job(name, file, described, asks, (*about_it,), (), planned_by)
+        )
 
     done = {run.output for job in jobs for run in job.runs}
     for run in runs:
@@ -267,7 +293,9 @@ def _jobs_of(
             if reads_all
             else (run,)
         )
-        after = tuple(name for name in models if reads_all or name in run.models)
+        # One that does not say what it asks runs last, and asks its models itself.
+        is_last = reads_all or not run.asked
+        after = tuple(name for name in models if is_last or name in run.models)
         stem = run.output.stem
         name = stem if run.subject == "all" else f"{run.subject}-{stem}"
         file = folder / "all" / f"{path.stem}-{name}.job.yaml"

@@ -22,13 +22,14 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, listed
+from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import home, resolve
+from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.adaptive import wanted
-from rulerkit.evaluation.study import Study, name_of
+from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness
 from rulerkit.store.cells import soft_file
@@ -86,6 +87,8 @@ class Notebook:
     """The model it is about, or `all`."""
     output: Path = Path()
     """The executed notebook; its log and its record lie beside it."""
+    asked: tuple[JSON, ...] = ()
+    """The studies that it asks, as they were planned; none where nobody knows before it runs."""
 
     @property
     def title(self) -> str:
@@ -93,8 +96,8 @@ class Notebook:
 
     @cached_property
     def studies(self) -> list[Study]:
-        """What it asks."""
-        return studies_of(self.notebook, self.parameters)
+        """What it asks, as it was planned: no line of the notebook is executed for it."""
+        return [study_from_json(values) for values in self.asked]
 
     @property
     def models(self) -> set[str]:
@@ -102,6 +105,13 @@ class Notebook:
         return {
             name_of(model) for study in self.studies for model in study.models
         }
+
+    @property
+    def named_models(self) -> list[JSON]:
+        """The models that its parameters name."""
+        own = self.parameters
+        given = own["models"] if "models" in own else [own.get("model")]
+        return [read_spec(model) for model in expand(given or []) if model]
 
     @property
     def command(self) -> list[str]:
@@ -136,6 +146,8 @@ class Job:
     """The models whose answers it reads; it waits for them."""
     planned_by: str
     """The command that planned it, which also plans it again."""
+    plugins: tuple[str, ...] = ()
+    """The modules that bring its tasks or its model's engine."""
 
     @cached_property
     def steps(self) -> "list[Step]":
@@ -171,8 +183,14 @@ class Job:
 
     @property
     def resources(self) -> tuple[int, int]:
-        """GPUs on each node, and nodes."""
-        return gpus_and_nodes(self.model) if self.model else (0, 1)
+        """GPUs on each node, and nodes: those of its model, or the most that a model takes which a
+        notebook asks by itself."""
+        specs: list[Spec] = [self.model] if self.model else []
+        for run in self.runs:
+            if not self.model and not run.asked:
+                specs += run.named_models
+        needed = [gpus_and_nodes(spec) for spec in specs]
+        return max(needed, default=(0, 1))
 
     def predictions(self, model: str) -> Path:
         """The record of a model's predictions."""
@@ -364,6 +382,7 @@ def read_job(path: Path) -> Job:
             os.environ.get("RULERKIT_HOME") or content["home"]
         )
         job = _JOB.validate_python({"file": path.absolute()} | content)
+        load_plugins(job.plugins)
         _ = job.resources
     except (KeyError, TypeError, ValidationError) as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
     the frontier suite."""
-    from rulerkit.generation.tasks import FAMILIES
+    from rulerkit.generation.tasks import all_families, all_tasks
 
-    for task in rk.TASKS.values():
+    for task in all_tasks().values():
         default = type(task)(name=task.name)
         differs = [
             f"{name}={getattr(task, name)}"
@@ -51,7 +51,7 @@ def tasks() -> None:
     echo(
         "\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':"
     )
-    for family in FAMILIES:
+    for family in all_families():
         default = family(name=family.family)
         knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
         echo(f"  {family.family:18} {', '.join(knobs)}")

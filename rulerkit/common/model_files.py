@@ -12,7 +12,6 @@ from typing import Any
 
 from rulerkit.common.errors import (
     UserError,
-    check_known,
     redact,
     shortened,
     unknown,
@@ -29,6 +28,7 @@ from rulerkit.common.settings import (
     UNNAMED_KEYS,
     Spec,
     check,
+    engine_keys,
     takes,
 )
 from rulerkit.common.yaml_files import read_yaml
@@ -48,7 +48,9 @@ def read_spec(spec: str | Spec) -> JSON:
     )
     engine = checked["engine"]
     needed = "entry" if engine == "function" else "path"
-    if engine != "reader" and needed not in checked:
+    # An engine of a plug-in says itself what it needs.
+    needs_one = engine in ENGINE_KEYS and engine != "reader"
+    if needs_one and needed not in checked:
         raise UserError(
             f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
         )
@@ -70,9 +72,9 @@ def check_spec(spec: Spec, who: str) -> JSON:
             f"model {who}: nothing says who answers: give one of path, entry, window or engine"
         )
 
-    check_known(f"engine of the model {who}", str(engine), ENGINE_KEYS)
+    keys = engine_keys(str(engine), who)
     what = f"key of the model {who} (engine {engine})"
-    checked = check(ENGINE_KEYS[engine], spec, f"model {who}: ", what)
+    checked = check(keys, spec, f"model {who}: ", what)
     values = {"engine": engine}
     values |= checked.model_dump(by_alias=True, exclude_unset=True)
     return values | {"name": _name(values)}

@@ -29,6 +29,7 @@ from pydantic.fields import FieldInfo
 from rulerkit.common.errors import UserError, check_known, redact, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
+from rulerkit.common.plugins import brought
 from rulerkit.common.yaml_files import read_yaml
 
 JSON = dict[str, Any]
@@ -430,6 +431,8 @@ class ComparisonQuestion(Keys):
 class Parameters(Keys):
     """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
 
+    plugins: list[Text] = []
+    """a list of modules that bring tasks or engines, such as `plugins: [my_package.my_tasks]`"""
     model: Any = "reader-8192"
     models: Items | None = None
     """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
@@ -498,6 +501,8 @@ class BatchKeys(Keys):
     """a name in params/sizes/ or a path"""
     parameters: JSON = {}
     """`name: value` lines: further parameters of the notebooks"""
+    plugins: list[Text] = []
+    """a list of modules that bring tasks or engines, such as `plugins: [my_package.my_tasks]`"""
     baseline: Text | None = None
     """predictions that the page of the batch compares each model with, as `rulerkit compare` takes
     them: a folder, `run/model` or a model's name; of several models in it, the one of the same
@@ -580,9 +585,20 @@ def check(
         ) from None
 
 
+def engine_keys(engine: str, who: str) -> type[ModelKeys]:
+    """What a mapping for an engine may hold; `who` names the model in messages. An engine of a
+    plug-in says so by its attribute `keys`, a class made from ModelKeys."""
+    if engine in ENGINE_KEYS:
+        return ENGINE_KEYS[engine]
+    outside = brought("ENGINES", ENGINE_KEYS, "engine")
+    check_known(f"engine of the model {who}", engine, [*ENGINE_KEYS, *outside])
+    keys: type[ModelKeys] = getattr(outside[engine][0], "keys", ModelKeys)
+    return keys
+
+
 def takes(engine: str, key: str) -> str:
     """What a key of an engine takes, in words."""
-    return _words(keys_of(ENGINE_KEYS[engine])[key])
+    return _words(keys_of(engine_keys(engine, ""))[key])
 
 
 def _words(field: FieldInfo) -> str:

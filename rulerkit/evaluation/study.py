@@ -9,8 +9,8 @@ are errors.
 import math
 import os
 import re
-from collections.abc import Collection, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from glob import glob
 from hashlib import sha256
@@ -28,11 +28,12 @@ from rulerkit.common.errors import (
 from rulerkit.common.escape import csv_text, latex_text
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
+from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import check_names, injected_names
 from rulerkit.generation.corpora import choices, refresh
-from rulerkit.generation.tasks import Task, by_name, without_suites
+from rulerkit.generation.tasks import Task, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.inference.address import is_address, model_at
@@ -79,6 +80,8 @@ class Study:
     """Gives each cell only the examples that its question needs."""
     ask: bool = True
     """Whether models may be asked; else `evaluate` returns what is stored."""
+    plugins: tuple[str, ...] = ()
+    """The modules that bring tasks or engines, where they were named."""
 
     @property
     def folders(self) -> list[Path]:
@@ -233,6 +236,7 @@ def study(
         name: given[name] for name in Parameters.model_fields if name in given
     }
     values = check(Parameters, known)
+    load_plugins(values.plugins)
 
     # `model: null` and no `models` is a study of tasks alone.
     models = values.models or [values.model]
@@ -256,7 +260,39 @@ def study(
         soft=values.soft,
         adaptive=adaptive,
         ask=values.ask,
+        plugins=tuple(values.plugins),
     )
+
+
+def study_as_json(study: Study) -> JSON:
+    """A study of models that are described, not made in Python, ready for a file."""
+    values = {field.name: getattr(study, field.name) for field in fields(study)}
+    values["outputs"] = str(study.outputs)
+    values["tasks"] = [
+        {"family": task.family, **vars(task)} for task in study.tasks
+    ]
+    values["adaptive"] = study.adaptive and asdict(study.adaptive)
+    return values
+
+
+def study_from_json(values: Mapping[str, Any]) -> Study:
+    """The study that `study_as_json` wrote. Raises UserError where a plug-in is not here any
+    more."""
+    load_plugins(values["plugins"])
+    tasks = []
+    for settings in values["tasks"]:
+        family = family_of(settings["name"], settings["family"])
+        own = {key: settings[key] for key in settings if key != "family"}
+        tasks.append(family(**own))
+
+    rule = values["adaptive"]
+    if rule:
+        lists = {key: tuple(rule[key]) for key in ("tasks", "lengths")}
+        rule = StoppingRule(**{**rule, **lists})
+    tuples = {key: tuple(values[key]) for key in ("models", "lengths", "plugins")}
+    outputs = Path(values["outputs"])
+    made = {"tasks": tuple(tasks), "adaptive": rule, "outputs": outputs}
+    return Study(**{**values, **tuples, **made})
 
 
 def _tasks_of(values: Parameters) -> tuple[Task, ...]:

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 from rulerkit.common.errors import ModelError, UserError, remark
 from rulerkit.common.paths import cell_file
+from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.soft import add_soft_scores
@@ -355,12 +356,16 @@ class CellWriter:
 
 
 def _standing(examples: Any) -> JSON:
-    """The suite and the threshold of the task, which say what its scores may be held against."""
+    """The suite and the threshold of the task, which say what its scores may be held against, and
+    the source of a family from outside, which says how they come about."""
     # Examples from elsewhere need not have a task.
     task = getattr(examples, "task", None)
     if not isinstance(task, Task):
         return {"suite": "ruler", "threshold": None}
-    return {"suite": task.suite, "threshold": task.threshold}
+    standing: JSON = {"suite": task.suite, "threshold": task.threshold}
+    if "module" in task.settings():
+        standing["family_source"] = source_digest(type(task).__module__)
+    return standing
 
 
 def _row(example: Any, answer: Answer) -> JSON:

@@ -2,7 +2,8 @@
 
 `load_model` turns the description in a parameter file into a `Model`; `model` does so with a
 function or a loaded checkpoint. No weights are read before the first answer. An engine is one
-module of this folder (its class), one line in `ENGINES`, and its keys in `settings`.
+module of this folder (its class), one line in `ENGINES`, and its keys in `settings`; or it is in a
+module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
 from bisect import bisect_left
@@ -13,10 +14,11 @@ from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
-from rulerkit.common.errors import ModelError, TooLong, UserError
+from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.gpus import torch_module
 from rulerkit.common.model_files import check_spec, read_spec
-from rulerkit.common.settings import JSON, Spec
+from rulerkit.common.plugins import brought
+from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import (
     FORMS,
@@ -111,10 +113,26 @@ COMPRESSED = "the context was compressed without the question"
 """What tables say of models that a method gave the context alone, unless `protocol_note` does."""
 
 
+def engine_class(name: str) -> Any:
+    """The class of an engine, ours or a plug-in's; the name was checked with the spec."""
+    if name in ENGINES:
+        return resolve_name(ENGINES[name])
+    outside, module = brought("ENGINES", ENGINES, "engine")[name]
+    if not (isinstance(outside, type) and issubclass(outside, Engine)):
+        raise UserError(
+            f"plug-in {module}: its engine {name} is {shortened(outside)}: it must be a class made "
+            "from rulerkit.inference.model.Engine"
+        )
+    return outside
+
+
 class Engine(Model):
     """What all engines share: the names in a spec, and the prompt format, made when it is first
     needed."""
 
+    keys: ClassVar[type[ModelKeys]] = ModelKeys
+    """What the mapping of a model may hold; read of engines of plug-ins, ours stand in
+    `settings.ENGINE_KEYS`."""
     on_gpu: ClassVar[bool] = True
     """Whether it computes here, so that a batch gives it a GPU; a service or a rule needs none."""
 
@@ -434,9 +452,7 @@ def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
     and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    computes_here = (
-        resolve_name(ENGINES[spec["engine"]]).on_gpu or "serve" in spec
-    )
+    computes_here = engine_class(spec["engine"]).on_gpu or "serve" in spec
     if "gpus" in spec:
         gpus = spec["gpus"]
     elif computes_here and spec.get("device") != "cpu":
@@ -512,7 +528,7 @@ def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model
 
 
 def _engine(spec: Spec, *target: Any) -> Model:
-    engine: Model = resolve_name(ENGINES[spec["engine"]])(spec, *target)
+    engine: Model = engine_class(spec["engine"])(spec, *target)
     return engine
 
 

@@ -28,7 +28,7 @@ from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
 from matplotlib.figure import Figure
 from matplotlib.transforms import offset_copy
 
-from rulerkit.analysis.failure_rules import LABELS
+from rulerkit.analysis.failure_rules import definitions
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.example import Example
@@ -786,7 +786,7 @@ def failures_by_length(
             "no labels to draw; label the cells of a run that has some"
         )
     counts = shares.groupby("label")["count"].sum()
-    kinds = [kind for kind in LABELS if counts.get(kind)]
+    kinds = [kind for kind in definitions() if counts.get(kind)]
     names = names_of(shares.assign(label=shares["name"]))
     groups = list(shares.groupby([names, "task"], sort=False))
 
@@ -826,7 +826,7 @@ def failures_by_length(
 def _bar_properties(label: str) -> dict[str, Any]:
     """The properties of a label's bars: complete answers are pale, the others differ by colour and
     hatch."""
-    i = list(LABELS).index(label)
+    i = list(definitions()).index(label)
     properties: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
     if i == 0:
         return properties | {"facecolor": "#E9EDF0"}

@@ -229,7 +229,8 @@ def table_text(
     `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
     whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
     """
-    check_known("category", category, CATEGORIES)
+    of_others = summary.models["category"]
+    check_known("category", category, dict.fromkeys([*CATEGORIES, *of_others]))
     if format == "csv":
         return escape.csv_text(summary.cells, "%.4f")
     summary = summary.of(category)

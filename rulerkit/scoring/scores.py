@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, remark
+from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import match_rules, thoughts
 from rulerkit.generation.match_rules import Judging
@@ -348,7 +349,7 @@ def judged(cell: Cell) -> Rows:
 def _cache_key(cell: Cell, now: list[list[int]]) -> list[Any]:
     """What the judged rows of a cell were made from: the code, the cell, the state of its files."""
     place = [cell.run, cell.model, cell.task, cell.length, cell.result]
-    return [_code_version(), place, now]
+    return [_code_version(cell), place, now]
 
 
 def _checksum(content: bytes) -> bytes:
@@ -387,12 +388,21 @@ def _read_cache(cell: Cell) -> Rows | None:
     return None
 
 
+def _code_version(cell: Cell) -> str:
+    """A digest of the code that judges a cell: what other code judged is judged again."""
+    task = cell.record["result"]["task"]
+    if not task.get("judges"):
+        return _our_code_version()
+    # A score that nobody can compute again is not shown from the cache either.
+    judge_of(task)
+    return _our_code_version() + source_digest(task["module"])
+
+
 @cache
-def _code_version() -> str:
-    """A digest of the code that judges: what other code judged is judged again."""
+def _our_code_version() -> str:
     # The rules of judging stand in these files and in those of the tasks.
     modules = (match_rules.__file__, thoughts.__file__)
-    of_tasks = sorted(Path(base.__file__).parent.glob("*.py"))
+    of_tasks = sorted(Path(base.__file__).parent.rglob("*.py"))
     files = (Path(__file__), *map(Path, modules), *of_tasks)
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
@@ -441,7 +451,15 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
 
 
 def _judged(cell: Cell) -> Rows:
-    judge = judge_of(cell.record["result"]["task"])
+    task = cell.record["result"]["task"]
+    judge = judge_of(task)
+    if task.get("judges"):
+        now = source_digest(task["module"])
+        if cell.about.family_source not in ("", now):
+            _say_once(
+                f"{task['module']} has changed since {cell.model} answered {cell.task}: its "
+                "answers are judged by the code of today"
+            )
     rows = sorted(
         (_judge(cell, row, judge) for row in cell.stream()),
         key=lambda row: row[0],
@@ -457,6 +475,9 @@ def _judged(cell: Cell) -> Rows:
         (len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0
     )
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
+
+
+_say_once = cache(remark)
 
 
 def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:

@@ -6,10 +6,13 @@ one entry of FAMILIES.
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
+from rulerkit.common.plugins import brought, load_recorded, num_loaded
 from rulerkit.common.settings import SUITES
 from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
 from rulerkit.generation.tasks.base import Reading
@@ -80,8 +83,10 @@ def task(
     if isinstance(spec, Task):
         return spec
     if isinstance(spec, str):
-        check_known("task", spec, TASKS, command="rulerkit tasks")
-        return TASKS[spec].with_protocol(protocol, edition)
+        # Plug-ins are asked where a name is none of ours.
+        known = TASKS if spec in TASKS else all_tasks()
+        check_known("task", spec, known, command="rulerkit tasks")
+        return known[spec].with_protocol(protocol, edition)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(
             f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
@@ -95,14 +100,17 @@ def task(
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
-    known = (task.with_protocol(protocol, edition) for task in _ALL)
+    named_tasks = TASKS if type(base) in FAMILIES else all_tasks()
+    others = (
+        task.with_protocol(protocol, edition) for task in named_tasks.values()
+    )
     changes = sorted(vars(variant).items() - vars(base).items())
     name = str(
         spec.get("name")
         or next(
             (
                 task.name
-                for task in known
+                for task in others
                 if task == replace(variant, name=task.name)
             ),
             None,
@@ -114,7 +122,7 @@ def task(
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
             "letters, digits, . _ and -"
         )
-    if name in TASKS:
+    if name in named_tasks:
         named, tokens = task(name, protocol, edition), variant.max_new_tokens
         # only the tokens of an answer may differ from the task of this name
         if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
@@ -152,14 +160,15 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for one in FAMILIES:
-        if (
-            one.family == family
-            if family
-            else re.match(rf"{one.short_name}(?![a-zA-Z])", name)
-        ):
-            return one
-    names = ", ".join(family.short_name for family in FAMILIES)
+    for families in (FAMILIES, all_families()):
+        for one in families:
+            if (
+                one.family == family
+                if family
+                else re.match(rf"{one.short_name}(?![a-zA-Z])", name)
+            ):
+                return one
+    names = ", ".join(family.short_name for family in all_families())
     raise unknown(
         "task",
         name,
@@ -168,22 +177,75 @@ def family_of(name: str, family: str = "") -> type[Task]:
     )
 
 
+def all_tasks() -> dict[str, Task]:
+    """The tasks by their names, those of plug-ins too."""
+    return TASKS | _from_plugins(num_loaded())
+
+
+def all_families() -> tuple[type[Task], ...]:
+    """The families, those of plug-ins too."""
+    outside = (type(task) for task in _from_plugins(num_loaded()).values())
+    return tuple(dict.fromkeys([*FAMILIES, *outside]))
+
+
+@lru_cache(maxsize=1)
+def _from_plugins(_: int) -> dict[str, Task]:
+    """The tasks that plug-ins bring, by their names; asked anew when more are loaded."""
+    family_names = {family.family: "rulerkit" for family in FAMILIES}
+    tasks = {}
+    for name, (task, module) in brought("TASKS", TASKS, "task").items():
+        if not isinstance(task, Task):
+            raise UserError(
+                f"plug-in {module}: its TASKS hold {shortened(task)}, which is no task: give "
+                "instances of classes made from rulerkit's Task"
+            )
+        family = type(task)
+        family.check_contract(module)
+        if family_names.setdefault(family.family, module) != module:
+            raise UserError(
+                f"plug-in {module}: its family {family.family} has the name of one of "
+                f"{family_names[family.family]}: give it another name"
+            )
+        tasks[name] = task
+    return tasks
+
+
+def family_here(settings: Mapping[str, Any]) -> type[Task] | None:
+    """The family of a task, by the settings that its record holds; None where it is not here.
+
+    A family from outside that is not loaded yet is imported from the module that the record names.
+    """
+    name = settings["family"]
+    # Files of other programs name no family.
+    if not name:
+        return family_of(settings["name"])
+    ours = {family.family: family for family in FAMILIES}
+    if name in ours:
+        return ours[name]
+
+    if "module" in settings:
+        with suppress(UserError):
+            load_recorded(str(settings["module"]))
+    return {family.family: family for family in all_families()}.get(name)
+
+
 def judge_of(settings: Mapping[str, Any]) -> Judging:
     """What judges the answers of a task, by the settings that its record holds.
 
-    Raises UserError where a family that is not here has a score of its own.
+    Raises UserError where the family is not here and judges in a way of its own.
     """
-    family = families().get(settings["family"])
-    # Files of other programs name no family.
-    if not settings["family"]:
-        family = family_of(settings["name"])
+    family = family_here(settings)
     if family is None:
         rule = MATCH_RULES.get(settings["match"])
-        if rule is None:
+        if rule is None or settings.get("judges"):
+            module = settings.get(
+                "module", "a module that its record does not name"
+            )
             raise UserError(
-                f"the task {settings['name']} is judged by a score of its family "
-                f"{settings['family']} that is not here, and no other rule would be right: install "
-                "the package that holds it"
+                f"the answers of {settings['name']} are judged by the code of its family "
+                f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
+                "would be right: install the package that holds it, or put it below the project "
+                "root"
             )
         return Judge(rule)
 
@@ -196,18 +258,13 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
     return family(**given)
 
 
-def families() -> dict[str, type[Task]]:
-    """All families by their names."""
-    return {family.family: family for family in FAMILIES}
-
-
 def read_prompt(text: str) -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family."""
     return next(
         (
             reading
-            for family in FAMILIES
+            for family in all_families()
             if (reading := family.read(text)) is not None
         ),
         None,

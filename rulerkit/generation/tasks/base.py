@@ -227,6 +227,26 @@ class Task(ABC):
             if "family" in vars(cls) and not hasattr(cls, name):
                 setattr(cls, name, cls.family)
 
+    @classmethod
+    def check_contract(cls, module: str) -> None:
+        """Raises UserError where a family of a plug-in lacks what it must bring; `module` is the
+        plug-in's."""
+        for name in ("family", "new_tokens"):
+            if not hasattr(cls, name):
+                raise UserError(
+                    f"plug-in {module}: the family {cls.__name__} brings no `{name}`; "
+                    "docs/extend.md says what a family must bring"
+                )
+        check_known(
+            f"match of the family {cls.family}", cls.match, [*MATCH_RULES, OWN]
+        )
+        # Else the record would name a rule that does not judge.
+        if (cls.match == OWN) != (cls.score is not Task.score):
+            raise UserError(
+                f"plug-in {module}: the family {cls.family} says match = {cls.match!r}: it says "
+                f"{OWN!r} where it brings a `score` of its own, and only there"
+            )
+
     def __post_init__(self) -> None:
         # The default of a field hides what the class of a family says.
         suite = self.suite or type(self).suite or "ruler"
@@ -373,7 +393,24 @@ class Task(ABC):
             "category": self.category,
             "match": self.match,
             "max_new_tokens": self.answer_tokens,
+            **self._whereabouts(),
         }
+
+    @classmethod
+    def _whereabouts(cls) -> dict[str, Any]:
+        """Where a family from outside the package is, and whether its answers cannot be judged
+        without it."""
+        if cls.__module__.partition(".")[0] == "rulerkit":
+            return {}
+        plain: Any = (Task.score, Task.strict, Task.missing, Task.item_form)
+        own: Any = (cls.score, cls.strict, cls.missing, cls.item_form)
+        # Class methods are bound to their class: what they are made of is compared.
+        is_plain = all(
+            getattr(a, "__func__", a) is getattr(b, "__func__", b)
+            for a, b in zip(own, plain, strict=True)
+        )
+        judges = not is_plain or cls.separator != Task.separator
+        return {"module": cls.__module__, "judges": judges}
 
     @classmethod
     def knobs(cls) -> list[str]:
