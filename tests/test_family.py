@@ -166,4 +166,4 @@ def test_everything_works_for_a_new_family(tmp_path):
     assert "Means over 1 task;" in report
     assert report.count("No effective length") == 1
     assert "reader (copies 100%): the paper has no category memory." in report
-    assert "100.00 [" in text, "one of two references"
+    assert "100.0 [" in text, "one of two references"
