@@ -93,7 +93,9 @@ clean:
 
 # --- installation -------------------------------------------------------------------------------------------------------
 
-INSTALL = if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --python $(BIN)/python $(1) || $(BIN)/python -m pip install $(1); \
+# A line now and then: some packages take a minute to arrive.
+STILL   = (while sleep 8 >/dev/null 2>&1; do echo "  still installing ..."; done) & trap "kill $$! 2>/dev/null" EXIT;
+INSTALL = $(STILL) if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --python $(BIN)/python $(1) || $(BIN)/python -m pip install $(1); \
           else $(BIN)/python -m pip install $(1); fi
 
 $(VENV)/.made:

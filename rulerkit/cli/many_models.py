@@ -228,23 +228,33 @@ def _follow(statuses: Iterable[Any], console: Any, num_steps: int) -> list[Any]:
     from rulerkit.batch.status import describe
 
     last = dict[Path, Any]()  # by the record of the step
-    next_count = 0.0
+    start = time.monotonic()
+    # Counting answers reads files: not at every look. A log gets a line only where nothing else was
+    # said, and after five minutes fewer of them.
+    pause = 2 if console.is_terminal else _PAUSE
+    next_count = start + (0 if console.is_terminal else pause)
     with console.status("") as shown:
         for status in statuses:
+            now = time.monotonic()
             if status:
                 last[status.step.record] = status
             if status and status.state not in ("running", "done before"):
                 text = "\n".join(describe(status))
                 console.out(escape.terminal(text), highlight=False)
-            if (
-                not status
-                and console.is_terminal
-                and time.monotonic() > next_count
-            ):
-                # Counting answers reads files: not at every look.
-                shown.update(_progress(list(last.values()), num_steps))
-                next_count = time.monotonic() + 2
+                next_count = max(next_count, now + pause)
+            if not status and now > next_count:
+                progress = _progress(list(last.values()), num_steps)
+                if console.is_terminal:
+                    shown.update(progress)
+                else:
+                    pause = _PAUSE if now < start + 300 else 300
+                    text = str(progress).replace("\n", "; ")
+                    console.out(text, highlight=False)
+                next_count = now + pause
     return list(last.values())
+
+
+_PAUSE = 8  # seconds without a line, where there is no terminal
 
 
 def _progress(statuses: list[Any], num_steps: int) -> Any:
