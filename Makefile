@@ -93,10 +93,11 @@ clean:
 
 # --- installation -------------------------------------------------------------------------------------------------------
 
-# A line now and then: some packages take a minute to arrive.
-STILL   = (while sleep 8 >/dev/null 2>&1; do echo "  still installing ..."; done) & trap "kill $$! 2>/dev/null" EXIT;
-INSTALL = $(STILL) if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --python $(BIN)/python $(1) || $(BIN)/python -m pip install $(1); \
-          else $(BIN)/python -m pip install $(1); fi
+# A line now and then while it runs: some packages take a minute to arrive.
+INSTALL = { (while sleep 8 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing ..."; done) & still=$$!; \
+          if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --python $(BIN)/python $(1) || $(BIN)/python -m pip install $(1); \
+          else $(BIN)/python -m pip install $(1); fi; \
+          status=$$?; kill $$still 2>/dev/null; [ $$status = 0 ]; }
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rulerkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
