@@ -72,7 +72,11 @@ def write_page(
             for step in report(statuses(batch.jobs))
         ],
         "changes": changes,
-        "notebooks": list(_notebooks(outputs, run, models)),
+        "notebooks": sorted(
+            _notebooks(outputs, run, models),
+            # what compares all models stands first
+            key=lambda notebook: notebook[0] not in _names(batch.keys.together),
+        ),
     }
 
     # The page that stays comes first, so that the index lists it too.
@@ -102,6 +106,14 @@ def _title(batch: Batch, scores: "pd.DataFrame | None") -> str:
     what = counted(len(tasks), "task") if len(tasks) > 1 else tasks[0]
     ends = dict.fromkeys([lengths[0], lengths[-1]])
     return f"{title}: {what} at {' to '.join(map(length_name, ends))}"
+
+
+def _names(entries: Sequence[Any]) -> list[str]:
+    """The names of notebooks in a batch file, where each is a name or a mapping."""
+    return [
+        Path(str(entry["notebook"] if isinstance(entry, dict) else entry)).stem
+        for entry in entries
+    ]
 
 
 def _loss(change: Change) -> float:

@@ -242,15 +242,15 @@ def _follow(statuses: Iterable[Any], console: Any, num_steps: int) -> list[Any]:
                 text = "\n".join(describe(status))
                 console.out(escape.terminal(text), highlight=False)
                 next_count = max(next_count, now + pause)
-            if not status and now > next_count:
-                progress = _progress(list(last.values()), num_steps)
-                if console.is_terminal:
-                    shown.update(progress)
-                else:
-                    pause = _PAUSE if now < start + 300 else 300
-                    text = str(progress).replace("\n", "; ")
-                    console.out(text, highlight=False)
-                next_count = now + pause
+            if status or now <= next_count:
+                continue
+            progress = _progress(list(last.values()), num_steps)
+            if console.is_terminal:
+                shown.update(progress)
+            else:
+                pause = _PAUSE if now < start + 300 else 300
+                console.out(str(progress).replace("\n", "; "), highlight=False)
+            next_count = now + pause
     return list(last.values())
 
 
