@@ -40,6 +40,7 @@ from .report.browser import browse as browse
 from .report.comparison import assert_not_worse as assert_not_worse
 from .report.verdicts import show_verdicts as show_verdicts
 from .report.view import show as show
+from .scoring.frontier import frontier as frontier
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize
 from .store.cells import read_cells as read_cells

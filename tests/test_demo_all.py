@@ -230,6 +230,17 @@ def test_the_later_checkpoint_sees_more(outputs):
 
 
 @planted
+def test_both_suites_find_the_window_and_neither_a_mute_model(outputs):
+    frontier = table(outputs, "20_frontier", "reader-8192+mute")
+    assert list(frontier["frontier"]) == ["8K", "-"]
+    assert frontier["RULER"].iloc[0] == "8K"
+    # The notebook of published results draws the same reader.
+    ours = table(outputs, "22_frontier_against_published", "reader-8192")
+    assert (ours.query("length <= 8192")["score"] == 100).all()
+    assert (ours.query("length > 8192")["score"] < 100).all()
+
+
+@planted
 def test_the_others_wrote_their_tables(outputs):
     board = table(
         outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute"
@@ -248,6 +259,7 @@ def test_the_others_wrote_their_tables(outputs):
         "12_failures",
         "13_compare_models",
         "17_soft_scores",
+        "21_frontier_ladders",
         "leaderboard",
     ):
         assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), (

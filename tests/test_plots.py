@@ -19,6 +19,7 @@ import rulerkit as rk
 from rulerkit.analysis import compare, failures
 from rulerkit.analysis.depth import by_bin, recall_by_depth
 from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import TASKS_OF
 from rulerkit.report import plots
 from rulerkit.report.plots import DOUBLE, SINGLE
 from rulerkit.scoring.scores import THIRTEEN
@@ -50,6 +51,20 @@ def summary_of(*names, examples=4, have=4, aligned="chat", engine="reader"):
         stand_in=engine == "reader",
     )
     return summarize(scores.assign(label=scores["model"].str.upper()))
+
+
+def frontier_of(*names):
+    """The frontier suite and RULER with invented scores, which fall with the length."""
+    share = {
+        (name, length): (90 - 30 * i - 25 * n) / 100
+        for i, name in enumerate(names)
+        for n, length in enumerate(LENGTHS)
+    }
+    suite = scores_of(
+        share, TASKS_OF["frontier"], n=20, wanted=20, suite="frontier", floor=0.2
+    )
+    ruler = scores_of(share, n=20, wanted=20)
+    return rk.frontier(pd.concat([suite, ruler]))
 
 
 def signature_of(function):
@@ -536,6 +551,7 @@ def figures(tmp_path_factory):
     thirteen = summary_of("a", "b").lengths
     alphas = {2.0: plots.word_counts(generate("fwe", 2048, 1)[0])}
     words = plots.word_counts(generate("cwe", 4096, 1)[0])
+    frontier = frontier_of("a model with a name of some length", "b")
     correlations = pd.DataFrame(
         np.linspace(-1, 1, 324).reshape(18, 18)
     ).add_prefix("niah_task_")
@@ -572,6 +588,18 @@ def figures(tmp_path_factory):
         ),
         "word_frequencies": lambda **ax: plots.word_frequencies(
             words, alphas, **ax
+        ),
+        "capability_map": lambda **ax: plots.capability_map(
+            frontier, note=note, **ax
+        ),
+        "frontier_by_length": lambda **ax: plots.frontier_by_length(
+            frontier, note, **ax
+        ),
+        "capabilities_by_length": lambda **ax: plots.capabilities_by_length(
+            frontier, note, **ax
+        ),
+        "published_frontier": lambda **ax: plots.published_frontier(
+            rk.paper.published_frontier(), note, **ax
         ),
     }
 

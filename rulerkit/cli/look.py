@@ -207,14 +207,19 @@ def report(
     max_failures: MaxFailures = None,
 ) -> None:
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
-    corpus.
+    corpus. Each suite has a table of its own.
 
     Cells made in different ways (another seed, other prompts, another checkpoint of that name) are
     not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
-    from rulerkit.report.tables import footnotes, table_text
+    from pandas import concat
+
+    from rulerkit.common.escape import csv_text
+    from rulerkit.report.tables import footnotes, frontier_text, table_text
+    from rulerkit.scoring.frontier import SUITE
     from rulerkit.scoring.scores import describe
+    from rulerkit.scoring.summary import suites_of
     from rulerkit.store.comparable import check_same
 
     folder = resolve_file(folder)
@@ -235,8 +240,24 @@ def report(
         if shows_all or describe(cell)["category"] == category
     ]
     check_same(shown)
-    notes = [*footnotes(shown, scores), *(f"{problem}." for problem in problems)]
-    echo(table_text(rk.summarize(scores), format, category, notes), nl=False)
+    suites = list(dict.fromkeys(cell.about.suite for cell in shown))
+    if format == "csv":
+        tables = [rk.summarize(scores, suite=suite).cells for suite in suites]
+        echo(csv_text(concat(tables), "%.4f"), nl=False)
+        return
+
+    # No table is over two suites; RULER's stands first.
+    further = [f"{problem}." for problem in problems]
+    for suite in [suite for suite in suites_of(scores) if suite in suites]:
+        of_suite = [cell for cell in shown if cell.about.suite == suite]
+        rows = scores[scores["suite"] == suite]
+        notes = [*footnotes(of_suite, rows), *further]
+        if suite == SUITE and category == "all":
+            text = frontier_text(rk.frontier(scores), format, notes)
+        else:
+            summary = rk.summarize(scores, suite=suite)
+            text = table_text(summary, format, category, notes)
+        echo(text if suite == suites[0] else f"\n{text}", nl=False)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -35,11 +35,22 @@ def name_root() -> None:
 
 
 def print_scores(
-    cells: "list[Cell]", *grid: Any, max_failures: float | None = None
+    cells: "list[Cell]",
+    tasks: list[str] | None = None,
+    lengths: Any = None,
+    num_examples: int | None = None,
+    max_failures: float | None = None,
 ) -> None:
-    """The scores of each model by task and length; `grid` as `summarize` takes it."""
-    from rulerkit.report.tables import footnotes, task_table_text
-    from rulerkit.scoring.summary import base_run
+    """The scores of each model by task and length, a table for each suite; tasks, lengths and
+    examples are those of `summarize`."""
+    from rulerkit.generation.tasks import TASKS_OF
+    from rulerkit.report.tables import (
+        footnotes,
+        frontier_text,
+        task_table_text,
+    )
+    from rulerkit.scoring.frontier import SUITE
+    from rulerkit.scoring.summary import base_run, suites_of
     from rulerkit.store.comparable import check_same
 
     # Each model may have been asked in another way, so each has a table of its own.
@@ -50,13 +61,33 @@ def print_scores(
         check_same(group)
 
     scores = rk.score(cells, max_failures=max_failures)
-    summary = rk.summarize(scores, *grid)
-    runs = scores["run"].map(base_run)
-    for (name, model), group in by_model.items():
-        rows = scores[(runs == name) & (scores["model"] == model)]
-        notes = footnotes(group, rows)
-        echo(f"\n{model} ({name})")
-        echo(task_table_text(summary, model, name, notes=notes), nl=False)
+    suites = suites_of(scores)
+    for suite in suites:
+        of_suite = [cell for cell in cells if cell.about.suite == suite]
+        names = list(dict.fromkeys(cell.task for cell in of_suite))
+        named = [task for task in tasks if task in names] if tasks else None
+        summary = rk.summarize(scores, named, lengths, num_examples, suite=suite)
+        rows = scores[scores["suite"] == suite]
+        runs = rows["run"].map(base_run)
+        for name, model in by_model:
+            group = [
+                cell
+                for cell in of_suite
+                if (base_run(cell.run), cell.model) == (name, model)
+            ]
+            if not group:
+                continue
+            notes = footnotes(
+                group, rows[(runs == name) & (rows["model"] == model)]
+            )
+            echo(f"\n{model} ({name})")
+            echo(task_table_text(summary, model, name, notes=notes), nl=False)
+
+    # The headline of the frontier suite is over capabilities, not over tasks.
+    if SUITE in suites:
+        named = [task for task in tasks or () if task in TASKS_OF[SUITE]] or None
+        frontier = rk.frontier(scores, named, lengths, num_examples)
+        echo("\n" + frontier_text(frontier), nl=False)
 
 
 def list_cells(study: "Study") -> None:

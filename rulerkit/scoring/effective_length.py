@@ -51,16 +51,7 @@ def effective_length(
     if not known:
         return ""
 
-    # The longest length that passes counts, as in the paper, also where a shorter one
-    # fails.
-    best = max(
-        (
-            length
-            for length, score in known.items()
-            if _printed(score) >= threshold
-        ),
-        default=0,
-    )
+    best = longest_above(known, threshold)
 
     # Only what lies above the longest passing length could still change the answer.
     open_ = [
@@ -74,6 +65,19 @@ def effective_length(
         f"{length_name(n)} {states.get(n, 'not run')}" for n in open_
     )
     return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
+
+
+def longest_above(scores: Mapping[int, float], threshold: float) -> int:
+    """The longest length, in tokens, whose score (percent, NaN where there is none) is at least the
+    threshold, rounded to one decimal; 0 for none. Shorter lengths may fail, as in the paper."""
+    return max(
+        (
+            length
+            for length, score in scores.items()
+            if _printed(score) >= threshold
+        ),
+        default=0,
+    )
 
 
 def effective_set(

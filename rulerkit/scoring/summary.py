@@ -238,6 +238,13 @@ def of_one_suite(
     return rows
 
 
+def suites_of(scores: "pd.DataFrame") -> list[str]:
+    """The suites that the rows of `score` are of, RULER's first: each has a summary of its own."""
+    empty_cells = scores.attrs.get("empty_cells", ())
+    found = {*scores["suite"], *(cell["suite"] for cell in empty_cells)}
+    return sorted(found, key=lambda suite: (suite != "ruler", suite))
+
+
 def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
     """The one of several suites that means are taken over: `ruler` where its tasks were not named
     with others, which stderr then says; UserError where nothing tells."""

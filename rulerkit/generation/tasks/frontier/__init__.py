@@ -7,6 +7,7 @@ one line of TASKS. None of it enters a mean, a table or a threshold of RULER.
 
 from rulerkit.generation.tasks.base import Task
 from rulerkit.generation.tasks.frontier.absent import Absent
+from rulerkit.generation.tasks.frontier.base import FrontierTask
 from rulerkit.generation.tasks.frontier.count import Count
 from rulerkit.generation.tasks.frontier.graph import Graph
 from rulerkit.generation.tasks.frontier.latent import Latent
@@ -15,7 +16,7 @@ from rulerkit.generation.tasks.frontier.order import Order
 from rulerkit.generation.tasks.frontier.ordinal_copy import OrdinalCopy
 from rulerkit.generation.tasks.frontier.state import State
 
-FAMILIES: tuple[type[Task], ...] = (
+FAMILIES: tuple[type[FrontierTask], ...] = (
     Graph,
     OrdinalCopy,
     Count,

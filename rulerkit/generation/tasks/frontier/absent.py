@@ -99,6 +99,7 @@ class Absent(Frontier):
     """
 
     family = "absent"
+    capability = "not there"
     match = "f1"
     new_tokens = (64, 4)
     question_form = (

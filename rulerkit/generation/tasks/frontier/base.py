@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 from hashlib import md5
 from random import Random
+from typing import ClassVar
 
 import numpy as np
 
@@ -78,6 +79,8 @@ class FrontierTask(Task):
     """A task of the frontier suite."""
 
     suite = "frontier"
+    capability: ClassVar[str]
+    """What the family measures, in a word or two: its row in the picture of the suite."""
 
 
 @dataclass(frozen=True, kw_only=True)

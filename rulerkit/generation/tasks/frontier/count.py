@@ -127,6 +127,7 @@ class Count(Frontier):
     """
 
     family = "count"
+    capability = "number"
     match = "count"
     nothing = "Final Answer: 0"
     new_tokens = (32, 1)

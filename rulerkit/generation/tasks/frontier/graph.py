@@ -180,6 +180,7 @@ class Graph(Frontier):
     as many edges as fit."""
 
     family = "graph"
+    capability = "hops"
     match = "f1"
     new_tokens = (128, 8)
     question_form = (

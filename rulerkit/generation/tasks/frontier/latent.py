@@ -112,6 +112,7 @@ class Latent(Frontier):
     the same relation stand for other persons."""
 
     family = "latent"
+    capability = "meaning"
     match = "exact"
     new_tokens = (32, 1)
     question_form = "|".join(

@@ -85,6 +85,7 @@ class Missing(Frontier):
     """Name the lines, up to `most_missing`, that stand in a list and not in its copy."""
 
     family = "missing"
+    capability = "gap"
     match = "f1"
     new_tokens = (160, 8)
     question_form = re.escape(_QUESTION.strip())

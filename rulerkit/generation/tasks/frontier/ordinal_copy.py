@@ -153,6 +153,7 @@ class OrdinalCopy(FrontierTask):
     """
 
     family = "ordinal_copy"
+    capability = "which of many"
     match = "ratio"
     new_tokens = (256, 1)
     question_form = (

@@ -1,0 +1,211 @@
+"""The summary of the frontier suite: three effective lengths, floors taken off, apart from RULER."""
+
+import pandas as pd
+import pytest
+from test_summary import row, scores_of
+
+import rulerkit as rk
+from rulerkit.common.errors import UserError
+from rulerkit.generation.tasks import TASKS_OF
+from rulerkit.report.paper import frontier_ranks, published_frontier
+from rulerkit.scoring.frontier import capability_names, headline
+from rulerkit.scoring.summary import summarize
+
+TASKS = TASKS_OF["frontier"]
+SIX = [4096 * 2**i for i in range(6)]
+
+
+def suite_of(shares, floor=0.0, tasks=TASKS, **columns):
+    """Scores of the suite for a model with the same share right on every task: {length: share}."""
+    by_cell = {("m", length): share for length, share in shares.items()}
+    columns = {"suite": "frontier", "floor": floor, "wanted": 100} | columns
+    return scores_of(by_cell, tasks, n=100, **columns)
+
+
+def of_six(*percents):
+    return {
+        length: share / 100 for length, share in zip(SIX, percents, strict=True)
+    }
+
+
+# --- the three lengths ----------------------------------------------------------------------------
+
+
+def test_the_headline_is_the_shorter_of_the_relative_and_the_absolute_length():
+    """85 % of 82 is 69.7: kept up to 32K, while 50 is reached everywhere."""
+    model = rk.frontier(suite_of(of_six(82, 80, 74, 71, 66, 58))).models.iloc[0]
+    assert (model["base"], model["threshold"]) == (82.0, 69.7)
+    assert (model["relative"], model["absolute"]) == ("32K", ">128K")
+    assert model["effective_length"] == "32K"
+    assert model["reach"] == 32768
+
+
+def test_a_model_that_keeps_little_of_little_is_judged_by_the_absolute_threshold():
+    model = rk.frontier(suite_of(of_six(56, 52, 51, 49, 49, 48))).models.iloc[0]
+    assert (model["relative"], model["absolute"]) == (">128K", "16K")
+    assert (model["threshold"], model["effective_length"]) == (50.0, "16K")
+
+
+@pytest.mark.parametrize(("base", "has_headline"), [(30, True), (29, False)])
+def test_below_a_mean_of_30_there_is_no_headline(base, has_headline):
+    model = rk.frontier(suite_of(of_six(base, *[base] * 5))).models.iloc[0]
+    assert (model["effective_length"] != "") == has_headline
+    assert ("below 30" in model["why"]) != has_headline
+    # A mean of 30 is below the absolute threshold everywhere.
+    assert model["absolute"] == "<4K"
+
+
+@pytest.mark.parametrize(
+    ("shortest", "has_headline"), [(8192, True), (16384, False)]
+)
+def test_a_share_of_the_own_mean_needs_a_short_length(shortest, has_headline):
+    shares = {length: 0.9 for length in SIX if length >= shortest}
+    model = rk.frontier(suite_of(shares)).models.iloc[0]
+    assert (model["effective_length"] != "") == has_headline
+    assert (model["relative"] != "") == has_headline
+    assert model["absolute"] == ">128K"
+    assert ("above 8K" in model["why"]) != has_headline
+
+
+def test_the_sets_hold_what_the_data_cannot_rule_out():
+    """At 32K the mean is 71 and at 64K 68, both so near to 69.7 that either side is possible; at
+    16K it is 74, so no shorter length can be the answer."""
+    near = rk.frontier(suite_of(of_six(82, 80, 74, 71, 68, 58))).models.iloc[0]
+    assert near["effective_length"] == "32K"
+    assert near["effective_set"] == "16K..64K"
+    clear = rk.frontier(suite_of(of_six(90, 90, 90, 90, 30, 20))).models.iloc[0]
+    assert clear["effective_set"] == clear["effective_length"] == "32K"
+
+
+# --- floors and means -----------------------------------------------------------------------------
+
+
+def test_a_capability_is_the_mean_of_its_tasks_without_their_floors():
+    """Replies at 60 with a floor of 20 are at 50; at 10 they are at 0, not below."""
+    scores = suite_of({4096: 0.6})
+    replies = scores["task"].str.startswith("ordinal_copy")
+    scores.loc[replies, "floor"] = 0.2
+    two = scores["task"] == "ordinal_copy_2"
+    scores.loc[two, "score"] = (scores.loc[two, "index"] < 10).astype(float)
+    frontier = rk.frontier(scores)
+    capability = row(frontier.capabilities, capability="which of many")
+    assert capability["normalised"] == pytest.approx((0 + 50) / 2)
+    assert capability["score"] == pytest.approx((10 + 60) / 2)
+    assert capability["low"] <= capability["normalised"] <= capability["high"]
+
+    # All capabilities count alike, whatever the number of their tasks.
+    mean = frontier.lengths.iloc[0]
+    assert mean["normalised"] == pytest.approx((7 * 60 + 25) / 8)
+    assert mean["low"] < mean["normalised"] < mean["high"]
+
+
+def test_what_is_not_above_its_floor_is_marked():
+    scores = suite_of({4096: 0.2}, floor=0.2)
+    capabilities = rk.frontier(scores).capabilities
+    assert not capabilities["above_floor"].any()
+    assert (capabilities["normalised"] == 0).all()
+
+
+def test_there_is_no_mean_without_every_capability():
+    scores = suite_of({4096: 0.9})
+    without = scores[scores["task"] != "latent_3"]
+    frontier = rk.frontier(without)
+    assert frontier.lengths["normalised"].isna().all()
+    assert "without meaning" in frontier.lengths["have"].iloc[0]
+    assert frontier.models["effective_length"].iloc[0] == ""
+
+
+def test_an_unfinished_cell_gives_no_mean_at_its_length():
+    scores = suite_of(of_six(90, 90, 90, 90, 90, 90))
+    late = (scores["task"] == "state_4") & (scores["length"] == SIX[-1])
+    frontier = rk.frontier(scores[~(late & (scores["index"] >= 50))])
+    last = row(frontier.lengths, length=SIX[-1])
+    assert pd.isna(last["normalised"])
+    assert "50/100" in last["have"]
+    assert frontier.models["effective_length"].iloc[0] == ">=64K, 128K unfinished"
+
+
+# --- beside RULER ---------------------------------------------------------------------------------
+
+
+def test_nothing_of_it_enters_a_mean_of_ruler():
+    ruler = scores_of({("m", 4096): 0.9, ("m", 8192): 0.5}, n=100, wanted=100)
+    both = pd.concat([ruler, suite_of({4096: 0.1, 8192: 0.1})])
+    alone, beside = summarize(ruler), summarize(both, suite="ruler")
+    for name in ("cells", "lengths", "models"):
+        pd.testing.assert_frame_equal(getattr(alone, name), getattr(beside, name))
+
+    model = rk.frontier(both).models.iloc[0]
+    assert (model["ruler"], model["ruler_reach"]) == ("4K", 4096)
+
+
+def test_the_title_says_what_both_found():
+    ruler = scores_of({("m", length): 0.95 for length in SIX}, n=100, wanted=100)
+    suite = suite_of(of_six(90, 85, 60, 50, 40, 30))
+    both = rk.frontier(pd.concat([ruler, suite])).models.iloc[0]
+    assert headline(both) == "RULER says >128K, the frontier suite 8K"
+    assert headline(rk.frontier(suite).models.iloc[0]) == "Frontier suite: 8K"
+
+
+def test_scores_without_the_suite_are_refused():
+    ruler = scores_of({("m", 4096): 0.9})
+    with pytest.raises(
+        UserError, match=r"no answers of the frontier suite.*tasks: frontier"
+    ):
+        rk.frontier(ruler)
+
+
+def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
+    rk.evaluate(
+        rk.study(
+            models=["reader-2048"],
+            tasks=["niah_single_1", *TASKS],
+            lengths=[2048, 4096],
+            num_examples=1,
+            outputs=tmp_path,
+        ),
+        progress=False,
+    )
+    shown = rulerkit("report", tmp_path / "predictions/main").out
+    assert "Means over 13 tasks" in shown
+    assert "frontier: the shorter of the two" in shown
+    lines = rulerkit(
+        "report", tmp_path / "predictions/main", "--format", "csv"
+    ).out
+    assert len(lines.strip().splitlines()) == 1 + 2 * (1 + len(TASKS))
+    scored = rulerkit("score", tmp_path / "predictions/main").out
+    assert "mean of 13 frontier tasks" in scored
+    assert "RULER" in scored
+
+
+# --- published results ----------------------------------------------------------------------------
+
+
+def test_every_published_score_has_its_source():
+    published = published_frontier()
+    for column in ("benchmark", "model", "score", "measure", "source", "checked"):
+        assert published[column].notna().all()
+    assert published["score"].between(0, 100).all()
+    assert set(published["capability"]) <= set(capability_names().values())
+    assert published["checked"].str.match(r"table$|second-hand: ").all()
+
+
+def test_ranks_are_compared_at_the_lengths_that_both_have():
+    """At 4K NoLiMa prints GPT-4o 95.7, Llama 3.3 70B 81.5, Llama 3.1 8B 44.1."""
+    ours = {"a": 0.9, "b": 0.5, "c": 0.7}
+    scores = scores_of(
+        {(name, 4096): share for name, share in ours.items()},
+        TASKS,
+        n=100,
+        suite="frontier",
+        floor=0.0,
+        wanted=100,
+    )
+    known = {"a": "GPT-4o", "b": "Llama 3.3 70B", "c": "Llama 3.1 8B"}
+    ranks = frontier_ranks(rk.frontier(scores), published_frontier(), known)
+    nolima = row(ranks, benchmark="NoLiMa", length="4K", models=3)
+    assert nolima["tau"] == pytest.approx(1 / 3)
+    assert nolima["published (ours)"].startswith(
+        "GPT-4o 95.7 (90.0), Llama 3.3 70B 81.5 (50.0)"
+    )
+    assert frontier_ranks(rk.frontier(scores), published_frontier(), {}).empty
