@@ -20,7 +20,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, print_scores
+from rulerkit.cli.printing import echo, print_leaderboards, print_scores
 from rulerkit.common.errors import UserError, counted, unknown
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import resolve_file
@@ -213,13 +213,7 @@ def report(
     not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
-    from pandas import concat
-
-    from rulerkit.common.escape import csv_text
-    from rulerkit.report.tables import footnotes, frontier_text, table_text
-    from rulerkit.scoring.frontier import SUITE
     from rulerkit.scoring.scores import describe
-    from rulerkit.scoring.summary import suites_of
     from rulerkit.store.comparable import check_same
 
     folder = resolve_file(folder)
@@ -240,24 +234,8 @@ def report(
         if shows_all or describe(cell)["category"] == category
     ]
     check_same(shown)
-    suites = list(dict.fromkeys(cell.about.suite for cell in shown))
-    if format == "csv":
-        tables = [rk.summarize(scores, suite=suite).cells for suite in suites]
-        echo(csv_text(concat(tables), "%.4f"), nl=False)
-        return
-
-    # No table is over two suites; RULER's stands first.
-    further = [f"{problem}." for problem in problems]
-    for suite in [suite for suite in suites_of(scores) if suite in suites]:
-        of_suite = [cell for cell in shown if cell.about.suite == suite]
-        rows = scores[scores["suite"] == suite]
-        notes = [*footnotes(of_suite, rows), *further]
-        if suite == SUITE and category == "all":
-            text = frontier_text(rk.frontier(scores), format, notes)
-        else:
-            summary = rk.summarize(scores, suite=suite)
-            text = table_text(summary, format, category, notes)
-        echo(text if suite == suites[0] else f"\n{text}", nl=False)
+    problem_lines = [f"{problem}." for problem in problems]
+    print_leaderboards(shown, scores, format, category, problem_lines)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -10,6 +10,8 @@ from rulerkit.common import escape
 from rulerkit.common.errors import counted
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from rulerkit.evaluation.study import Study
     from rulerkit.store.cells import Cell
 
@@ -88,6 +90,40 @@ def print_scores(
         named = [task for task in tasks or () if task in TASKS_OF[SUITE]] or None
         frontier = rk.frontier(scores, named, lengths, num_examples)
         echo("\n" + frontier_text(frontier), nl=False)
+
+
+def print_leaderboards(
+    cells: "list[Cell]",
+    scores: "pd.DataFrame",
+    format: str,
+    category: str,
+    further_notes: list[str],
+) -> None:
+    """The leaderboard of each suite over these cells; as CSV all their cells in one table."""
+    import pandas as pd
+
+    from rulerkit.report.tables import footnotes, frontier_text, table_text
+    from rulerkit.scoring.frontier import SUITE
+    from rulerkit.scoring.summary import suites_of
+
+    shown = {cell.about.suite for cell in cells}
+    suites = [suite for suite in suites_of(scores) if suite in shown]
+    if format == "csv":
+        tables = [rk.summarize(scores, suite=suite).cells for suite in suites]
+        echo(escape.csv_text(pd.concat(tables), "%.4f"), nl=False)
+        return
+
+    for suite in suites:
+        of_suite = [cell for cell in cells if cell.about.suite == suite]
+        rows = scores[scores["suite"] == suite]
+        notes = [*footnotes(of_suite, rows), *further_notes]
+        # The headline of the frontier suite is over capabilities, not over tasks.
+        if suite == SUITE and category == "all":
+            text = frontier_text(rk.frontier(scores), format, notes)
+        else:
+            summary = rk.summarize(scores, suite=suite)
+            text = table_text(summary, format, category, notes)
+        echo(text if suite == suites[0] else f"\n{text}", nl=False)
 
 
 def list_cells(study: "Study") -> None:

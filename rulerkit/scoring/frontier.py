@@ -298,20 +298,9 @@ def _model_row(
     scores = {row["length"]: row["normalised"] for row in lengths}
     shortest = min(scores)
     base = scores[shortest]
+    no_share, why = _why_not(shortest, base)
 
-    # A share of the own mean needs such a mean, at a short length.
-    at = length_name(shortest)
-    no_share = ""
-    if shortest > LONGEST_BASE:
-        no_share = f"the shortest length asked is {at}, above 8K"
-    elif np.isnan(base):
-        no_share = f"the mean at {at} is not complete"
-    elif base <= 0:
-        no_share = f"the mean at {at} is at its floor"
-    why = no_share
-    if not why and base < LEAST_BASE:
-        why = f"the mean at {at} is {base:.1f}, below {LEAST_BASE:g}"
-
+    # How far the mean at each length lies above each of the thresholds: low and high limits.
     own_share = round(OWN_SHARE * base, 1)
     above_share = _above_own_share(by_length, shortest, mean)
     above_absolute = {
@@ -321,47 +310,46 @@ def _model_row(
     # Both ask for the longest length above a threshold, so the shorter of the two is the
     # longest length above both.
     above_both = {
-        length: (
-            min(low, above_absolute[length][0]),
-            min(high, above_absolute[length][1]),
-        )
-        for length, (low, high) in above_share.items()
+        length: tuple(np.minimum(above_absolute[length], limits).tolist())
+        for length, limits in above_share.items()
     }
 
-    states = {row["length"]: "unfinished" for row in lengths if row["have"]}
-
-    def reach(
-        threshold: float, above: Mapping[int, tuple[float, float]]
-    ) -> tuple[str, str]:
-        """The effective length by a threshold, and the set of those the data cannot rule out."""
+    row: _Row = {"base_length": shortest, "base": base, "why": why}
+    row["reach"] = 0 if no_share else longest_above(scores, own_share)
+    both = max(own_share, ABSOLUTE)
+    row["threshold"] = np.nan if why else both
+    states = {one["length"]: "unfinished" for one in lengths if one["have"]}
+    for name, set_name, threshold, above, none in (
+        ("relative", "relative_set", own_share, above_share, no_share),
+        ("absolute", "absolute_set", ABSOLUTE, above_absolute, ""),
+        ("effective_length", "effective_set", both, above_both, why),
+    ):
+        row[name] = row[set_name] = ""
+        if none:
+            continue
         intervals = {
             length: (threshold + low, threshold + high)
             for length, (low, high) in above.items()
         }
-        return (
-            effective_length(scores, threshold, claimed, states),
-            effective_set(intervals, threshold, claimed),
-        )
+        row[name] = effective_length(scores, threshold, claimed, states)
+        row[set_name] = effective_set(intervals, threshold, claimed)
+    return row
 
-    both = max(own_share, ABSOLUTE)
-    headline_length, headline_set = ("", "") if why else reach(both, above_both)
-    relative, relative_set = (
-        ("", "") if no_share else reach(own_share, above_share)
-    )
-    absolute, absolute_set = reach(ABSOLUTE, above_absolute)
-    return {
-        "base_length": shortest,
-        "base": base,
-        "threshold": np.nan if why else both,
-        "effective_length": headline_length,
-        "effective_set": headline_set,
-        "relative": relative,
-        "relative_set": relative_set,
-        "absolute": absolute,
-        "absolute_set": absolute_set,
-        "reach": 0 if no_share else longest_above(scores, own_share),
-        "why": why,
-    }
+
+def _why_not(shortest: int, base: float) -> tuple[str, str]:
+    """Why a model has no share of its own mean to keep, and why it has no headline; '' where it
+    has."""
+    at = length_name(shortest)
+    no_share = ""
+    if shortest > LONGEST_BASE:
+        no_share = f"the shortest length asked is {at}, above 8K"
+    elif np.isnan(base):
+        no_share = f"the mean at {at} is not complete"
+    elif base <= 0:
+        no_share = f"the mean at {at} is at its floor"
+    if no_share or base >= LEAST_BASE:
+        return no_share, no_share
+    return "", f"the mean at {at} is {base:.1f}, below {LEAST_BASE:g}"
 
 
 def _above_own_share(
