@@ -176,6 +176,16 @@ def _cell(
         "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
     }
 
+    warnings = []
+    given = {row.get("index") for row in rows}
+    whole = {number for number in given if isinstance(number, int)}
+    most = max(whole, default=0) + 1
+    if len(given) == len(whole) == len(rows) < most:
+        warnings.append(
+            f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
+            "examples have no row, and the mean is over the others"
+        )
+
     # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
     numbered = []
     for index, row in enumerate(rows):
@@ -183,7 +193,9 @@ def _cell(
             key: row[key] for key in PredictionRow.model_fields if key in row
         }
         numbered.append({**known, "index": index})
-    return Cell(file, record, numbered)
+    cell = Cell(file, record, numbered)
+    cell.warnings += warnings
+    return cell
 
 
 def read_rows(

@@ -21,7 +21,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import cell_rows
 from rulerkit.store.cells import Cell, Report
-from rulerkit.store.files import disk
+from rulerkit.store.files import disk, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -219,17 +219,34 @@ def export(
             if kind == "parquet":
                 results.to_parquet(path, index=False)
             elif kind == "jsonl":
-                results.to_json(
-                    path, orient="records", lines=True, double_precision=10
-                )
+                # A prediction may hold half of a surrogate pair, which UTF-8 has no bytes for.
+                write_whole(path, _json_lines(results))
             else:
-                # a prediction may hold half of a surrogate pair, which UTF-8 has no bytes for
-                text = escape.csv_text(_lists_as_json(results))
-                path.write_text(text, encoding="utf-8", errors="backslashreplace")
+                write_whole(path, escape.csv_text(_lists_as_json(results)))
     except ImportError:
         raise UserError(
             f"parquet needs pyarrow: {install_command('parquet')}, or write csv or jsonl"
         ) from None
+
+
+def _json_lines(results: "pd.DataFrame") -> str:
+    """A line of JSON for each row; half of a surrogate pair as `\\ud800`, in words."""
+
+    def writable(value: Any) -> Any:
+        if isinstance(value, str):
+            return value.encode("utf-8", "backslashreplace").decode()
+        if isinstance(value, list):
+            return [writable(item) for item in value]
+        return value
+
+    texts: JSON = {}
+    for name in map(str, results.select_dtypes(["object", "str"])):
+        texts[name] = results[name].map(writable)
+    return str(
+        results.assign(**texts).to_json(
+            orient="records", lines=True, double_precision=10
+        )
+    )
 
 
 def _lists_as_json(results: "pd.DataFrame") -> "pd.DataFrame":

@@ -22,20 +22,22 @@ from rulerkit.batch.jobs import (
     Step,
     fingerprint,
     lines_of_log,
+    one_line,
     read_job,
     read_record,
     update_record,
     version_of,
 )
-from rulerkit.common.errors import UserError, listed, remark
+from rulerkit.common.errors import UserError, listed, redact, remark
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.session import Session
 from rulerkit.inference.model import takes_more_gpus
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.servers import MASTER, is_served
-from rulerkit.store.files import disk
+from rulerkit.store.files import disk, write_whole
 from rulerkit.store.locks import Lock, wait_for
+from rulerkit.store.records import plain
 
 CHAIN = "RULERKIT_JOB"
 """Environment variable: the number of a scheduler's job, the same when the job starts again, or as
@@ -232,7 +234,7 @@ def _perform_steps(
                 yield Status(step, "failed", stuck)
                 return
             yield from _perform_step(
-                step, {**os.environ, **jupyter, **environment}
+                step, {**os.environ, **jupyter, **environment}, folder
             )
 
 
@@ -267,16 +269,24 @@ def _start(job: Job) -> str:
 
 
 def _perform_step(
-    step: Step, environment: dict[str, str]
+    step: Step, environment: dict[str, str], folder: str
 ) -> Generator[Status | None]:
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
-    wrong plot costs no GPU."""
+    wrong plot costs no GPU. `folder` is for files that end with the job."""
     if step.run:
         missing = _nothing_to_read(step)
         if missing:
             yield Status(step, "missing", missing)
             return
-        command = [sys.executable, "-c", _PAPERMILL, *step.run.command]
+        # A command line can be read by every user of this machine.
+        parameters = Path(folder, "parameters.yaml")
+        write_whole(parameters, one_line(step.run.given), private=True)
+        places = (str(step.run.notebook), str(step.run.output))
+        command = [sys.executable, "-c", _PAPERMILL, *places]
+        command += ["-f", str(parameters)]
+        if step.run.given != redact(step.run.given):
+            # The notebook that papermill writes holds them too.
+            command[2] = "import os; os.umask(0o077)\n" + _PAPERMILL
         shown = shlex.join([sys.executable, "-m", "papermill", *step.run.command])
         about: JSON = {
             "source": step.run.source,
@@ -293,7 +303,10 @@ def _perform_step(
             str(job.file),
         ]
         shown = job.command
-        about = {"model": job.model, "not_run": job.not_run(job.name)}
+        about = {
+            "model": redact(plain(job.model or {})),
+            "not_run": job.not_run(job.name),
+        }
 
     # The version is taken before: a checkpoint that changes meanwhile was not what answered.
     version = version_of(step.job.model or {})

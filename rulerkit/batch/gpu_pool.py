@@ -2,11 +2,13 @@
 
 import os
 import re
+import stat
 import tempfile
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import IO
 
+from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import visible_gpus
 
 
@@ -63,6 +65,14 @@ class GpuPool:
             self._locks.pop(gpu).close()
 
 
+def _no_lock(path: str, reason: str) -> UserError:
+    return UserError(
+        f"{path}, by which processes agree on who uses a GPU, cannot be read ({reason}): let its "
+        "owner remove it, or give the GPUs yourself with --gpus and TMPDIR set to a folder of "
+        "your own"
+    )
+
+
 def _lock(gpu: str) -> IO[bytes] | None:
     """The lock of a GPU, which ends with its process; None where another process of any user holds
     it."""
@@ -77,7 +87,15 @@ def _lock(gpu: str) -> IO[bytes] | None:
         os.close(os.open(path, os.O_CREAT | os.O_EXCL))
         # Other users lock the same file, whatever our umask.
         os.chmod(path, 0o644)
-    file = open(path, "rb")  # noqa: SIM115
+    # What another user put there instead of a file could block whoever opens it.
+    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW
+    try:
+        file = open(os.open(path, flags), "rb")  # noqa: SIM115
+    except OSError as error:
+        raise _no_lock(path, error.strerror or str(error)) from None
+    if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+        file.close()
+        raise _no_lock(path, "it is no file")
     try:
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

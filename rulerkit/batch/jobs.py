@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import TypeAdapter, ValidationError
 
-from rulerkit.common.errors import UserError, listed
+from rulerkit.common.errors import UserError, listed, redact, without_keys
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import home, resolve
 from rulerkit.common.plugins import load_plugins
@@ -114,13 +114,23 @@ class Notebook:
         return [read_spec(model) for model in expand(given or []) if model]
 
     @property
+    def given(self) -> dict[str, Any]:
+        """The parameters of its execution. A notebook whose questions were planned shows what its
+        models have answered before, and needs no key; another one asks its models itself."""
+        if not self.studies:
+            return dict(self.parameters)
+        given: dict[str, Any] = redact(plain(self.parameters))
+        return given | {"ask": False}
+
+    @property
     def command(self) -> list[str]:
-        """The arguments of papermill. A notebook whose questions were planned shows what its models
-        have answered before; another one asks its models itself."""
-        parameters = dict(self.parameters)
-        if self.studies:
-            parameters["ask"] = False
-        return [str(self.notebook), str(self.output), "-y", one_line(parameters)]
+        """The arguments of papermill, as a reader may see them."""
+        shown = one_line(redact(plain(self.parameters)) | self._asks)
+        return [str(self.notebook), str(self.output), "-y", shown]
+
+    @property
+    def _asks(self) -> dict[str, Any]:
+        return {"ask": False} if self.studies else {}
 
     @property
     def source(self) -> str:
@@ -178,7 +188,7 @@ class Job:
         """The command that does what is left to do: the one that plans it, where its file is gone
         or plans something else."""
         if not self._is_saved:
-            return self.planned_by
+            return without_keys(self.planned_by)
         return f"rulerkit run {shlex.quote(str(self.file))}"
 
     @property
@@ -216,7 +226,7 @@ class Job:
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model could not be given when it was tried last, with the reasons."""
         record = read_record(self.predictions(model))
-        if self.model and record.get("model") != plain(self.model):
+        if self.model and record.get("model") != redact(plain(self.model)):
             # The settings of the model have changed: the length may fit now.
             return {}
         reasons = record.get("not_run", {})
@@ -239,12 +249,15 @@ class Job:
         """Write the job file, if it differs from the one that is there."""
         with disk(self.file):
             if not self._is_saved:
-                write_whole(self.file, self._text)
+                # Only the job needs the keys that parameters may hold.
+                write_whole(self.file, self._text, private=True)
 
     @property
     def _is_saved(self) -> bool:
         with suppress(OSError):
-            return self.file.read_text(encoding="utf-8") == self._text
+            is_private = not self.file.stat().st_mode & 0o077
+            text = self.file.read_text(encoding="utf-8")
+            return is_private and text == self._text
         return False
 
     @cached_property
@@ -404,7 +417,7 @@ def version_of(model: Spec) -> tuple[JSON, float]:
     last; 0 where none are there. No weights are read: they may be the same."""
     settings = {
         key: value
-        for key, value in plain({**model}).items()
+        for key, value in redact(plain({**model})).items()
         if key not in UNNAMED_KEYS
     }
     with suppress(OSError, KeyError):

@@ -19,6 +19,23 @@ _SECRET_TEXT = re.compile(
     rf"(://)[^/@\s]+(?=@)|((?:{_SECRET})[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?|--[\w-]*(?:{_SECRET})\s+)[^\s\"'&,;{{}}]+",
     re.IGNORECASE,
 )
+_KEY_LIKE = re.compile(
+    # What a key looks like, whatever its name: those of OpenAI, the hub, GitHub, Slack, AWS and
+    # Google, and the tokens of a session.
+    r"(\b(?i:bearer|basic)\s+)(?=\S*\d|\S{16})[\w.~+/=-]{6,}"
+    r"|\b(?:sk-(?=[\w-]*\d|[\w-]{16})[\w-]{6,}"
+    r"|hf_(?=\w*[A-Z\d]|\w{20})\w{6,}"
+    r"|gh[opsru]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}"
+    r"|AKIA[A-Z\d]{12,}|AIza[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)",
+)
+_NAMED = re.compile(
+    r"(\b\w*(?:api_?key|password|passwd|secret|authorization|access_token|auth_token)"
+    r"[\"']?\s*[:=]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;{}]+",
+    re.IGNORECASE,
+)
+"""A secret in a message, behind a name that is no word of ours."""
+_USER = re.compile(r"(://)[^/@\s]+(?=@)")
+_DEEPEST = 40  # levels of lists and mappings that are shown
 _QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
 
 
@@ -39,10 +56,14 @@ class UserError(Exception):
     """Something the user can correct.
 
     The message is one line: who, what was seen, what is allowed, what to do. The command line
-    prints it and exits with `status`; in a notebook it is the last line of the cell.
+    prints it and exits with `status`; in a notebook it is the last line of the cell. Keys that a
+    file or a server put into it are ***.
     """
 
     status = ExitStatus.WRONG_USE
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(without_keys(message))
 
 
 class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
@@ -146,20 +167,37 @@ def first_line(error: BaseException) -> str:
     return lines[0].strip().rstrip(".") if lines else type(error).__name__
 
 
-def redact(value: Any) -> Any:
+def without_keys(text: str) -> str:
+    """A message without what looks like a key, and without users and queries of addresses.
+
+    >>> without_keys("sent Bearer sk-12345678 to https://me:pw@host/v1")
+    'sent Bearer *** to https://***@host/v1'
+    """
+    text = _NAMED.sub(r"\1***", _KEY_LIKE.sub(_stars, text))
+    return _QUERY.sub(r"\1***", _USER.sub(r"\1***", text))
+
+
+def _stars(match: re.Match[str]) -> str:
+    return f"{match[1] or ''}***"
+
+
+def redact(value: Any, depth: int = 0) -> Any:
     """A text, or a mapping, as records and messages may show it: keys, passwords and what follows
     `?` in a URL are ***.
 
-    A name such as api_key or Authorization makes its value a secret.
+    A name such as api_key or Authorization makes its value a secret, and so does what it looks
+    like, such as sk-... or hf_....
 
     >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1"}})
     {'url': 'https://***@host/v1?***', 'body': {'api_key': '***'}}
     """
     # Keys stand in texts, in lists and under names that say so.
     if isinstance(value, str):
-        return _QUERY.sub(r"\1***", _SECRET_TEXT.sub(r"\1\2***", value))
-    if isinstance(value, list):
-        return [redact(item) for item in value]
+        return without_keys(_SECRET_TEXT.sub(r"\1\2***", value))
+    if depth > _DEEPEST:
+        return "..."
+    if isinstance(value, list | tuple):
+        return [redact(item, depth + 1) for item in value]
     if isinstance(value, Mapping):
         secret = {
             key
@@ -167,7 +205,7 @@ def redact(value: Any) -> Any:
             if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
         }
         return {
-            key: "***" if key in secret else redact(item)
+            key: "***" if key in secret else redact(item, depth + 1)
             for key, item in value.items()
         }
     return value
@@ -178,7 +216,7 @@ def remark(text: str) -> None:
     steer the terminal."""
     from tqdm import tqdm
 
-    tqdm.write(escape.one_line(text), file=sys.stderr)
+    tqdm.write(escape.one_line(without_keys(text)), file=sys.stderr)
 
 
 class ModelError(UserError):

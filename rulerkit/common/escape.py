@@ -1,7 +1,6 @@
 """Text of models, files and users, escaped for the medium that shows it: nothing in it runs,
 nothing of it is lost."""
 
-import csv
 import html as html_library
 import re
 import shlex
@@ -17,7 +16,7 @@ _CONTROLS = re.compile(
 )
 """What steers a terminal, changes the order in which letters are shown, or cannot be written as
 UTF-8."""
-_FORMULA = re.compile(r"'*[=+\-@\t\r\n]")
+_FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
 _NUMBER = re.compile(
     r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE
 )
@@ -112,25 +111,35 @@ def fill(template: str, **values: Any) -> str:
 
 
 def csv_cell(value: Any) -> Any:
-    """A value for CSV: a text that a spreadsheet could take for a formula gets a quote (') before
-    it. Numbers stay numbers, whether they are numbers or look like one."""
-    is_formula = (
-        isinstance(value, str)
-        and _FORMULA.match(value)
-        and not _NUMBER.fullmatch(value)
-    )
-    return f"'{value}" if is_formula else value
+    """A value for CSV: controls become visible, as on a terminal, and a text that a spreadsheet
+    could take for a formula gets a quote (') before it. Numbers stay numbers, whether they are
+    numbers or look like one."""
+    if not isinstance(value, str):
+        return value
+    text = terminal(value)
+    is_formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    return f"'{text}" if is_formula else text
+
+
+_WHOLE = ("seed", "prompt_version", "length", "n", "wanted", "failed")
+"""Columns of whole numbers."""
 
 
 def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     """A DataFrame as CSV without its index, each text escaped by `csv_cell`."""
+    # A column of whole numbers becomes one of fractions where one of them is missing.
+    whole = [
+        name
+        for name in _WHOLE
+        if name in frame.select_dtypes("float")
+        and (frame[name].dropna() % 1 == 0).all()
+    ]
+    frame = frame.astype(dict.fromkeys(whole, "Int64"))
     safe = frame.map(csv_cell).rename(columns=csv_cell)
     write = partial(
         safe.to_csv, index=False, float_format=float_format, lineterminator="\n"
     )
-    text = str(write())
-    # csv leaves a lone CR unquoted
-    return str(write(quoting=csv.QUOTE_NONNUMERIC)) if "\r" in text else text
+    return str(write())
 
 
 def latex_notes(notes: Iterable[str]) -> str:

@@ -560,10 +560,18 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
     return _qa_set(documents, rows, source)
 
 
+_LONGEST_WORD = 100  # letters
+
+
 def _own_words(text: str, source: _Sourced) -> Words:
     # A word with a blank or a comma in it could not be told from two answers.
     words = _lines(text)
-    wrong = [word for word in words if re.search(r"[\s,;.]", word)]
+    # And one of thousands of letters is no word: prompts of them are fitted for minutes.
+    wrong = [
+        word
+        for word in words
+        if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD
+    ]
     if wrong or not words:
         raise ValueError(
             f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}"

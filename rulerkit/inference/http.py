@@ -16,6 +16,7 @@ import httpx2
 from pydantic import AliasPath, BaseModel, Field, ValidationError
 
 from rulerkit.common.errors import redact, shorten
+from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import package_data
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -284,10 +285,12 @@ class Replica:
             ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise RequestError(self._quote(error), "unreachable") from None
+        # A server may repeat the key in an answer, which is stored.
+        text = self.address.without_secrets(response.text)
         try:
-            content = response.json()
+            content = parse_json(text.encode("utf-8", "surrogatepass"))
         except ValueError:
-            content = response.text[:80]
+            content = text[:80]
 
         # Some servers send an error with the status 200.
         words = content.get("error") if isinstance(content, dict) else None
@@ -340,9 +343,4 @@ class Replica:
         """A server's words in one short line, without our key."""
         # A key must not appear in a log, whatever the server repeats.
         words = str(redact(message)) or type(message).__name__
-        words = (
-            words.replace(self.address.key, "***")
-            if len(self.address.key) > 6
-            else words
-        )
-        return shorten(words, 300)
+        return shorten(self.address.without_secrets(words), 300)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
+from urllib.parse import urlsplit
 
 from rulerkit.common.errors import UserError, redact
 from rulerkit.common.paths import resolve
@@ -209,6 +210,12 @@ class OpenAI(ServerEngine):
             raise UserError(
                 f"model {self.name}: the environment variable {name}, which holds the key, is "
                 "not set: export it"
+            )
+        has_user = "@" in urlsplit(self.base_url).netloc
+        if name and has_user:
+            raise UserError(
+                f"model {self.name}: base_url names a user, which would be sent in place of the "
+                f"key in {name}: take the user out of the address, or leave `api_key_env` out"
             )
         return [Address(self.base_url, key)]
 

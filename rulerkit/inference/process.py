@@ -46,6 +46,18 @@ class Address(NamedTuple):
 
         return str(redact(self.url))
 
+    def without_secrets(self, text: str) -> str:
+        """What a server wrote, without the key, the user and the query that it was sent."""
+        import httpx2
+
+        url = httpx2.URL(self.url)
+        secrets = {self.key, url.password, *url.params.values()}
+        for secret in secrets:
+            # Shorter ones are parts of words.
+            if len(secret) > 6:
+                text = text.replace(secret, "***")
+        return text
+
     @property
     def port(self) -> str:
         """The port of a server on this machine."""
@@ -83,7 +95,7 @@ class Address(NamedTuple):
             )
         except (httpx2.HTTPError, httpx2.InvalidURL):
             return 0, ""
-        return reply.status_code, reply.text
+        return reply.status_code, self.without_secrets(reply.text)
 
     def models(self) -> list[dict[str, Any]]:
         """The models that the server lists, each with its `id`; none where it has no such list."""

@@ -9,7 +9,9 @@ the prompts.
 import html
 import json
 import re
+from base64 import b64encode
 from dataclasses import dataclass
+from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -108,6 +110,13 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     }
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
     template = package_text("browse.html")
+    # Only the page's own script and style may run, whatever an answer smuggles in.
+    for name, tag in (("{{STYLE}}", "style"), ("{{SCRIPT}}", "script")):
+        (content_of_tag,) = re.findall(
+            rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL
+        )
+        digest = b64encode(sha256(content_of_tag.encode()).digest()).decode()
+        template = template.replace(name, f"'sha256-{digest}'")
     return Page(template.replace("{{DATA}}", data), len(examples))
 
 

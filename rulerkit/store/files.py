@@ -35,9 +35,18 @@ def disk(
         ) from error
 
 
-def write_whole(path: Path, content: str | bytes) -> None:
-    """Write a file so that it survives a power cut. Makes its folder where there is none."""
-    with disk(path), completed(path) as part, part.open("wb") as file:
+def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
+    """Write a file so that it survives a power cut. Makes its folder where there is none. A
+    `private` one is for this user's eyes alone."""
+
+    def opener(name: str, flags: int) -> int:
+        return os.open(name, flags, 0o600 if private else 0o666)
+
+    with (
+        disk(path),
+        completed(path) as part,
+        open(part, "wb", opener=opener) as file,
+    ):
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())

@@ -40,15 +40,19 @@ class Owner(BaseModel):
         """Whether it is a process of this machine, so that its number can be looked up."""
         return (self.host, self.machine) == (socket.gethostname(), _machine())
 
-    def is_alive(self, stale: float = STALE) -> bool:
+    def is_alive(self, stale: float = STALE, now: float | None = None) -> bool:
         """Whether its process is seen to live; where it cannot be looked up, whether it touched its
-        lock in the last seconds."""
+        lock in the last seconds, or, by the file server's own clock `now`, around it: nobody
+        touches a lock tomorrow."""
         me = this_process()
         if self.job and self.job == me.job and self.restart < me.restart:
             return False
         if self.pid and self.here and (started := start_time(self.pid)) != "":
             return started == self.started
-        return time.time() - self.touched < stale
+        if now is not None:
+            return abs(now - self.touched) < stale
+        # Clocks of two machines differ by less than an hour.
+        return -3600 < time.time() - self.touched < stale
 
 
 class Lock:
@@ -110,6 +114,16 @@ class Lock:
         ):  # the file server is away for a moment: try again at the next beat
             pass
 
+    def _servers_clock(self) -> float:
+        """What the file server's clock says, in seconds since 1970."""
+        token = Owner.model_validate_json(self._content).token
+        file = self.path.with_name(f".{self.path.name}.{token}")
+        try:
+            file.touch()
+            return file.stat().st_mtime
+        finally:
+            file.unlink(missing_ok=True)
+
     def _create(self) -> bool:
         try:
             with open(self.path, "xb") as file:
@@ -124,7 +138,7 @@ class Lock:
             content, owner = _read_lock(self.path)
         except FileNotFoundError:
             return
-        if not owner.is_alive():
+        if not owner.is_alive(now=self._servers_clock()):
             # a second lock: nobody removes the new lock of a process that was faster
             with Lock(
                 self.path.with_name(f"{self.path.name}.claim.lock"), self.beat

@@ -17,26 +17,11 @@ from pydantic import (
     ValidationError,
     with_config,
 )
-from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
+from rulerkit.common.json_text import parse_json as parse_json
 from rulerkit.common.settings import JSON
-
-
-def parse_json(text: bytes) -> Any:
-    """The value of a JSON text; ValueError for anything else, NaN, or lists nested too deeply."""
-    try:
-        return from_json(text, allow_inf_nan=False)
-    except ValueError:  # only the standard library reads half a surrogate, which a model may write
-        try:
-            return json.loads(text, parse_constant=_not_a_number)
-        except RecursionError:
-            raise ValueError("nested too deeply") from None
-
-
-def _not_a_number(name: str) -> float:
-    raise ValueError(f"{name} is no JSON number")
 
 
 def plain(value: JSON) -> JSON:

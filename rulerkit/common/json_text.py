@@ -1,0 +1,24 @@
+"""How JSON that others wrote is read."""
+
+import json
+from typing import Any
+
+from pydantic_core import from_json
+
+
+def parse_json(text: bytes) -> Any:
+    """The value of a JSON text; ValueError for anything else, NaN, or lists nested too deeply."""
+    try:
+        return from_json(text, allow_inf_nan=False)
+    except ValueError:
+        # Only the standard library reads half a surrogate, which a model may write.
+        if b"\\ud" not in text.lower():
+            raise
+        try:
+            return json.loads(text, parse_constant=_not_a_number)
+        except RecursionError:
+            raise ValueError("nested too deeply") from None
+
+
+def _not_a_number(name: str) -> float:
+    raise ValueError(f"{name} is no JSON number")
