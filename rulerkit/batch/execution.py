@@ -18,6 +18,7 @@ from typing import NamedTuple
 from rulerkit.batch.gpu_pool import GpuPool
 from rulerkit.batch.jobs import (
     Job,
+    Notebook,
     Status,
     Step,
     fingerprint,
@@ -278,15 +279,7 @@ def _perform_step(
         if missing:
             yield Status(step, "missing", missing)
             return
-        # A command line can be read by every user of this machine.
-        parameters = Path(folder, "parameters.yaml")
-        write_whole(parameters, one_line(step.run.given), private=True)
-        places = (str(step.run.notebook), str(step.run.output))
-        command = [sys.executable, "-c", _PAPERMILL, *places]
-        command += ["-f", str(parameters)]
-        if step.run.given != redact(step.run.given):
-            # The notebook that papermill writes holds them too.
-            command[2] = "import os; os.umask(0o077)\n" + _PAPERMILL
+        command = _papermill(step.run, folder)
         shown = shlex.join([sys.executable, "-m", "papermill", *step.run.command])
         about: JSON = {
             "source": step.run.source,
@@ -296,17 +289,11 @@ def _perform_step(
             step.run.output.unlink(missing_ok=True)
     else:
         job = step.job
-        command = [
-            sys.executable,
-            "-m",
-            "rulerkit.batch.execution",
-            str(job.file),
-        ]
+        module = "rulerkit.batch.execution"
+        command = [sys.executable, "-m", module, str(job.file)]
         shown = job.command
-        about = {
-            "model": redact(plain(job.model or {})),
-            "not_run": job.not_run(job.name),
-        }
+        model, not_run = redact(plain(job.model or {})), job.not_run(job.name)
+        about = {"model": model, "not_run": not_run}
 
     # The version is taken before: a checkpoint that changes meanwhile was not what answered.
     version = version_of(step.job.model or {})
@@ -338,6 +325,19 @@ def _perform_step(
         ended=time.time(),
     )
     yield ended
+
+
+def _papermill(run: Notebook, folder: str) -> list[str]:
+    """The command that executes a notebook."""
+    # A command line can be read by every user of this machine.
+    parameters = Path(folder, "parameters.yaml")
+    write_whole(parameters, one_line(run.given), private=True)
+    code = _PAPERMILL
+    if run.given != redact(run.given):
+        # The notebook that papermill writes holds them too.
+        code = f"import os; os.umask(0o077)\n{code}"
+    places = [str(run.notebook), str(run.output)]
+    return [sys.executable, "-c", code, *places, "-f", str(parameters)]
 
 
 def _nothing_to_read(step: Step) -> str:
