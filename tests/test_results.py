@@ -283,13 +283,13 @@ def test_a_thousand_examples_take_less_than_three_megabytes(
 def test_all_outputs_below_a_folder_are_found(outputs, tmp_path):
     """Also those of a batch that has an outputs folder of its own within another."""
     for place in ("outputs", "outputs/small", "outputs/a/b"):
-        run = f"predictions/of {Path(place).name}"
-        shutil.copytree(outputs / "predictions/main", tmp_path / place / run)
+        run = tmp_path / place / "predictions/main"
+        shutil.copytree(outputs / "predictions/main", run)
     each = len(find_cells([outputs]))
     for place, times in (("outputs", 3), ("outputs/small", 1), ("outputs/a", 1)):
         cells = find_cells([tmp_path / place])
         assert len({cell.path for cell in cells}) == times * each
-    run = tmp_path / "outputs/predictions/of outputs"
+    run = tmp_path / "outputs/predictions/main"
     assert len(find_cells([run])) == each
     assert len(load(tmp_path / "outputs/a")) == len(load(outputs))
 
