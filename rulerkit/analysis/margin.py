@@ -8,7 +8,7 @@ fractional scores, and to examples that are drawn together, such as questions on
 
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -52,7 +52,16 @@ class PairedDifferences:
 
     def __init__(self, pairs: "pd.DataFrame") -> None:
         self._values = pairs["difference"].to_numpy(dtype=float)
-        self._rows = pairs.groupby(["task", "length"], sort=False).indices
+        index = pairs["index"].to_numpy(dtype=int)
+        # Rows in the order of the index, so that the first examples of a cell are a slice.
+        groups: dict[Any, Any] = pairs.groupby(
+            ["task", "length"], sort=False
+        ).indices
+        self._rows = {
+            cell: rows[np.argsort(index[rows], kind="stable")]
+            for cell, rows in groups.items()
+        }
+        self._index = {cell: index[rows] for cell, rows in self._rows.items()}
         self._variances = None
         if "variance" in pairs:
             self._variances = pairs["variance"].to_numpy(dtype=float)
@@ -69,11 +78,26 @@ class PairedDifferences:
         drawn_together = pairs["task"] + " " + shared
         self._clusters, _ = drawn_together.factorize()
 
+    def first(
+        self, cells: Sequence[tuple[str, int]], num_examples: int | None = None
+    ) -> "list[NDArray[np.intp]]":
+        """The rows of some cells: all, or those of the first so many examples."""
+        if num_examples is None:
+            return [self._rows[cell] for cell in cells]
+        return [
+            self._rows[cell][: np.searchsorted(self._index[cell], num_examples)]
+            for cell in cells
+        ]
+
     def mean(
-        self, cells: Sequence[tuple[str, int]], weights: Sequence[float]
+        self,
+        cells: Sequence[tuple[str, int]],
+        weights: Sequence[float],
+        num_examples: int | None = None,
     ) -> MeanDifference:
-        """The mean over some cells, by task and length, with their weights, which add up to 1."""
-        rows_of_cells = [self._rows[cell] for cell in cells]
+        """The mean over some cells, by task and length, with their weights, which add up to 1; of
+        each cell all examples, or the first so many."""
+        rows_of_cells = self.first(cells, num_examples)
         of_answers = [
             np.full(len(rows), weight / len(rows))
             for rows, weight in zip(rows_of_cells, weights, strict=True)

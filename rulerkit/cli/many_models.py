@@ -16,8 +16,8 @@ from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import BatchSettings, Gpus, SideBySide
 from rulerkit.cli.printing import echo, name_root
 from rulerkit.common import escape
-from rulerkit.common.errors import ExitStatus, UserError, counted
-from rulerkit.common.paths import resolve_file
+from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
+from rulerkit.common.paths import project_files, resolve_file
 
 if TYPE_CHECKING:
     from rulerkit.batch.batch_file import Batch
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 def batch(
     file: Annotated[
         Path,
-        typer.Argument(help="A batch file, such as params/batches/demo.yaml."),
+        typer.Argument(help="A batch file, or its name in params/batches: demo."),
     ],
     settings: BatchSettings = None,
     jobs: SideBySide = None,
@@ -67,7 +67,7 @@ def batch(
             "--site goes with --slurm; --jobs and --gpus go without it"
         )
 
-    planned = read_batch(resolve_file(file), settings_of(settings))
+    planned = read_batch(_batch_file(file), settings_of(settings))
     if slurm:
         _submit(planned, site, dry_run)
         return
@@ -76,6 +76,19 @@ def batch(
         return
 
     _run_here(planned, gpus, jobs)
+
+
+def _batch_file(file: Path) -> Path:
+    """A batch file by its path, or by its name in params/batches."""
+    place = resolve_file(file)
+    # A path that is not there is told as it was written.
+    if place.exists() or len(file.parts) > 1:
+        return place
+    named = project_files("params/batches", ".yaml")
+    name = file.name.removesuffix(".yaml")
+    if name not in named:
+        raise unknown("batch", file.name, named, f"There is no {place}")
+    return named[name]
 
 
 def _run_here(planned: "Batch", gpus: str | None, jobs: int | None) -> None:

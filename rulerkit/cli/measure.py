@@ -2,6 +2,7 @@
 whether one model is worse than another."""
 
 import os
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -200,6 +201,9 @@ def compare(
     json: Annotated[
         bool, typer.Option("--json", help="Everything as JSON.")
     ] = False,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write a JUnit file for a CI.")
+    ] = None,
     soft: Annotated[
         bool,
         typer.Option("--soft", help="Judge the probability of the right answer."),
@@ -215,19 +219,29 @@ def compare(
     2: cannot compare.
     """
     from rulerkit.report.comparison import difference_table, flips_text, json_text
+    from rulerkit.report.junit import junit_error, junit_text
+    from rulerkit.store.files import write_whole
 
-    found = rk.compare(
-        a,
-        b,
-        margin,
-        by,
-        outputs=outputs,
-        max_failures=max_failures,
-        soft=soft,
-        tasks=tasks_of(tasks) if tasks else None,
-        lengths=lengths_of(lengths) if lengths else None,
-        num_examples=num_examples,
-    )
+    try:
+        found = rk.compare(
+            a,
+            b,
+            margin,
+            by,
+            outputs=outputs,
+            max_failures=max_failures,
+            soft=soft,
+            tasks=tasks_of(tasks) if tasks else None,
+            lengths=lengths_of(lengths) if lengths else None,
+            num_examples=num_examples,
+        )
+    except UserError as error:
+        if junit:
+            write_whole(junit.absolute(), junit_error(str(error)))
+        raise
+    if junit:
+        command = shlex.join(["rulerkit", *sys.argv[1:]])
+        write_whole(junit.absolute(), junit_text(found, found.verdict, command))
     if json:
         echo(json_text(found), nl=False)
     else:

@@ -5,7 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.analysis.compare import MOST_FLIPS as _MOST_FLIPS
-from rulerkit.analysis.compare import NOT_WORSE, Comparison, compare
+from rulerkit.analysis.compare import (
+    NOT_WORSE,
+    Comparison,
+    Decision,
+    compare,
+)
 from rulerkit.analysis.differences import ALARMS, LEVELS, points_text
 from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
 from rulerkit.analysis.differences import losses_text as _losses
@@ -13,14 +18,20 @@ from rulerkit.analysis.sides import keys_text as _keys
 from rulerkit.common.errors import listed
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
+from rulerkit.common.settings import JSON
 from rulerkit.report.tables import Field, number_range, render
 
 
-def difference_table(comparison: Comparison, format: str = "table") -> str:
+def difference_table(
+    comparison: Comparison,
+    format: str = "table",
+    verdict: Decision | None = None,
+) -> str:
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
 
-    `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`.
+    `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`. `verdict` stands in
+    place of the comparison's own, such as that of the gate.
     """
     rows = comparison.rows
     if format == "csv":
@@ -45,7 +56,7 @@ def difference_table(comparison: Comparison, format: str = "table") -> str:
         ]
         for task in [*filter(None, rows["task"].unique()), ""]
     ]
-    notes = [*_notes(comparison), comparison.verdict.text + "."]
+    notes = [*_notes(comparison), (verdict or comparison.verdict).text + "."]
     return render(header, body, format, notes)
 
 
@@ -101,15 +112,22 @@ def flips_text(comparison: Comparison) -> str:
 
 
 def json_text(comparison: Comparison) -> str:
-    """All of a comparison as JSON; numbers in points, examples by task, length and index."""
+    """All of a comparison as JSON; docs/commands.md lists the keys."""
+    content = json_content(comparison, comparison.verdict)
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def json_content(comparison: Comparison, verdict: Decision) -> JSON:
+    """All of a comparison, ready for JSON; numbers in points, examples by task, length and
+    index."""
     # pandas writes numpy's numbers and NaN as JSON does.
-    verdict, sides = comparison.verdict, {"a": comparison.a, "b": comparison.b}
+    sides = {"a": comparison.a, "b": comparison.b}
     rows, flips, soft = (
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips, comparison.soft)
     )
 
-    content = {
+    return {
         **{
             name: {"name": side.name, "label": side.label}
             for name, side in sides.items()
@@ -125,7 +143,6 @@ def json_text(comparison: Comparison) -> str:
         "soft": soft,
         "notes": comparison.notes,
     }
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def assert_not_worse(

@@ -1,0 +1,348 @@
+"""The test of the gate: when enough was asked, and what is to be asked next.
+
+A candidate is asked in steps. Each cell begins with a few examples and goes on to fixed numbers of
+them (`Design.sizes`); a place, that is a cell, a task, a length or all, has reached a size once all
+its cells have. `Sequence.look` says what follows from the answers so far: a verdict, or which cells
+go on.
+
+Why looking often makes no more false alarms. Examples are asked in the order of their index, so the
+mean of a place over the first 40 examples of its cells is one number, whenever it is looked at.
+There are as many such numbers as sizes and places, and their list is fixed before the first
+question. The test of a place at a size takes an equal share of the error (Bonferroni over the
+sizes, Holm over the places). So all tests together hold the error for any rule that chooses which
+cells go on, also one that looks at the scores: a rule chooses which of the tests are looked at, and
+looking at fewer of them cannot raise a false alarm. The price is that a place whose cells have
+reached different sizes counts with the least of them.
+
+The verdict *worse* takes the limits of `margin`, beyond the margin and the exact test of any loss;
+*not worse* takes the mean of all cells, with the same error shared over the sizes.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from rulerkit.analysis.margin import MeanDifference, PairedDifferences
+from rulerkit.analysis.sides import Key
+from rulerkit.common.lengths import length_name
+from rulerkit.scoring.statistics import holm, no_difference_p
+from rulerkit.scoring.summary import weighted_cells
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+ALARMS = 0.05
+"""The chance, at most, of a wrong *worse* in the whole sequence; and of a wrong *not worse*."""
+FIRST = 10
+"""Examples of a cell in the first round."""
+MOST_HIDDEN = 10.0
+"""Points: *not worse* needs that no task and no length can have lost more, whatever the mean."""
+_SUSPECT = 0.01  # a place where a loss of any size is as unlikely by chance is asked for more
+_MAY_BE_BEYOND = 0.2  # ... where the loss may also be larger than the margin
+_MOST_EXAMPLES = 10**7
+
+
+class Place(NamedTuple):
+    """A cell, a task, a length, or all: what a mean is taken over."""
+
+    level: str
+    task: str
+    """Empty for a mean over tasks."""
+    length: int
+    """0 for a mean over lengths."""
+    cells: tuple[Key, ...]
+    weights: tuple[float, ...]
+    """Each length weighs the same, and in it each task; they add up to 1."""
+
+    @property
+    def name(self) -> str:
+        """In words, such as `vt at 4K`."""
+        if not self.task and not self.length:
+            return "the mean"
+        at = f"at {length_name(self.length)}" if self.length else ""
+        return f"{self.task or 'all tasks'} {at}".strip()
+
+
+@dataclass(frozen=True)
+class Design:
+    """What is fixed before the first question: the cells, the most examples of each, and how much
+    may be lost."""
+
+    cells: tuple[Key, ...]
+    most: int
+    """Examples of a cell."""
+    margin: float
+    """Points that the candidate may be below."""
+    noise: Mapping[str, float] = field(default_factory=dict)
+    """Points by level that the baseline lost against itself: no smaller loss counts there."""
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """The numbers of examples of a cell at which it is looked at, each twice the one before."""
+        sizes = []
+        size = min(FIRST, self.most)
+        while size < self.most:
+            sizes.append(size)
+            size *= 2
+        return (*sizes, self.most)
+
+    @property
+    def alarms(self) -> float:
+        """The error of all tests at one size."""
+        return ALARMS / len(self.sizes)
+
+    def margin_of(self, level: str) -> float:
+        """Points that a place of this level may lose."""
+        return max(self.margin, self.noise.get(level, 0.0))
+
+    @cached_property
+    def places(self) -> tuple[Place, ...]:
+        """All places, the mean last; of several that hold the same cells only the first."""
+        tasks = list(dict.fromkeys(task for task, _ in self.cells))
+        lengths = sorted({length for _, length in self.cells})
+        named = [("task", task, 0) for task in tasks]
+        named += [("length", "", length) for length in lengths]
+        named += [("cell", task, length) for task, length in self.cells]
+
+        # The mean of all comes first here, as it is never left out.
+        by_cells: dict[frozenset[Key], Place] = {}
+        for level, task, length in [("all", "", 0), *named]:
+            cells = tuple(
+                key
+                for key in self.cells
+                if task in ("", key[0]) and length in (0, key[1])
+            )
+            place = Place(level, task, length, cells, _weights(cells))
+            by_cells.setdefault(frozenset(cells), place)
+        mean, *others = by_cells.values()
+        return (*others, mean)
+
+
+class Tested(NamedTuple):
+    """What the test of a place says at the largest size that it has reached."""
+
+    place: Place
+    size: int
+    mean: MeanDifference
+    p: float
+    """Of a loss larger than the margin, adjusted over all places."""
+    p_of_any: float
+    """Of a loss of any size, for this place alone."""
+
+    @property
+    def loss(self) -> float:
+        """In points."""
+        return -100 * self.mean.value
+
+
+class Look(NamedTuple):
+    """What follows from the answers so far: a verdict, or the cells that go on and their sizes."""
+
+    tests: list[Tested]
+    """Of each place the one at its largest size, the mean last."""
+    worse: list[Tested]
+    """Those that show a loss beyond the margin, the most certain first."""
+    is_not_worse: bool
+    suspected: list[Tested]
+    """Places where a loss is likely, and may be larger than the margin."""
+    next: Mapping[Key, int]
+    """Empty where a verdict is reached, or everything was asked."""
+
+    @property
+    def is_settled(self) -> bool:
+        return bool(self.worse) or self.is_not_worse
+
+
+class Sequence:
+    """The looks at the answers of two models, which only grow.
+
+    `pairs` are as `sides.paired` gives them. A test that was made once is not made again.
+    """
+
+    def __init__(self, design: Design, pairs: "pd.DataFrame") -> None:
+        self.design, self._pairs = design, pairs
+        self._differences = PairedDifferences(pairs)
+        self._tests: dict[tuple[Place, int], Tested] = {}
+        self._adjusted: dict[int, list[Tested]] = {}
+
+    def look(self, reached: Mapping[Key, int]) -> Look:
+        """What follows where each cell has reached one of the sizes of the design."""
+        design = self.design
+        latest: dict[Place, Tested] = {}
+        worse: dict[Place, Tested] = {}
+        common = min(reached.values())
+        at_common: list[Tested] = []
+        size_of = {
+            place: min(reached[key] for key in place.cells)
+            for place in design.places
+        }
+        for size in design.sizes:
+            places = tuple(p for p in design.places if size_of[p] >= size)
+            tests = self._tests_at(size, places)
+            latest |= {test.place: test for test in tests}
+            found = {test.place: test for test in tests if test.p < design.alarms}
+            worse |= found
+            if size == common:
+                at_common = tests
+
+        tests = [latest[place] for place in design.places]
+        if worse:
+            by_p = sorted(worse.values(), key=lambda test: test.p)
+            return Look(tests, by_p, False, [], {})
+
+        # A place where a loss may be larger than the margin goes on alone, the likeliest first.
+        suspected = [test for test in tests if _is_suspected(design, test)]
+        suspected.sort(key=lambda test: _p_beyond(design, test))
+        for test in suspected:
+            if test.size < design.most:
+                going_on = _next_sizes(design, reached, test.place.cells)
+                return Look(tests, [], False, suspected, going_on)
+
+        if _is_not_worse(design, at_common, tests):
+            return Look(tests, [], True, suspected, {})
+        going_on = _next_sizes(design, reached, design.cells)
+        return Look(tests, [], False, suspected, going_on)
+
+    def _tests_at(self, size: int, places: tuple[Place, ...]) -> list[Tested]:
+        """The tests at a size of the places that have reached it, adjusted over all places, also
+        those that have not."""
+        known = self._adjusted.get(size, [])
+        if len(known) == len(places):
+            return known
+        tests = []
+        for place in places:
+            if (place, size) not in self._tests:
+                self._tests[place, size] = self._test(place, size)
+            tests.append(self._tests[place, size])
+
+        # A place that has not reached the size counts as a test that finds nothing.
+        padding = [1.0] * (len(self.design.places) - len(tests))
+        adjusted = holm([*(test.p for test in tests), *padding])
+        self._adjusted[size] = [
+            test._replace(p=p)
+            for test, p in zip(tests, adjusted[: len(tests)], strict=True)
+        ]
+        return self._adjusted[size]
+
+    def _test(self, place: Place, size: int) -> Tested:
+        """The test of one place over the first examples of its cells, not adjusted."""
+        mean = self._differences.mean(place.cells, place.weights, size)
+        p_of_any = mean.p_not_below(0)
+        p = mean.p_not_below(-self.design.margin_of(place.level) / 100)
+        # The exact test is slow, and matters only where the other one finds something.
+        if p < self.design.alarms:
+            rows = self._differences.first(place.cells, size)
+            p_of_any = _exact_p(place, self._pairs, rows)
+            p = max(p, p_of_any)
+        return Tested(place, size, mean, p, p_of_any)
+
+
+class Replayed(NamedTuple):
+    """How a sequence over stored answers ended."""
+
+    look: Look
+    reached: Mapping[Key, int]
+    num_looks: int
+
+    @property
+    def num_examples(self) -> int:
+        """Pairs of answers that were looked at."""
+        return sum(self.reached.values())
+
+
+def replay(design: Design, pairs: "pd.DataFrame") -> Replayed:
+    """The whole sequence over answers that are all there: asks what the rule asks, and ends where
+    it ends."""
+    sequence = Sequence(design, pairs)
+    reached = dict.fromkeys(design.cells, design.sizes[0])
+    now = sequence.look(reached)
+    num_looks = 1
+    while now.next:
+        reached |= now.next
+        now = sequence.look(reached)
+        num_looks += 1
+    return Replayed(now, reached, num_looks)
+
+
+def examples_needed(design: Design, test: Tested) -> int:
+    """The examples of a cell with which the mean would be told from the margin, if it stayed as it
+    is; `_MOST_EXAMPLES` where no number would do."""
+    from statistics import NormalDist
+
+    distance = abs(test.mean.value + design.margin_of("all") / 100)
+    critical = NormalDist().inv_cdf(1 - design.alarms)
+    needed = test.size * (critical * test.mean.error / max(distance, 1e-9)) ** 2
+    return min(_MOST_EXAMPLES, math.ceil(needed))
+
+
+# --- what a test says -----------------------------------------------------------------------------
+
+
+def _exact_p(place: Place, pairs: "pd.DataFrame", rows: list[Any]) -> float:
+    """The one-sided p-value of a loss of any size: the exact sign test where scores are right or
+    wrong."""
+    of_place = pairs.iloc[np.concatenate(rows)]
+    sides = [
+        (weighted_cells(of_place.assign(score=of_place[side])), sign)
+        for side, sign in (("b", 1), ("a", -1))
+    ]
+    return no_difference_p(
+        cells[key]._replace(weight=sign * weight)
+        for key, weight in zip(place.cells, place.weights, strict=True)
+        for cells, sign in sides
+    )
+
+
+def _is_suspected(design: Design, test: Tested) -> bool:
+    """Whether a loss is likely in a place, and one beyond the margin not unlikely."""
+    is_likely = test.p_of_any < _SUSPECT
+    return is_likely and _p_beyond(design, test) < _MAY_BE_BEYOND
+
+
+def _p_beyond(design: Design, test: Tested) -> float:
+    """The p-value of a loss beyond the margin, for this place alone."""
+    margin = design.margin_of(test.place.level) / 100
+    return test.mean.p_not_below(-margin)
+
+
+def _is_not_worse(
+    design: Design, at_common: list[Tested], latest: list[Tested]
+) -> bool:
+    """Whether the mean is above the margin for certain, no task or length can hide a large loss,
+    and no loss is seen for certain that may be beyond the margin."""
+    mean = at_common[-1].mean.lower_limit(design.alarms)
+    if 100 * mean <= -design.margin_of("all"):
+        return False
+    each = design.alarms / len(design.places)
+    for test in latest:
+        limit = 100 * test.mean.lower_limit(each)
+        if test.place.level in ("task", "length") and limit <= -MOST_HIDDEN:
+            return False
+        if test.p_of_any < each and limit <= -design.margin_of(test.place.level):
+            return False
+    return True
+
+
+# --- what goes on ---------------------------------------------------------------------------------
+
+
+def _next_sizes(
+    design: Design, reached: Mapping[Key, int], cells: Iterable[Key]
+) -> dict[Key, int]:
+    """The cells that are behind the others of a place go on to the next size."""
+    least = min(reached[key] for key in cells)
+    later = [size for size in design.sizes if size > least]
+    if not later:
+        return {}
+    return {key: later[0] for key in cells if reached[key] < later[0]}
+
+
+def _weights(cells: tuple[Key, ...]) -> tuple[float, ...]:
+    """The weight of each cell in a mean: each length weighs the same, and in it each task."""
+    lengths = [length for _, length in cells]
+    num_lengths = len(set(lengths))
+    return tuple(1 / num_lengths / lengths.count(length) for length in lengths)

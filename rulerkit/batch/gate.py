@@ -1,0 +1,459 @@
+"""`rulerkit gate`: is a candidate worse than a baseline? Asks both in rounds, until it is certain.
+
+`Party` is one of the two: a model that is asked, or answers that are stored. `run_gate` asks them
+for what `analysis.sequential` wants next, and ends with a verdict or where a limit is reached. All
+answers lie where `evaluate` puts them, so a run that was stopped goes on, and ends as one that was
+not: the verdict depends on the answers alone.
+"""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from rulerkit.analysis.compare import Comparison, Decision
+from rulerkit.analysis.remake import examples_of
+from rulerkit.analysis.sequential import Design, Look, Sequence
+from rulerkit.analysis.sides import Grid, Key, make_side, paired
+from rulerkit.batch.gate_text import comparison_of, verdict_of
+from rulerkit.common.errors import ModelError, UserError, counted, listed
+from rulerkit.common.lengths import length_name
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.evaluation.evaluate import evaluate
+from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.study import Study, name_of
+from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import Task
+from rulerkit.inference.model import Model, load_model
+from rulerkit.store.cells import Cell, allowed_failures
+from rulerkit.store.comparable import describe_first, differences
+
+Say = Callable[[str], None]
+
+
+# --- the two parties ------------------------------------------------------------------------------
+
+
+class Party:
+    """One of the two: a model that is asked, or answers that are stored (`cells`)."""
+
+    def __init__(
+        self,
+        described: JSON | Model | None,
+        cells: list[Cell] | None = None,
+        name: str = "",
+    ) -> None:
+        self.described, self.stored = described, cells
+        self.model: Any = None if described is None else load_model(described)
+        self.name = name or str(getattr(self.model, "label", ""))
+        self.run = ""
+        """Where its answers go, if that is not the run of the study."""
+        self._session: Session | None = None
+
+    @property
+    def is_asked(self) -> bool:
+        return self.stored is None
+
+    @property
+    def prices(self) -> Mapping[str, float]:
+        """Dollars for a million tokens; empty where nothing is known."""
+        spec: Spec = getattr(self.model, "spec", {})
+        return dict(spec.get("prices") or {})
+
+    def cells(self, study: Study, sizes: Mapping[Key, int]) -> list[Cell]:
+        """The cells of some tasks and lengths, after it was asked for what is missing of them."""
+        if self.stored is not None:
+            return [c for c in self.stored if (c.task, c.length) in sizes]
+        return [
+            cell
+            for one in _studies(study, self, sizes)
+            for cell in evaluate(one, progress=False, session=self._session)
+        ]
+
+    def share(self, session: Session) -> None:
+        """Use a session for all that is asked: its model stays loaded."""
+        self._session = session
+
+
+def _studies(study: Study, party: Party, sizes: Mapping[Key, int]) -> list[Study]:
+    """One study for each length and number of examples."""
+    assert party.described is not None
+    groups: dict[tuple[int, int], list[str]] = {}
+    for (task, length), size in sizes.items():
+        groups.setdefault((length, size), []).append(task)
+    return [
+        replace(
+            study,
+            models=(party.described,),
+            tasks=tuple(task for task in study.tasks if task.name in names),
+            lengths=(length,),
+            num_examples=size,
+            run=party.run or study.run,
+        )
+        for (length, size), names in sorted(groups.items())
+    ]
+
+
+def check_pairing(study: Study, a: Party, b: Party, by: str) -> None:
+    """Raise a `UserError` that says what differs where the two are not asked the same prompts."""
+    if by != "digest" or (a.stored is not None and b.stored is not None):
+        return  # two stored sides are checked where they are paired
+    for length in {min(study.lengths), max(study.lengths)}:
+        task = study.tasks[0]
+        one, other = (_first_record(p, study, task, length) for p in (a, b))
+        if one["digest"] == other["digest"]:
+            continue
+        changes = differences(one["record"], other["record"])
+        field_name, old, new, more = (
+            describe_first(changes) if changes else ("prompt", "one", "other", "")
+        )
+        raise UserError(
+            f"{a.name} and {b.name} are not asked the same prompts ({field_name}: {old} | {new}"
+            f"{more}): give both one tokenizer and template (-y 'tokenizer: X'), or pair by the "
+            "number of the example with --by index, which does not compare the prompts"
+        )
+
+
+def _first_record(party: Party, study: Study, task: Task, length: int) -> JSON:
+    """What a party is asked first, by its digest, and the settings that made it."""
+    if party.stored is not None:
+        for cell in party.stored:
+            if (cell.task, cell.length) == (task.name, length):
+                row = min(cell.rows, key=lambda row: row["index"])
+                if row["index"] == 0:
+                    return {
+                        "digest": row["digest"],
+                        "record": cell.record["result"],
+                    }
+    form = party.model.prompt_format if party.is_asked else None
+    examples = generate(task, length, 1, study.seed, form)
+    return {"digest": examples[0].digest, "record": examples.record()}
+
+
+def study_of_stored(study: Study, party: Party, named: bool) -> Study:
+    """The study that a folder of answers was asked: its seed, and of its tasks and lengths those of
+    the study where these were `named`, else all.
+
+    Raises `UserError` where the folder lacks what was named.
+    """
+    cells = {(cell.task, cell.length): cell for cell in party.stored or ()}
+    if not cells:
+        raise UserError(f"{party.name} holds no answers")
+    if named:
+        names = [task.name for task in study.tasks]
+        wanted = [(t, n) for n in study.lengths for t in names]
+    else:
+        wanted = list(cells)
+    missing = [
+        f"{t} at {length_name(n)}" for t, n in wanted if (t, n) not in cells
+    ]
+    if missing:
+        raise UserError(
+            f"{party.name} has no answers to {listed(missing, 4)}: name the tasks and lengths that "
+            "it has with --tasks and --lengths, or leave them out"
+        )
+
+    chosen = [cells[key] for key in wanted]
+    tasks = {cell.task: examples_of(cell).task for cell in chosen}
+    num_examples = min(cell.wanted for cell in chosen)
+    return replace(
+        study,
+        tasks=tuple(tasks.values()),
+        lengths=tuple(sorted({cell.length for cell in chosen})),
+        num_examples=min(study.num_examples, num_examples),
+        seed=int(chosen[0].record["result"]["seed"]),
+    )
+
+
+# --- what may be asked ----------------------------------------------------------------------------
+
+
+class Cost(NamedTuple):
+    """What some examples take, at most: prompts fill their lengths."""
+
+    examples: int = 0
+    tokens: int = 0
+    dollars: float = 0.0
+
+    def text(self) -> str:
+        """In words."""
+        text = (
+            f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
+        )
+        return f"{text}, ${self.dollars:,.2f}" if self.dollars else text
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What the gate may use; None is no limit. All but the minutes count what the verdict rests on,
+    whether it was asked now or before: so a run that was stopped ends as one that was not."""
+
+    examples: int | None = None
+    tokens: int | None = None
+    dollars: float | None = None
+    minutes: float | None = None
+
+    def exceeded_by(self, cost: Cost) -> str:
+        """The first limit that a cost exceeds, in words; else empty."""
+        if self.examples is not None and cost.examples > self.examples:
+            return f"--max-examples {self.examples}"
+        if self.tokens is not None and cost.tokens > self.tokens:
+            return f"--budget {self.tokens} tokens"
+        if self.dollars is not None and cost.dollars > self.dollars:
+            return f"--budget ${self.dollars:g}"
+        return ""
+
+
+def cost_of(
+    study: Study, parties: tuple[Party, ...], sizes: Mapping[Key, int]
+) -> Cost:
+    """What the parties that are asked take for so many examples of each cell. Examples count once,
+    tokens and dollars for each party."""
+    answer_tokens = {task.name: task.answer_tokens for task in study.tasks}
+    asked = [party for party in parties if party.is_asked]
+    tokens, dollars = 0, 0.0
+    for (task, length), size in sizes.items():
+        for party in asked:
+            tokens += size * length
+            prices = party.prices
+            if prices:
+                answers = size * answer_tokens[task]
+                cost = (size * length - answers) * prices["prompt"]
+                dollars += (cost + answers * prices["completion"]) / 1e6
+    return Cost(sum(sizes.values()), tokens, dollars)
+
+
+# --- the rounds -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Gate:
+    """What is to be found out: the study, the two parties, the design of the looks, the limits."""
+
+    study: Study
+    a: Party
+    b: Party
+    design: Design
+    by: str = "digest"
+    limits: Limits = field(default_factory=Limits)
+
+    def cost(self, sizes: Mapping[Key, int]) -> Cost:
+        """What so many examples of each cell take."""
+        return cost_of(self.study, (self.a, self.b), sizes)
+
+    @property
+    def least(self) -> Cost:
+        """What the first round takes."""
+        return self.cost(dict.fromkeys(self.design.cells, self.design.sizes[0]))
+
+    @property
+    def most(self) -> Cost:
+        """What all examples take."""
+        return self.cost(dict.fromkeys(self.design.cells, self.design.most))
+
+
+@dataclass(frozen=True)
+class GateResult:
+    """How it ended: the verdict, what was seen, and what it took."""
+
+    gate: Gate
+    verdict: Decision
+    look: Look | None
+    """Of the last round that was complete; None where none was."""
+    comparison: Comparison | None
+    reached: Mapping[Key, int]
+    cost: Cost
+    stopped: str
+    """Why no more was asked before the verdict was certain; empty where it is."""
+
+    @property
+    def noise(self) -> dict[str, float] | None:
+        """The largest loss of a place of each level, in points, where both are one model: what
+        serving it twice loses by chance."""
+        if not self.look or not self.comparison:
+            return None
+        if not self.comparison.same_model:
+            return None
+        noise: dict[str, float] = {}
+        for test in self.look.tests:
+            level = test.place.level
+            noise[level] = round(max(noise.get(level, 0.0), test.loss, 0.0), 4)
+        return noise
+
+
+def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
+    """Ask both parties in rounds until the verdict is certain, or nothing more may be asked.
+
+    Raises `UserError` where not even the first round fits into the limits, and where the two cannot
+    be paired.
+    """
+    if limit := gate.limits.exceeded_by(gate.least):
+        raise UserError(
+            f"{limit} is less than the first round takes: {gate.least.text()}; raise it, or name "
+            "fewer --tasks or --lengths"
+        )
+    with Session() as one, Session() as two:
+        gate.a.share(one)
+        # Two models that compute here may not fit on one GPU together.
+        computes_here = any(
+            getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b)
+        )
+        gate.b.share(one if computes_here else two)
+        return _rounds(gate, say)
+
+
+def _rounds(gate: Gate, say: Say) -> GateResult:
+    started = time.monotonic()
+    reached: dict[Key, int] = {}
+    todo: Mapping[Key, int] = dict.fromkeys(
+        gate.design.cells, gate.design.sizes[0]
+    )
+    cells: dict[str, dict[Key, Cell]] = {"a": {}, "b": {}}
+    look: Look | None = None
+    found: Comparison | None = None
+    stopped, number = "", 0
+    while todo and not stopped:
+        wanted = {**reached, **todo}
+        stopped = gate.limits.exceeded_by(gate.cost(wanted))
+        if stopped:
+            break
+        number += 1
+        say(_round_text(number, todo, gate.design))
+        stopped = _ask(gate, todo, cells, started)
+        if stopped:
+            break
+
+        reached = wanted
+        pairs, notes, sides = _pairs(gate, cells, reached)
+        look = Sequence(gate.design, pairs).look(reached)
+        found = comparison_of(gate.design, pairs, sides, notes, look, gate.by)
+        todo = look.next
+    return GateResult(
+        gate=gate,
+        verdict=verdict_of(gate.design, look, found, stopped),
+        look=look,
+        comparison=found,
+        reached=reached,
+        cost=gate.cost(reached),
+        stopped=stopped,
+    )
+
+
+def _ask(
+    gate: Gate,
+    todo: Mapping[Key, int],
+    cells: dict[str, dict[Key, Cell]],
+    started: float,
+) -> str:
+    """Ask both for the examples of a round, the baseline first, one length after the other; returns
+    why it could not be completed, else nothing."""
+    limit = gate.limits.minutes
+    for length in sorted({length for _, length in todo}):
+        sizes = {key: size for key, size in todo.items() if key[1] == length}
+        for side, party in (("a", gate.a), ("b", gate.b)):
+            if limit is not None and time.monotonic() - started > 60 * limit:
+                return f"--minutes {limit:g}"
+            try:
+                asked = party.cells(gate.study, sizes)
+            except ModelError as error:
+                return f"{party.name} stopped: {error}"
+            of_party = {(cell.task, cell.length): cell for cell in asked}
+            cells[side] |= of_party
+            if problem := _unanswered(gate, party, of_party, sizes):
+                return problem
+    return ""
+
+
+def _unanswered(
+    gate: Gate,
+    party: Party,
+    cells: Mapping[Key, Cell],
+    sizes: Mapping[Key, int],
+) -> str:
+    """Which examples have no answer, where there are more than may fail; else nothing."""
+    missing: dict[Key, int] = {}
+    for key, size in sizes.items():
+        have = 0
+        if key in cells:
+            have = sum(index < size for index in cells[key].present)
+        if size - have > allowed_failures(gate.study.max_failures, size):
+            missing[key] = size - have
+    if not missing:
+        return ""
+    places = listed((f"{task} at {length_name(n)}" for task, n in missing), 3)
+    number = counted(sum(missing.values()), "example")
+    return f"{party.name} has no answer to {number} ({places})"
+
+
+def _pairs(
+    gate: Gate, cells: dict[str, dict[Key, Cell]], reached: Mapping[Key, int]
+) -> Any:
+    """The pairs of answers that this round rests on, the notes on them, and the two sides."""
+    grid = Grid(None, None, max(reached.values()))
+    share = gate.study.max_failures
+    a, b = (
+        make_side("", list(cells[side].values()), (), share, grid)._replace(
+            name=party.name
+        )
+        for side, party in (("a", gate.a), ("b", gate.b))
+    )
+    pairs, notes = paired(a, b, gate.by)
+
+    # A stored side may have more answers than the rounds have looked at.
+    keys = zip(pairs["task"], pairs["length"], strict=True)
+    most = [reached.get(key, 0) for key in keys]
+    return pairs[pairs["index"] < most].reset_index(drop=True), notes, (a, b)
+
+
+def _round_text(number: int, todo: Mapping[Key, int], design: Design) -> str:
+    """What a round asks for, in words."""
+    places = "all tasks and lengths"
+    if len(todo) < len(design.cells):
+        names = (f"{task} at {length_name(length)}" for task, length in todo)
+        places = f"{listed(names, 3)}, where a loss is suspected"
+    size = max(todo.values())
+    return f"round {number}: to {counted(size, 'example')} of {places}"
+
+
+def check_lengths(
+    study: Study, parties: tuple[Party, ...], named: bool, say: Say
+) -> Study:
+    """The study with the lengths that both can be given. Where lengths were `named`, or only one of
+    the two refuses a length, that is a `UserError`."""
+    kept = []
+    for length in study.lengths:
+        refusals = {
+            party.name: reason
+            for party in parties
+            if party.is_asked and (reason := party.model.too_long(length))
+        }
+        if not refusals:
+            kept.append(length)
+            continue
+        name, reason = next(iter(refusals.items()))
+        text = f"{name} cannot be given {length_name(length)}: {reason}"
+        if named or len(refusals) < sum(party.is_asked for party in parties):
+            raise UserError(f"{text}; name the lengths to compare with --lengths")
+        say(f"left out: {text}")
+    if not kept:
+        raise UserError("no length is left that both can be given: see above")
+    return replace(study, lengths=tuple(kept))
+
+
+def decide_runs(study: Study, a: Party, b: Party) -> None:
+    """Two parties of one name are one model, asked twice: the second time in a run of its own. So
+    is a model whose stored answers are the other party."""
+    for other, asked in ((a, b), (b, a)):
+        if not asked.is_asked:
+            continue
+        name = name_of(asked.described)
+        if other.stored is None:
+            is_same = name_of(other.described) == name
+        else:
+            folder = study.predictions / name
+            folders = {cell.path.parents[1].resolve() for cell in other.stored}
+            is_same = folder.resolve() in folders
+        if is_same:
+            asked.run = f"{study.run}-again"
+            asked.name = f"{asked.name} (again)"
+            return

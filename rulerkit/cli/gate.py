@@ -1,0 +1,372 @@
+"""`rulerkit gate`: is a candidate worse than a baseline? Asks as much as the answer needs."""
+
+import json
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+import rulerkit as rk
+from rulerkit.cli.app import MEASURE, app
+from rulerkit.cli.given import Given, is_folder_of_answers, model_of
+from rulerkit.cli.options import (
+    ONE_MODEL,
+    Files,
+    Lengths,
+    NumExamples,
+    Settings,
+    Tasks,
+)
+from rulerkit.cli.printing import echo
+from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.paths import home_text
+
+if TYPE_CHECKING:
+    from rulerkit.batch.gate import Gate, GateResult, Limits, Party
+    from rulerkit.common.settings import JSON
+    from rulerkit.evaluation.study import Study
+
+QUICK, RULER = "quick", "ruler"
+_QUICK_LENGTHS = [4096, 8192]
+_ALL_LENGTHS = [4096 * 2**power for power in range(6)]
+_EXAMPLES = 500
+
+
+@app.command(rich_help_panel=MEASURE)
+def gate(
+    baseline: Annotated[
+        str,
+        typer.Argument(
+            metavar="BASELINE",
+            help=f"{ONE_MODEL} Or answers: a folder of predictions, RUN/MODEL.",
+        ),
+    ],
+    candidate: Annotated[
+        str, typer.Argument(metavar="CANDIDATE", help="The same.")
+    ],
+    tasks: Tasks = None,
+    lengths: Lengths = None,
+    num_examples: NumExamples = None,
+    files: Files = None,
+    settings: Settings = None,
+    suite: Annotated[
+        str,
+        typer.Option(
+            help="What is asked where --tasks, --lengths and -n do not say: quick (the thirteen at "
+            "4K and 8K), ruler (the thirteen from 4K to 128K), or another suite of tasks, such as "
+            "frontier. At most 500 examples of each."
+        ),
+    ] = QUICK,
+    margin: Annotated[
+        float, typer.Option(help="How many points the candidate may be below.")
+    ] = 1.0,
+    noise: Annotated[
+        str | None,
+        typer.Option(
+            help="Points, or the JSON of `rulerkit gate A A`: no smaller loss counts as one."
+        ),
+    ] = None,
+    max_examples: Annotated[
+        int | None,
+        typer.Option(min=1, help="The most examples in all tasks and lengths."),
+    ] = None,
+    budget: Annotated[
+        str | None,
+        typer.Option(help="Tokens (500K, 20M) or dollars ($5), of both models."),
+    ] = None,
+    minutes: Annotated[
+        float | None, typer.Option(min=0, help="The time it may take.")
+    ] = None,
+    by: Annotated[
+        str,
+        typer.Option(
+            help="digest asks for the same prompts; index pairs other prompts too."
+        ),
+    ] = "digest",
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Everything as JSON.")
+    ] = False,
+    junit: Annotated[
+        Path | None, typer.Option(help="Also write a JUnit file for a CI.")
+    ] = None,
+    format: Annotated[
+        str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")
+    ] = "text",
+    page: Annotated[
+        Path | None,
+        typer.Option(
+            help="The HTML page with the answers that changed, side by side; default: in "
+            "outputs/pages."
+        ),
+    ] = None,
+) -> None:
+    """Is CANDIDATE worse than BASELINE? Asks both in rounds, from few to many examples, until the
+    verdict is certain or a limit is reached.
+
+    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell; 2: wrong use. What
+    was answered before is not asked again: the same command goes on. docs/gate.md tells more.
+
+    Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
+    """
+    from rulerkit.report.junit import junit_error
+
+    try:
+        check_known("format", format, ("text", "github"))
+        given = Given.of(None, tasks, lengths, num_examples, files, settings)
+        limits = _limits_of(max_examples, budget, minutes)
+        planned = _planned(
+            (baseline, candidate), given, suite, margin, noise, by, limits
+        )
+        result = _run(planned)
+    except UserError as error:
+        if junit:
+            _write(junit, junit_error(str(error), "rulerkit gate"))
+        raise
+    _report(result, as_json, junit, format, page)
+    raise typer.Exit(result.verdict.status)
+
+
+# --- what is asked --------------------------------------------------------------------------------
+
+
+def _planned(
+    names: tuple[str, str],
+    given: Given,
+    suite: str,
+    margin: float,
+    noise: str | None,
+    by: str,
+    limits: "Limits",
+) -> "Gate":
+    """The study, the two parties and the design; checked, and nothing asked but how the two make
+    their prompts."""
+    from rulerkit.analysis.differences import check_margin
+    from rulerkit.analysis.sequential import Design
+    from rulerkit.analysis.sides import PAIRINGS
+    from rulerkit.batch import gate as parts
+
+    check_margin(margin)
+    check_known("way to pair examples", by, PAIRINGS)
+    values, changes = given.parameters()
+    is_named = "tasks" in values or "lengths" in values
+    study = _study_of(values, suite)
+    a, b = (_party(name, study, changes) for name in names)
+    parts.decide_runs(study, a, b)
+
+    for party in (a, b):
+        if not party.is_asked:
+            study = parts.study_of_stored(study, party, is_named)
+            is_named = True  # the other side must have what this one has
+    named_lengths = "lengths" in values or not (a.is_asked and b.is_asked)
+    study = parts.check_lengths(study, (a, b), named_lengths, _say)
+    parts.check_pairing(study, a, b, by)
+    if limits.dollars is not None and not (a.prices or b.prices):
+        raise UserError(
+            f"--budget ${limits.dollars:g} needs prices: -y 'prices: {{prompt: 0.5, completion: "
+            "1.5}', dollars for a million tokens; or give the budget in tokens, such as 20M"
+        )
+
+    cells = tuple((t.name, n) for n in study.lengths for t in study.tasks)
+    design = Design(cells, study.num_examples, margin, _noise_of(noise))
+    return parts.Gate(study, a, b, design, by, limits)
+
+
+def _study_of(values: "JSON", suite: str) -> "Study":
+    """What is asked: the parameters, and what the suite says where they say nothing."""
+    for key in ("model", "models"):
+        if values.get(key) is not None:
+            raise UserError(
+                f"`{key}: {shortened(values[key])}` names a model in -y or -f; BASELINE and "
+                "CANDIDATE are the two models"
+            )
+    suites = dict.fromkeys(task.suite for task in rk.TASKS.values())
+    check_known("suite", suite, [QUICK, *suites])
+
+    named = RULER if suite == QUICK else suite
+    defaults: JSON = {
+        "tasks": [name for name, task in rk.TASKS.items() if task.suite == named],
+        "lengths": _QUICK_LENGTHS if suite == QUICK else _ALL_LENGTHS,
+        "num_examples": _EXAMPLES,
+    }
+    if named == RULER:
+        defaults["tasks"] = list(rk.THIRTEEN)
+    if values.get("num_examples") == "adaptive":
+        values["num_examples"] = values.pop("max_examples", _EXAMPLES)
+    return rk.study({**defaults, **values, "model": None})
+
+
+def _party(name: str, study: "Study", changes: "JSON") -> "Party":
+    """A model that is asked, or answers that are stored."""
+    from rulerkit.analysis.sides import find
+    from rulerkit.batch.gate import Party
+    from rulerkit.common.model_files import known_models
+
+    outputs = str(study.outputs)
+    stored = study.predictions / name
+    is_stored = is_folder_of_answers(name, outputs) or (
+        "/" not in name and stored.is_dir() and name not in known_models()
+    )
+    if is_stored:
+        return Party(None, find(name, outputs), name)
+    (described,) = rk.study(model=model_of(name, changes)).models
+    return Party(described)
+
+
+def _limits_of(
+    max_examples: int | None, budget: str | None, minutes: float | None
+) -> "Limits":
+    from rulerkit.batch.gate import Limits
+
+    if budget is None:
+        return Limits(max_examples, None, None, minutes)
+    match = re.fullmatch(
+        r"(\$?)\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*(\$|tokens|dollars)?",
+        budget.strip(),
+    )
+    if not match:
+        raise UserError(
+            f"--budget {budget!r}: give tokens, such as 500K or 20M, or dollars, such as '$5'"
+        )
+    number = (
+        float(match[2]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[3].upper()]
+    )
+    if match[1] or match[4] in ("$", "dollars"):
+        return Limits(max_examples, None, number, minutes)
+    return Limits(max_examples, int(number), None, minutes)
+
+
+def _noise_of(text: str | None) -> dict[str, float]:
+    """The noise of serving by level, in points: a number, or what `gate A A` has measured."""
+    if text is None:
+        return {}
+    levels = ("cell", "task", "length", "all")
+    try:
+        return dict.fromkeys(levels, float(text))
+    except ValueError:
+        pass
+    try:
+        noise = json.loads(Path(text).read_text(encoding="utf-8"))["noise"]
+        return {level: float(noise[level]) for level in levels if level in noise}
+    except (OSError, ValueError, KeyError, TypeError):
+        raise UserError(
+            f"--noise {text}: give points, such as 0.5, or the file that `rulerkit gate A A --json`"
+            " has written"
+        ) from None
+
+
+# --- running and telling --------------------------------------------------------------------------
+
+
+def _say(text: str) -> None:
+    """Progress goes to stderr: stdout is the result."""
+    echo(text, err=True)
+
+
+def _run(planned: "Gate") -> "GateResult":
+    from rulerkit.batch.gate import run_gate
+
+    if text := home_text():
+        _say(text)
+    least, most = planned.least.text(), planned.most.text()
+    _say(
+        f"{planned.b.name} against {planned.a.name}: asks at least {least}, at most {most}; what "
+        "is answered already is not asked again"
+    )
+    return run_gate(planned, _say)
+
+
+def _report(
+    result: "GateResult",
+    as_json: bool,
+    junit: Path | None,
+    format: str,
+    page: Path | None,
+) -> None:
+    """Print the result, and write its files."""
+    from rulerkit.report.comparison import difference_table, flips_text
+    from rulerkit.report.gate_report import Facts, markdown, write_page
+    from rulerkit.report.junit import junit_error, junit_text
+
+    found, verdict = result.comparison, result.verdict
+    command = shlex.join(["rulerkit", *sys.argv[1:]])
+    facts = Facts(command, f"Asked {result.cost.text()}", _notes(result))
+    if found is not None:
+        place = page or _page_of(result)
+        facts = facts._replace(page=str(write_page(place, found, verdict, facts)))
+
+    if junit:
+        text = junit_error(verdict.text, "rulerkit gate")
+        if found is not None:
+            text = junit_text(found, verdict, command, "rulerkit gate")
+        _write(junit, text)
+    if as_json:
+        echo(_json(result, facts.page), nl=False)
+    elif format == "github":
+        echo(markdown(found, verdict, facts), nl=False)
+    else:
+        if found is not None:
+            table = difference_table(found, verdict=verdict)
+            echo(f"{table}\nexamples that flipped:\n{flips_text(found)}")
+            echo(f"{facts.asked}. Page: {facts.page}")
+        echo(f"\n{verdict.word}: {verdict.text}")
+
+
+def _notes(result: "GateResult") -> tuple[str, ...]:
+    """What a reader must know: differing settings, and the noise that was allowed for."""
+    notes = list(result.comparison.notes) if result.comparison else []
+    noise = {
+        level: points
+        for level, points in result.gate.design.noise.items()
+        if points
+    }
+    if noise:
+        levels = ", ".join(
+            f"{level} {points:g}" for level, points in noise.items()
+        )
+        notes.append(
+            f"noise of serving that counts as no loss, in points: {levels}"
+        )
+    if result.noise:
+        levels = ", ".join(f"{k} {v:g}" for k, v in result.noise.items())
+        notes.append(
+            f"one model, asked twice: the largest losses by level, in points: {levels}"
+        )
+    return tuple(notes)
+
+
+def _page_of(result: "GateResult") -> Path:
+    study = result.gate.study
+    names = f"{result.gate.a.name}-{result.gate.b.name}"
+    slug = re.sub(r"[^A-Za-z0-9._]+", "-", names).strip("-.")[:120]
+    return study.outputs / "pages" / f"gate-{study.run}-{slug}.html"
+
+
+def _json(result: "GateResult", page: str) -> str:
+    """All of the result; docs/commands.md lists the keys."""
+    from rulerkit.report.comparison import json_content
+
+    content: JSON = {}
+    if result.comparison is not None:
+        content = json_content(result.comparison, result.verdict)
+    verdict = result.verdict
+    content |= {
+        "verdict": {**verdict._asdict(), "status": int(verdict.status)},
+        "stopped_by": result.stopped,
+        "asked": result.cost._asdict(),
+        "examples": [
+            {"task": task, "length": length, "examples": size}
+            for (task, length), size in result.reached.items()
+        ],
+        "noise": result.noise,
+        "page": page,
+    }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+
+
+def _write(path: Path, text: str) -> None:
+    from rulerkit.store.files import write_whole
+
+    write_whole(path.absolute(), text)

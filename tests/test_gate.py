@@ -1,0 +1,336 @@
+"""`rulerkit gate`: the verdict, what is asked for it, and what it writes; and 20 likely first
+mistakes."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+import xml.etree.ElementTree as ET
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from rulerkit.analysis.sequential import Design, replay
+from rulerkit.common.paths import KIT
+from rulerkit.generation.tokenizers import load_tokenizer
+from tests.text_server import ReaderServer
+
+GRID = ("--tasks", "vt,niah_single_1", "--lengths", "1K,2K")
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """An empty folder as the working directory, and no RULERKIT_HOME."""
+    monkeypatch.delenv("RULERKIT_HOME", raising=False)
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def serve():
+    """Starts servers of a perfect reader; each may lose some answers."""
+    started = []
+
+    def start(loses=lambda prompt: False):
+        server = ReaderServer(load_tokenizer("builtin"))
+
+        def amend(body, reply):
+            if body.get("max_tokens") != 16 and loses(server.read(body)[0]):
+                reply["choices"][0]["text"] = "I do not know."
+
+        server.amend = amend
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.shutdown()
+        server.server_close()
+
+
+def answers(folder):
+    return {
+        str(path.relative_to(folder)): path.read_bytes()
+        for path in folder.rglob("*.jsonl")
+    }
+
+
+def num_rows(folder):
+    files = [*folder.rglob("*.jsonl")]
+    return sum(file.read_bytes().count(b"\n") for file in files)
+
+
+# --- the decision ---------------------------------------------------------------------------------
+
+
+def pairs_with(loss, flips=0.02, seed=1, num_tasks=4, num_lengths=3, most=160):
+    """Stored answers of two models; `loss` is a share of lost answers by task and length."""
+    random = np.random.default_rng(seed)
+    shape = (num_tasks, num_lengths, most)
+    lost = flips + np.broadcast_to(loss, shape[:2])[..., None]
+    a = random.random(shape) < 0.8
+    chance = random.random(shape)
+    b = np.where(a, chance >= lost / 0.8, chance < flips / 0.2)
+    task, length, index = (places.ravel() for places in np.indices(shape))
+    return pd.DataFrame({
+        "task": [f"niah_{number}" for number in task],
+        "length": 4096 * (1 + length),
+        "index": index,
+        "a": a.ravel() * 1.0,
+        "b": b.ravel() * 1.0,
+        "difference": b.ravel() * 1.0 - a.ravel(),
+    })  # fmt: skip
+
+
+def ended(pairs, margin=1.0, noise=None):
+    keys = pairs[["task", "length"]].drop_duplicates()
+    cells = tuple(keys.itertuples(index=False, name=None))
+    most = int(pairs["index"].max()) + 1
+    return replay(Design(cells, most, margin, noise or {}), pairs)
+
+
+def test_a_loss_at_the_margin_is_seldom_called_worse_however_often_it_is_looked_at():
+    """Both sides of the boundary: at the margin at most 5 % of runs, far beyond it all."""
+    wrong = [
+        bool(ended(pairs_with(0.05, seed=seed), margin=5.0).look.worse)
+        for seed in range(60)
+    ]
+    assert sum(wrong) <= 6, (
+        "5 % of 60 runs, and what chance adds in 1 of 50 tries"
+    )
+    found = [
+        bool(ended(pairs_with(0.2, seed=seed), margin=5.0).look.worse)
+        for seed in range(20)
+    ]
+    assert all(found)
+
+
+def test_the_place_of_a_loss_goes_on_alone_and_is_named():
+    loss = np.zeros((4, 3))
+    loss[2] = 0.15
+    end = ended(pairs_with(loss))
+    assert end.look.worse[0].place.name in ("niah_2", "all tasks")
+    sizes = {task: size for (task, _), size in end.reached.items()}
+    assert sizes["niah_2"] >= max(sizes.values())
+    assert end.num_examples < 4 * 3 * 160
+
+
+def test_more_stored_answers_change_no_verdict_that_is_reached():
+    """What was not looked at cannot matter: a run that is resumed ends as one that was not."""
+    pairs = pairs_with(0.0, flips=0.001)
+    whole = ended(pairs)
+    assert whole.look.is_not_worse
+    least = min(whole.reached.values())
+    assert least < 160
+    changed = pairs.copy()
+    changed.loc[
+        changed["index"] >= max(whole.reached.values()), "difference"
+    ] = -1
+    again = ended(changed)
+    assert (again.look.is_not_worse, again.reached) == (True, whole.reached)
+
+
+def test_no_loss_below_the_noise_is_called_one():
+    pairs = pairs_with(0.08)
+    assert ended(pairs).look.worse
+    levels = dict.fromkeys(("cell", "task", "length", "all"), 12.0)
+    assert not ended(pairs, noise=levels).look.worse
+
+
+# --- the command ----------------------------------------------------------------------------------
+
+
+def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
+    """Worse, with every file; the baseline's answers then stand in for its server."""
+    before, after = serve(), serve(lambda prompt: "VAR " in prompt)
+    both = (before.url, after.url, "-y", "tokenizer: builtin")
+    files = ("--junit", "junit.xml", "--page", "page.html")
+    said = rulerkit("gate", *both, *GRID, *files, "--format", "github")
+    assert said.status == 1, said.err
+    assert said.out.startswith("## ❌ worse\n")
+    assert re.search(r"\| vt \| 🟥 -\d", said.out)
+    assert "asks at least 40 examples" in said.err
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "I do not know." in page
+    assert "VAR" not in page.partition("<article>")[0]
+
+    suites = ET.parse("junit.xml").getroot()
+    failed = [
+        case.get("name")
+        for case in suites.iter("testcase")
+        if case.find("failure") is not None
+    ]
+    assert failed[0] == "verdict"
+    assert "vt" in failed
+    assert "niah_single_1" not in failed
+
+    requests = len(before.seen)
+    (stored,) = (nowhere / "outputs/predictions/main").glob(f"*{before.server_address[1]}")  # fmt: skip
+    again = rulerkit(
+        "gate", stored, after.url, "-y", "tokenizer: builtin", "--json"
+    )
+    assert (again.status, len(before.seen)) == (1, requests)
+    content = json.loads(again.out)
+    assert content["verdict"]["word"] == "worse"
+    assert content["asked"]["examples"] == sum(
+        cell["examples"] for cell in content["examples"]
+    )
+
+
+def test_equal_servers_are_not_worse_and_their_noise_is_measured(
+    nowhere, serve, rulerkit
+):
+    server = serve()
+    one = (server.url, server.url, "-y", "tokenizer: builtin", "--json")
+    said = rulerkit("gate", *one, "--tasks", "niah_single_1", "--lengths", "1K")
+    content = json.loads(said.out)
+    assert (said.status, content["noise"]["all"]) == (0, 0.0)
+    assert "can have been lost unseen" in content["verdict"]["text"]
+    Path("noise.json").write_text(said.out)
+    runs = {path.name for path in (nowhere / "outputs/predictions").iterdir()}
+    assert runs == {"main", "main-again"}
+    later = rulerkit("gate", *one, "--noise", "noise.json", "-n", "10", *GRID)
+    assert later.status == 3, "ten examples say little"
+    assert "it would take about" in json.loads(later.out)["verdict"]["text"]
+
+
+def test_limits_end_it_with_what_it_would_take(nowhere, rulerkit):
+    both = ("perfect", "{base: perfect, drop: 0.02}", *GRID)
+    small = rulerkit("gate", *both, "--max-examples", "100")
+    assert small.status == 3, small.err
+    assert "stopped by --max-examples 100; it would take about" in small.out
+    tiny = rulerkit("gate", *both, "--budget", "10K")
+    assert tiny.status == 2
+    assert (
+        "less than the first round takes: 40 examples, 122,880 tokens" in tiny.err
+    )
+    assert rulerkit("gate", *both, "--budget", "$1").status == 2
+    prices = ("-y", "prices: {prompt: 1, completion: 2}", "--dry")
+    assert rulerkit("gate", *both, *prices).status == 2
+    late = rulerkit("gate", *both, "--minutes", "0", "-y", "run: late")
+    assert (late.status, "--minutes 0" in late.out) == (3, True)
+
+
+def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
+    other = "{base: perfect, template: llama2, name: framed}"
+    said = rulerkit("gate", "perfect", other, *GRID)
+    assert said.status == 2
+    assert "are not asked the same prompts (prompt_format.template: " in said.err
+    assert "--by index" in said.err
+    by_index = ("--by", "index", "-n", "10")
+    assert rulerkit("gate", "perfect", other, *GRID, *by_index).status == 3
+
+
+@pytest.mark.slow
+def test_killed_and_resumed_it_ends_the_same(nowhere, serve):
+    def call(run, url):
+        few = ("--tasks", "vt,niah_single_1", "--lengths", "1K", "-n", "40")
+        asked = [*few, "-y", f"run: {run}", "-y", "tokenizer: builtin", "--json"]
+        code = "from rulerkit.cli import main; main()"
+        return [sys.executable, "-c", code, "gate", "perfect", url, *asked]
+
+    url = serve(lambda prompt: len(prompt) % 7 == 0).url
+    whole = subprocess.run(call("whole", url), capture_output=True, text=True)
+    folder = nowhere / "outputs/predictions/cut"
+    for least in (3, 30):
+        with subprocess.Popen(
+            call("cut", url), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+        ) as process:
+            # In the middle of a round: some answers are there, not all.
+            while num_rows(folder) < least and process.poll() is None:
+                time.sleep(0.02)
+            os.kill(process.pid, signal.SIGKILL)
+    cut = subprocess.run(call("cut", url), capture_output=True, text=True)
+    keys = ("verdict", "rows", "flips", "examples", "asked")
+    one, other = (json.loads(done.stdout) for done in (whole, cut))
+    assert [one[key] for key in keys] == [other[key] for key in keys]
+
+
+# --- JUnit ----------------------------------------------------------------------------------------
+
+
+def test_junit_is_read_by_other_parsers(nowhere, rulerkit):
+    """`compare` writes it too: rows that fail, rows with too few examples, and one error where
+    nothing could be compared."""
+    for model in ("perfect", "reader-512"):
+        rulerkit("evaluate", model, *GRID, "-n", "12")
+    said = rulerkit("compare", "perfect", "reader-512", "--junit", "a.xml")
+    assert said.status == 1
+    rulerkit("compare", "perfect", "nobody", "--junit", "b.xml")
+    assert "unknown model" in Path("b.xml").read_text(encoding="utf-8")
+
+    junitparser = pytest.importorskip("junitparser")
+    xml = junitparser.JUnitXml.fromfile("a.xml")
+    assert (xml.tests, xml.failures > 0, xml.errors) == (
+        1 + 4 + 2 + 2 + 1,
+        True,
+        0,
+    )
+    names = [(case.classname, case.name) for suite in xml for case in suite]
+    assert len(names) == len(set(names)) == xml.tests
+    assert not any("." in classname for classname, _ in names)
+    assert all(suite.tests == len(list(suite)) for suite in xml)
+    (error,) = [case for suite in junitparser.JUnitXml.fromfile("b.xml") for case in suite]  # fmt: skip
+    assert isinstance(error.result[0], junitparser.Error)
+
+
+# --- first mistakes -------------------------------------------------------------------------------
+
+MISTAKES = {
+    "evaluate": ("no model is named", "`rulerkit models`"),
+    "evaluate lama-3.1-8b": ("did you mean 'llama-3.1-8b'", "`rulerkit models`"),
+    "evaluate ./ck": ("there is no folder", "ck"),
+    "evaluate ./empty": ("empty", "config.json"),
+    "evaluate perfect --tasks niah_singel_1": ("did you mean 'niah_single_1'", "`rulerkit tasks`"),
+    "evaluate perfect --lengths 4KB": ("'4KB' is no length", "4K"),
+    "evaluate http://127.0.0.1:1": ("nothing answers at", "start the server"),
+    "evaluate {not_openai}": ("is no list of models", "/v1"),
+    "evaluate localhost:8000": ("begins with http://", "http://localhost:8000"),
+    "evaluate perfect reader-4096": ("one MODEL is meant", "perfect and reader-4096"),
+    "evaluate perfect|-y|model: reader-4096": ("two models are named", "leave one of the two out"),
+    "gate perfect": ("Missing argument 'CANDIDATE'", "rulerkit gate --help"),
+    "gate perfect perfekt": ("did you mean 'perfect'",),
+    "gate outputs/predictions/main/perfect perfect": ("no folder", "outputs/predictions"),
+    "evaluate -f params/models/perfekt.yaml": ("cannot read", "perfekt.yaml"),
+    "evaluate perfect -n many": ("-n", "valid integer", "rulerkit evaluate --help"),
+    "evaluate perfect|-y|lengths=4K": ("holds no `name: value`", "-y 'lengths: 4K'"),
+    "evaluate perfect|-y|length: 4K": ("unknown parameter 'length'", "did you mean 'lengths'"),
+    "gate perfect mute --suite fast": ("unknown suite 'fast'", "quick"),
+    "compare perfect mute": ("unknown model or folder of predictions", "predictions"),
+    "batch demmo.yaml": ("unknown batch 'demmo.yaml'", "did you mean 'demo-all'? allowed: demo-all, demo-small, demo,"),
+    "modles": ("No such command 'modles'", "models"),
+    "evaluate perfect --task vt": ("No such option", "--tasks"),
+}  # fmt: skip
+"""What somebody types first, and what the one line must say: what is wrong, and what to do."""
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_first_mistake_is_one_line_with_the_way_out(
+    nowhere, serve, rulerkit, typed
+):
+    (nowhere / "empty").mkdir()
+    place = ""
+    if "{" in typed:
+        server = serve()
+        server.listing, place = {"detail": "Not Found"}, server.url
+    words = [
+        word
+        for part in typed.format(not_openai=place).split("|")
+        for word in ([part] if ": " in part or "=" in part else part.split())
+    ]
+    ended = rulerkit(*words)
+    assert ended.status == 2, ended
+    (line,) = ended.lines
+    assert line.startswith("rulerkit: ")
+    assert [part for part in MISTAKES[typed] if part not in line] == [], line
+    assert answers(nowhere) == {}
+    assert not (KIT / "outputs" / "predictions" / "main" / "perfekt").exists()
