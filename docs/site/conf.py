@@ -44,6 +44,7 @@ FIRST = [
     "docs/student",
     "docs/models",
     "docs/author",
+    "docs/gate",
     "docs/lab",
     "docs/benchmark",
 ]

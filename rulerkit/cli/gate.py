@@ -176,23 +176,22 @@ def _planned(
 
 def _study_of(values: "JSON", suite: str) -> "Study":
     """What is asked: the parameters, and what the suite says where they say nothing."""
+    from rulerkit.common.settings import SUITES
+    from rulerkit.generation.tasks import without_suites
+
     for key in ("model", "models"):
         if values.get(key) is not None:
             raise UserError(
                 f"`{key}: {shortened(values[key])}` names a model in -y or -f; BASELINE and "
                 "CANDIDATE are the two models"
             )
-    suites = dict.fromkeys(task.suite for task in rk.TASKS.values())
-    check_known("suite", suite, [QUICK, *suites])
-
-    named = RULER if suite == QUICK else suite
+    check_known("suite", suite, [QUICK, *SUITES])
+    is_quick = suite == QUICK
     defaults: JSON = {
-        "tasks": [name for name, task in rk.TASKS.items() if task.suite == named],
-        "lengths": _QUICK_LENGTHS if suite == QUICK else _ALL_LENGTHS,
+        "tasks": without_suites([RULER if is_quick else suite]),
+        "lengths": _QUICK_LENGTHS if is_quick else _ALL_LENGTHS,
         "num_examples": _EXAMPLES,
     }
-    if named == RULER:
-        defaults["tasks"] = list(rk.THIRTEEN)
     if values.get("num_examples") == "adaptive":
         values["num_examples"] = values.pop("max_examples", _EXAMPLES)
     return rk.study({**defaults, **values, "model": None})
