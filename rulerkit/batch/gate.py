@@ -116,15 +116,14 @@ def check_pairing(study: Study, a: Party, b: Party, by: str) -> None:
 
 def _first_record(party: Party, study: Study, task: Task, length: int) -> JSON:
     """What a party is asked first, by its digest, and the settings that made it."""
-    if party.stored is not None:
-        for cell in party.stored:
-            if (cell.task, cell.length) == (task.name, length):
-                row = min(cell.rows, key=lambda row: row["index"])
-                if row["index"] == 0:
-                    return {
-                        "digest": row["digest"],
-                        "record": cell.record["result"],
-                    }
+    stored = [
+        cell
+        for cell in party.stored or ()
+        if (cell.task, cell.length) == (task.name, length) and 0 in cell.present
+    ]
+    if stored:
+        row = min(stored[0].rows, key=lambda row: row["index"])
+        return {"digest": row["digest"], "record": stored[0].record["result"]}
     form = party.model.prompt_format if party.is_asked else None
     examples = generate(task, length, 1, study.seed, form)
     return {"digest": examples[0].digest, "record": examples.record()}

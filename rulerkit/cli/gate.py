@@ -14,13 +14,16 @@ from rulerkit.cli.app import MEASURE, app
 from rulerkit.cli.given import Given, is_folder_of_answers, model_of
 from rulerkit.cli.options import (
     ONE_MODEL,
+    AsJson,
     Files,
+    JunitFile,
     Lengths,
     NumExamples,
+    PairedBy,
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo
+from rulerkit.cli.printing import echo, error_file
 from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.paths import home_text
 
@@ -33,6 +36,46 @@ QUICK, RULER = "quick", "ruler"
 _QUICK_LENGTHS = [4096, 8192]
 _ALL_LENGTHS = [4096 * 2**power for power in range(6)]
 _EXAMPLES = 500
+
+
+Suite = Annotated[
+    str,
+    typer.Option(
+        help="What is asked where --tasks, --lengths and -n do not say: quick (the thirteen at "
+        "4K and 8K), ruler (the thirteen from 4K to 128K), or another suite of tasks, such as "
+        "frontier. At most 500 examples of each."
+    ),
+]
+Margin = Annotated[
+    float, typer.Option(help="How many points the candidate may be below.")
+]
+Noise = Annotated[
+    str | None,
+    typer.Option(
+        help="Points, or the JSON of `rulerkit gate A A`: no smaller loss counts as one."
+    ),
+]
+MaxExamples = Annotated[
+    int | None,
+    typer.Option(min=1, help="The most examples in all tasks and lengths."),
+]
+Budget = Annotated[
+    str | None,
+    typer.Option(help="Tokens (500K, 20M) or dollars ($5), of both models."),
+]
+Minutes = Annotated[
+    float | None, typer.Option(min=0, help="The time it may take.")
+]
+Format = Annotated[
+    str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")
+]
+PageFile = Annotated[
+    Path | None,
+    typer.Option(
+        help="The HTML page with the answers that changed, side by side; default: in "
+        "outputs/pages."
+    ),
+]
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -52,56 +95,17 @@ def gate(
     num_examples: NumExamples = None,
     files: Files = None,
     settings: Settings = None,
-    suite: Annotated[
-        str,
-        typer.Option(
-            help="What is asked where --tasks, --lengths and -n do not say: quick (the thirteen at "
-            "4K and 8K), ruler (the thirteen from 4K to 128K), or another suite of tasks, such as "
-            "frontier. At most 500 examples of each."
-        ),
-    ] = QUICK,
-    margin: Annotated[
-        float, typer.Option(help="How many points the candidate may be below.")
-    ] = 1.0,
-    noise: Annotated[
-        str | None,
-        typer.Option(
-            help="Points, or the JSON of `rulerkit gate A A`: no smaller loss counts as one."
-        ),
-    ] = None,
-    max_examples: Annotated[
-        int | None,
-        typer.Option(min=1, help="The most examples in all tasks and lengths."),
-    ] = None,
-    budget: Annotated[
-        str | None,
-        typer.Option(help="Tokens (500K, 20M) or dollars ($5), of both models."),
-    ] = None,
-    minutes: Annotated[
-        float | None, typer.Option(min=0, help="The time it may take.")
-    ] = None,
-    by: Annotated[
-        str,
-        typer.Option(
-            help="digest asks for the same prompts; index pairs other prompts too."
-        ),
-    ] = "digest",
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Everything as JSON.")
-    ] = False,
-    junit: Annotated[
-        Path | None, typer.Option(help="Also write a JUnit file for a CI.")
-    ] = None,
-    format: Annotated[
-        str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")
-    ] = "text",
-    page: Annotated[
-        Path | None,
-        typer.Option(
-            help="The HTML page with the answers that changed, side by side; default: in "
-            "outputs/pages."
-        ),
-    ] = None,
+    suite: Suite = QUICK,
+    margin: Margin = 1.0,
+    noise: Noise = None,
+    max_examples: MaxExamples = None,
+    budget: Budget = None,
+    minutes: Minutes = None,
+    by: PairedBy = "digest",
+    as_json: AsJson = False,
+    junit: JunitFile = None,
+    format: Format = "text",
+    page: PageFile = None,
 ) -> None:
     """Is CANDIDATE worse than BASELINE? Asks both in rounds, from few to many examples, until the
     verdict is certain or a limit is reached.
@@ -111,9 +115,7 @@ def gate(
 
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
     """
-    from rulerkit.report.junit import junit_error
-
-    try:
+    with error_file(junit):
         check_known("format", format, ("text", "github"))
         given = Given.of(None, tasks, lengths, num_examples, files, settings)
         limits = _limits_of(max_examples, budget, minutes)
@@ -121,10 +123,6 @@ def gate(
             (baseline, candidate), given, suite, margin, noise, by, limits
         )
         result = _run(planned)
-    except UserError as error:
-        if junit:
-            _write(junit, junit_error(str(error), "rulerkit gate"))
-        raise
     _report(result, as_json, junit, format, page)
     raise typer.Exit(result.verdict.status)
 

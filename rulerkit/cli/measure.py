@@ -14,17 +14,21 @@ import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
 from rulerkit.cli.given import Given, lengths_of, tasks_of
 from rulerkit.cli.options import (
+    AsJson,
     DryRun,
     Files,
+    JunitFile,
     Lengths,
     MaxFailures,
     NumExamples,
     OneModel,
+    PairedBy,
     Settings,
     Tasks,
 )
 from rulerkit.cli.printing import (
     echo,
+    error_file,
     list_cells,
     name_root,
     print_scores,
@@ -191,19 +195,10 @@ def compare(
     tasks: Tasks = None,
     lengths: Lengths = None,
     num_examples: NumExamples = None,
-    by: Annotated[
-        str,
-        typer.Option(
-            help="digest asks for the same prompts; index pairs other prompts too."
-        ),
-    ] = "digest",
+    by: PairedBy = "digest",
     max_failures: MaxFailures = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="Everything as JSON.")
-    ] = False,
-    junit: Annotated[
-        Path | None, typer.Option(help="Also write a JUnit file for a CI.")
-    ] = None,
+    json: AsJson = False,
+    junit: JunitFile = None,
     soft: Annotated[
         bool,
         typer.Option("--soft", help="Judge the probability of the right answer."),
@@ -219,10 +214,10 @@ def compare(
     2: cannot compare.
     """
     from rulerkit.report.comparison import difference_table, flips_text, json_text
-    from rulerkit.report.junit import junit_error, junit_text
+    from rulerkit.report.junit import junit_text
     from rulerkit.store.files import write_whole
 
-    try:
+    with error_file(junit):
         found = rk.compare(
             a,
             b,
@@ -235,10 +230,6 @@ def compare(
             lengths=lengths_of(lengths) if lengths else None,
             num_examples=num_examples,
         )
-    except UserError as error:
-        if junit:
-            write_whole(junit.absolute(), junit_error(str(error)))
-        raise
     if junit:
         command = shlex.join(["rulerkit", *sys.argv[1:]])
         write_whole(junit.absolute(), junit_text(found, found.verdict, command))

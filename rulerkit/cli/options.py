@@ -106,3 +106,13 @@ Places = Annotated[
         help="Outputs folders, folders or files of predictions, or patterns; default: outputs.",
     ),
 ]
+PairedBy = Annotated[
+    str,
+    typer.Option(
+        help="digest asks for the same prompts; index pairs other prompts too."
+    ),
+]
+AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
+JunitFile = Annotated[
+    Path | None, typer.Option(help="Also write a JUnit file for a CI.")
+]
