@@ -7,6 +7,7 @@ from .analysis.compare import compare as compare
 from .analysis.compare import compare_study as compare_study
 from .analysis.results import answers_of as answers_of
 from .analysis.results import load as load
+from .analysis.scorers import score_as as score_as
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
 from .common.lengths import parse_length as parse_length

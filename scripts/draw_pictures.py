@@ -3,13 +3,21 @@
     python scripts/draw_pictures.py
     python scripts/draw_pictures.py table_3
 
-The first draws docs/effective_length.png, in seconds; the second docs/table_3.png and .pdf.
+    RULERKIT_DATA=FOLDER python scripts/draw_pictures.py scorers
+
+The first draws docs/effective_length.png, in seconds; the second docs/table_3.png and .pdf; the
+third docs/scorers.png, from the references of SQuAD's questions.
 """
 
+import json
 import sys
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import rulerkit as rk
+from rulerkit.analysis.other_formats import read_predictions
+from rulerkit.analysis.scorers import NAMES
+from rulerkit.report.scorers import scorers_text
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 
@@ -39,7 +47,45 @@ def table_3() -> None:
     axes.figure.savefig(DOCS / "table_3.pdf", metadata={"CreationDate": None})
 
 
-PICTURES = {"effective_length": effective_length, "table_3": table_3}
+def scorers() -> None:
+    """500 questions of qa_1, answered in three ways with their first reference, by all scorers."""
+    task = rk.task("qa_1").with_corpora("original")
+    examples = rk.generate(task, 4096, 500, 42, rk.PromptFormat("builtin"))
+    first = [example.references[0] for example in examples]
+    answers = {
+        "answers the first reference": first,
+        "names it in a thought, answers otherwise": [
+            f"<think>Maybe {text}.</think>I do not know." for text in first
+        ],
+        "names it in a thought that never ends": [
+            f"<think>Maybe {text}. But" for text in first
+        ],
+    }
+
+    with TemporaryDirectory() as folder:
+        for name, texts in answers.items():
+            file = Path(folder, name, "synthetic", "4096", "pred", "qa_1.jsonl")
+            file.parent.mkdir(parents=True)
+            rows = [
+                {"pred": text, "outputs": list(example.references)}
+                for text, example in zip(texts, examples, strict=True)
+            ]
+            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+        judged = rk.score_as(read_predictions(folder), NAMES)
+
+    print(scorers_text(judged))
+    judged = judged.drop(columns="score").rename(columns={"rulerkit": "score"})
+    axes = rk.plots.scores_by_scorer(
+        judged, "500 questions of qa_1 (SQuAD), references of its authors"
+    )
+    axes.figure.savefig(DOCS / "scorers.png")
+
+
+PICTURES = {
+    "effective_length": effective_length,
+    "table_3": table_3,
+    "scorers": scorers,
+}
 
 if __name__ == "__main__":
     for name in sys.argv[1:] or ["effective_length"]:

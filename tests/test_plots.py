@@ -67,6 +67,15 @@ def frontier_of(*names):
     return rk.frontier(pd.concat([suite, ruler]))
 
 
+def judged_answers():
+    """Invented scores of two models by three scorers, in the columns of `score_as`."""
+    scorers = {"score": 1.0, "lm-eval": 0.8, "nemo-skills:think": 0.0}
+    place = {"run": "main", "task": "qa_1", "length": 4096, "index": [0, 1]}
+    models = ["one model", "another one"]
+    tables = [pd.DataFrame(place | {"model": name} | scorers) for name in models]
+    return pd.concat(tables)
+
+
 def signature_of(function):
     own = isfunction(function) and function.__module__ == plots.__name__
     return (
@@ -585,6 +594,9 @@ def figures(tmp_path_factory):
             1,
             ("reader-1024", "reader-dropping"),
             **ax,
+        ),
+        "scores_by_scorer": lambda **ax: plots.scores_by_scorer(
+            judged_answers(), "a note", **ax
         ),
         "word_frequencies": lambda **ax: plots.word_frequencies(
             words, alphas, **ax

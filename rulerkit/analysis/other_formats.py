@@ -74,6 +74,8 @@ class PredictionRow(BaseModel):
     finish_reason: str = ""
     num_prompt_tokens: Whole | None = None
     digest: str = ""
+    harness_score: float | None = None
+    """0..1: what lm-evaluation-harness gave, in its own samples files."""
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -261,7 +263,14 @@ def _from_harness(row: JSON) -> JSON:
     answer = row.get("filtered_resps") or row.get("resps")
     while isinstance(answer, list) and answer:
         answer = answer[0]
-    return {**row, "outputs": None, **doc, "pred": answer}
+
+    # The digest of the prompt pairs two runs of the harness, as ours are paired.
+    named: JSON = {"digest": str(row.get("prompt_hash") or "")[:16]}
+    # Its metrics are named by lengths, and -1 is its word for another length than the row's.
+    said = row.get(str(doc.get("max_length")))
+    if isinstance(said, int | float) and said != -1:
+        named["harness_score"] = float(said)
+    return {**row, "outputs": None, **doc, "pred": answer, **named}
 
 
 def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:

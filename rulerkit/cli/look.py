@@ -172,16 +172,36 @@ def score(
         ),
     ] = None,
     max_failures: MaxFailures = None,
+    other: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--as",
+            metavar="NAME",
+            help="Also judge by another harness' scorer, such as lm-eval or nemo-skills:think "
+            "(docs/scorers.md). Repeatable; all for all of them.",
+        ),
+    ] = None,
 ) -> None:
     """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
-    lm-evaluation-harness' samples."""
+    lm-evaluation-harness' samples.
+
+    With --as the table says how many points of a difference are the scorer, not the model.
+
+    Example: rulerkit score outputs/predictions/main/llama-3.1-8b --as lm-eval
+    """
     from rulerkit.analysis.other_formats import read_predictions
+    from rulerkit.analysis.scorers import NAMES, score_as
+    from rulerkit.report.scorers import scorers_text
 
     nominal = parse_length(length) if length else None
     cells: list[Cell] = []
     for file in path:
         cells += read_predictions(resolve_file(file), task, nominal)
-    print_scores(cells, max_failures=max_failures)
+    if other:
+        judged = score_as(cells, NAMES if other == ["all"] else other)
+        echo(scorers_text(judged), nl=False)
+    else:
+        print_scores(cells, max_failures=max_failures)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -34,6 +34,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.example import Example
 from rulerkit.report.paper import published_lengths, published_scores
+from rulerkit.report.scorers import PLACE
 from rulerkit.report.tables import names_of, unusual
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.floors import not_above
@@ -1125,6 +1126,39 @@ def differences_by_task(
         axes.set_xlabel(
             _wrapped(f"{names[1]} - {names[0]} (points)", _letters(axes))
         )
+    return axes
+
+
+# --- scorers --------------------------------------------------------------------------------------
+
+
+def scores_by_scorer(
+    judged: "pd.DataFrame", note: str = "", ax: "Axes | None" = None
+) -> "Axes":
+    """One set of answers by several harnesses' scorers: a row per scorer, a mark per model.
+
+    `judged` is what `score_as` gives. A mark is the mean over the tasks and lengths of the model;
+    the thin lines are the scores of this kit.
+    """
+    names = [name for name in judged.columns if name not in PLACE]
+    scores = judged.groupby(["model", "task", "length"], sort=False)[names]
+    means = 100 * scores.mean().groupby("model", sort=False).mean()
+    labels = {"score": "this kit"}
+    with _figure(1, 1, 0.17 * len(names), ax, note) as (axes,):
+        for i, (model, row) in enumerate(means.iterrows()):
+            # Marks of equal scores stand side by side, not one on the other.
+            y = np.arange(len(names)) + 0.22 * (i - (len(means) - 1) / 2)
+            properties = _properties(i) | {"linestyle": "", "markersize": 3.6}
+            axes.plot(
+                row.to_numpy(), y, label=str(model), clip_on=False, **properties
+            )
+            axes.axvline(row["score"], color=_color(i), linewidth=0.5, zorder=0)
+        axes.set_yticks(
+            range(len(names)), [labels.get(name, name) for name in names]
+        )
+        axes.set(xlim=(0, 100), xlabel="Score (%)", ylim=(len(names) - 0.4, -0.6))
+        axes.grid(axis="y", visible=False)
+        _legend(axes)
     return axes
 
 

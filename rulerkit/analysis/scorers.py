@@ -1,0 +1,230 @@
+"""Other harnesses' scorers: what the same stored answers score by their rules.
+
+Every harness that has RULER carries a scorer of its own, and they differ in what of the answer they
+judge, whether they take a thought out, and what of several references is enough. So two published
+numbers may differ by points although the models wrote the same. `score_as` says how many points.
+
+Each rule was written from the harness' source; `docs/scorers.md` names files and commits.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rulerkit.common.errors import UserError, check_known, listed, shorten
+from rulerkit.common.settings import JSON
+from rulerkit.generation.match_rules import (
+    string_match_all,
+    string_match_part,
+)
+from rulerkit.generation.thoughts import without_thought
+from rulerkit.scoring.scores import clean, score
+from rulerkit.store.cells import Cell
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Match = Callable[[str, Sequence[str]], float]
+"""The judged text and the references -> 0..1."""
+
+LM_EVAL = "lm-eval"
+
+_PAIR = re.compile(r"<think>.*?</think>", re.DOTALL)
+_END = "</think>"
+_DOCUMENT = re.compile(r"Document \d+:(?:.*\n)+?\n")
+
+
+@dataclass(frozen=True)
+class Scorer:
+    """One harness' scorer: the text that it judges, and its rules for tasks whose match rule is
+    `all` (niah, vt, cwe, fwe) and `part` (qa)."""
+
+    text: Callable[[str], str]
+    match_all: Match = string_match_all
+    match_part: Match = string_match_part
+    without_thought: Callable[[str], str] | None = None
+    """The judged text where the harness is told to take thoughts out; None: it never does."""
+
+    def score(
+        self, match: str, answer: str, references: Sequence[str], think: bool
+    ) -> float:
+        """0..1: the score of an answer as the model wrote it. `match` is `all` or `part`."""
+        prepare = self.without_thought if think else self.text
+        assert prepare
+        rule = self.match_part if match == "part" else self.match_all
+        return rule(prepare(answer), references)
+
+
+# --- what is judged -------------------------------------------------------------------------------
+
+
+def _raw(answer: str) -> str:
+    return answer
+
+
+def _blank_is_empty(answer: str) -> str:
+    return answer if answer.strip() else ""
+
+
+def _our_answer(answer: str) -> str:
+    return clean(without_thought(answer) or "")
+
+
+def _behind_last_end(answer: str) -> str:
+    """What follows the last end of a thought; everything where there is none."""
+    return answer.rpartition(_END)[2]
+
+
+def _lm_eval_answer(answer: str) -> str:
+    return clean(_behind_last_end(answer))
+
+
+def _nemo_skills_answer(answer: str) -> str:
+    # A text without a mark counts as a thought that never ended, whatever it says.
+    return _behind_last_end(answer).strip() if _END in answer else ""
+
+
+def _without_pairs(answer: str) -> str:
+    """Every closed thought is cut out; one that is only opened stays, and so does what is only
+    ended."""
+    return _PAIR.sub("", answer).strip()
+
+
+def _opencompass_answer(answer: str) -> str:
+    if "<think>" not in answer:
+        return _behind_last_end(answer).strip()
+    return _without_pairs(answer)
+
+
+# --- how it is judged -----------------------------------------------------------------------------
+
+
+def _word_error_match(answer: str, reference: str) -> float:
+    """1 where the reference is found, else 1 minus the word error rate, at least 0: RULERv2."""
+    found = string_match_all(answer, [reference])
+    wanted = reference.lower().split()
+    if found or not wanted:
+        return found
+    errors = _word_distance(answer.lower().split(), wanted)
+    return max(0.0, 1 - errors / len(wanted))
+
+
+def _word_distance(said: Sequence[str], wanted: Sequence[str]) -> int:
+    """Levenshtein's distance over words."""
+    # Row by row of the usual table: above[i] is the distance to the first i words wanted.
+    above = list(range(len(wanted) + 1))
+    for row, word in enumerate(said, start=1):
+        here = [row]
+        for place, other in enumerate(wanted, start=1):
+            replaced = above[place - 1] + (word != other)
+            here.append(min(replaced, above[place] + 1, here[-1] + 1))
+        above = here
+    return above[-1]
+
+
+def _word_error_all(answer: str, references: Sequence[str]) -> float:
+    scores = [_word_error_match(answer, reference) for reference in references]
+    return sum(scores) / len(scores)
+
+
+def _word_error_part(answer: str, references: Sequence[str]) -> float:
+    # Models copy documents before they answer; RULERv2 cuts such blocks out.
+    judged = _DOCUMENT.sub("", answer)
+    return max(_word_error_match(judged, reference) for reference in references)
+
+
+SCORERS: dict[str, Scorer] = {
+    "rulerkit": Scorer(clean, without_thought=_our_answer),
+    "upstream": Scorer(clean),
+    # In lm-eval a question of qa scores the share of its alternative references, not whether any
+    # is found: its maximum is taken over a list that holds one document.
+    LM_EVAL: Scorer(
+        clean, match_part=string_match_all, without_thought=_lm_eval_answer
+    ),
+    "nemo-skills": Scorer(_raw, without_thought=_nemo_skills_answer),
+    "nemo-gym": Scorer(str.strip, without_thought=_without_pairs),
+    "opencompass": Scorer(_raw, without_thought=_opencompass_answer),
+    "sieval": Scorer(_blank_is_empty),
+    "ruler2": Scorer(
+        _raw, match_all=_word_error_all, match_part=_word_error_part
+    ),
+}
+"""Name -> scorer. `NAME:think` is the same harness with its removal of thoughts."""
+
+THINK = ":think"
+NAMES = (
+    *SCORERS,
+    *(name + THINK for name in SCORERS if SCORERS[name].without_thought),
+)
+"""What `--as` takes."""
+
+
+def score_answer(
+    name: str, match: str, answer: str, references: Sequence[str]
+) -> float:
+    """0..1: what one answer scores by a scorer of NAMES; `match` is the task's rule, `all` or
+    `part`."""
+    check_known("scorer", name, NAMES)
+    scorer = SCORERS[name.removesuffix(THINK)]
+    return scorer.score(match, answer, references, name.endswith(THINK))
+
+
+def score_as(cells: Iterable[Cell], names: Sequence[str]) -> "pd.DataFrame":
+    """The same stored answers by several scorers: one row per example with run, model, task,
+    length, index, `score` (ours, 0..1) and a column for each of `names` (NAMES).
+
+    Cells of tasks that other harnesses do not have are refused, as is a file of lm-eval whose own
+    scores are not those of our copy of its rule.
+    """
+    import pandas as pd
+
+    for name in names:
+        check_known("scorer", name, NAMES)
+    cells = list(cells)
+    strange = {
+        cell.task for cell in cells if _match_of(cell) not in ("all", "part")
+    }
+    if strange:
+        raise UserError(
+            f"--as: the other harnesses have no rule for {listed(sorted(strange), 5)}; name "
+            "files or folders of RULER's own tasks"
+        )
+
+    ours = score(cells)
+    tables = []
+    for cell in cells:
+        rows = sorted(cell.stream(), key=lambda row: row["index"])
+        table: dict[str, Any] = dict.fromkeys(names)
+        for name in names:
+            table[name] = [
+                score_answer(name, _match_of(cell), row["pred"], row["outputs"])
+                for row in rows
+            ]
+        _check_lm_eval(cell, rows)
+        place: JSON = {"run": cell.run, "model": cell.model, "task": cell.task}
+        place |= {"length": cell.length, "index": [row["index"] for row in rows]}
+        tables.append(pd.DataFrame(place | table))
+
+    keys = ["run", "model", "task", "length", "index"]
+    judged = ours[[*keys, "score"]]
+    return judged.merge(pd.concat(tables), on=keys) if tables else judged
+
+
+def _match_of(cell: Cell) -> str:
+    return str(cell.record["result"]["task"]["match"])
+
+
+def _check_lm_eval(cell: Cell, rows: Sequence[Any]) -> None:
+    """Files of lm-eval hold the scores that it gave: our copy of its rule must give the same."""
+    for row in rows:
+        said = row.get("harness_score")
+        if said is None:
+            continue
+        ours = score_answer(LM_EVAL, _match_of(cell), row["pred"], row["outputs"])
+        if abs(said - ours) > 1e-6:
+            raise UserError(
+                f"{cell.path}: example {row['index']} ({shorten(row['pred'])}) has the score "
+                f"{said:g} in the file, and lm-eval's rule gives {ours:g}: the file was made by "
+                "another version of lm-eval, whose rule is not known here"
+            )
