@@ -28,6 +28,7 @@ COMMANDS = [
     "check",
     "plan",
     "compare",
+    "gate",
     "serve",
     "models",
     "tasks",

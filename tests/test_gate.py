@@ -234,9 +234,12 @@ def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
 def test_killed_and_resumed_it_ends_the_same(nowhere, serve):
     def call(run, url):
         few = ("--tasks", "vt,niah_single_1", "--lengths", "1K", "-n", "40")
-        asked = [*few, "-y", f"run: {run}", "-y", "tokenizer: builtin", "--json"]
+        asked = [*few, "-y", f"run: {run}", "--json"]
         code = "from rulerkit.cli import main; main()"
-        return [sys.executable, "-c", code, "gate", "perfect", url, *asked]
+        # Ids of the built-in tokenizer are those of one process: the server gets texts.
+        served = {"base_url": url, "path": "m", "prompt_path": "text"}
+        model = json.dumps(served | {"tokenizer": "builtin", "name": "served"})
+        return [sys.executable, "-c", code, "gate", "perfect", model, *asked]
 
     url = serve(lambda prompt: len(prompt) % 7 == 0).url
     whole = subprocess.run(call("whole", url), capture_output=True, text=True)
