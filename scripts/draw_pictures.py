@@ -1,12 +1,11 @@
 """Draws the pictures of README.md and docs/ that need no language model again.
 
     python scripts/draw_pictures.py
-    python scripts/draw_pictures.py table_3
-
+    python scripts/draw_pictures.py table_3 frontier
     RULERKIT_DATA=FOLDER python scripts/draw_pictures.py scorers
 
-The first draws docs/effective_length.png, in seconds; the second docs/table_3.png and .pdf; the
-third docs/scorers.png, from the references of SQuAD's questions.
+The first draws docs/effective_length.png, in seconds; the second docs/table_3.png and .pdf and
+docs/frontier.png, in minutes; the third docs/scorers.png, from the references of SQuAD's questions.
 """
 
 import json
@@ -81,10 +80,30 @@ def scorers() -> None:
     axes.figure.savefig(DOCS / "scorers.png")
 
 
+def frontier() -> None:
+    """Both suites on two reference readers: one with a window of 16K, one that fades."""
+    readers = {
+        "models": ["reader-16384", "reader-fading"],
+        "lengths": ["4K", "8K", "16K", "32K"],
+        "num_examples": 20,
+        "run": "pictures",
+    }
+    studies = [
+        rk.study(tasks=tasks, **readers) for tasks in ("frontier", "ruler")
+    ]
+    scores = rk.score([cell for study in studies for cell in rk.evaluate(study)])
+    summary = rk.frontier(scores)
+    panels = rk.plots.capability_map(
+        summary, note=rk.plots.remarks(summary.cells)
+    )
+    panels[0].figure.savefig(DOCS / "frontier.png")
+
+
 PICTURES = {
     "effective_length": effective_length,
     "table_3": table_3,
     "scorers": scorers,
+    "frontier": frontier,
 }
 
 if __name__ == "__main__":

@@ -24,6 +24,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
 from rulerkit.scoring.effective_length import (
+    BY_CAPABILITIES,
     OWN_SHARE,
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
@@ -500,9 +501,11 @@ _ADAPTIVE_NOTE = (
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    without = models[models["threshold"].isna()].groupby(
-        "threshold_of", sort=False
-    )["label"]
+    # The frontier suite has a table of its own for its effective lengths.
+    unjudged = models["threshold"].isna() & (
+        models["threshold_of"] != BY_CAPABILITIES
+    )
+    without = models[unjudged].groupby("threshold_of", sort=False)["label"]
     adaptive = list(zip(models["label"], models["adaptive"], strict=True))
     return [
         *(

@@ -30,6 +30,10 @@ OWN_THRESHOLD = "the threshold of its family"
 """Whose score a threshold is that a family of tasks brings."""
 
 
+BY_CAPABILITIES = "its lengths are judged by capabilities: see rk.frontier"
+"""Why the mean over the tasks of the frontier suite has no threshold."""
+
+
 def effective_length(
     scores: Mapping[int, float],
     threshold: float,

@@ -17,6 +17,7 @@ from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
+    BY_CAPABILITIES,
     OWN_MEAN_SUITES,
     OWN_SHARE,
     OWN_THRESHOLD,
@@ -568,6 +569,8 @@ def _model_row(
         judgement = _Judgement(own, OWN_THRESHOLD, intervals, any(complete))
     elif suite != "ruler":
         whose = f"the suite {suite} brings no threshold"
+        if suite == "frontier":
+            whose = BY_CAPABILITIES
         judgement = _Judgement(np.nan, whose, _intervals(length_rows), False)
     else:
         judgement = _judge_by_paper(rows, length_rows, category, any(complete))
