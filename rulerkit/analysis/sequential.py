@@ -95,6 +95,11 @@ class Design:
         """The error of all tests at one size."""
         return ALARMS / len(self.sizes)
 
+    @property
+    def most_hidden(self) -> float:
+        """Points that no task and no length may have lost where the verdict is *not worse*."""
+        return max(MOST_HIDDEN, self.margin)
+
     def margin_of(self, level: str) -> float:
         """Points that a place of this level may lose."""
         return max(self.margin, self.noise.get(level, 0.0))
@@ -268,15 +273,25 @@ def replay(design: Design, pairs: "pd.DataFrame") -> Replayed:
     return Replayed(now, reached, num_looks)
 
 
-def examples_needed(design: Design, test: Tested) -> int:
-    """The examples of a cell with which the mean would be told from the margin, if it stayed as it
-    is; `_MOST_EXAMPLES` where no number would do."""
+def examples_needed(design: Design, look: Look) -> int:
+    """The examples of a cell with which the mean would be told from the margin, and no task or
+    length could hide a large loss, if all stayed as it is."""
     from statistics import NormalDist
 
-    distance = abs(test.mean.value + design.margin_of("all") / 100)
-    critical = NormalDist().inv_cdf(1 - design.alarms)
-    needed = test.size * (critical * test.mean.error / max(distance, 1e-9)) ** 2
-    return min(_MOST_EXAMPLES, math.ceil(needed))
+    def needed(test: Tested, alarms: float, points: float) -> float:
+        critical = NormalDist().inv_cdf(1 - alarms)
+        distance = max(abs(test.mean.value + points / 100), 1e-9)
+        return test.size * (critical * test.mean.error / distance) ** 2
+
+    mean = look.tests[-1]
+    numbers = [needed(mean, design.alarms, design.margin_of("all"))]
+    each = design.alarms / len(design.places)
+    numbers += [
+        needed(test, each, design.most_hidden)
+        for test in look.tests
+        if test.place.level in ("task", "length")
+    ]
+    return min(_MOST_EXAMPLES, math.ceil(max(numbers)))
 
 
 # --- what a test says -----------------------------------------------------------------------------
@@ -320,7 +335,10 @@ def _is_not_worse(
     each = design.alarms / len(design.places)
     for test in latest:
         limit = 100 * test.mean.lower_limit(each)
-        if test.place.level in ("task", "length") and limit <= -MOST_HIDDEN:
+        if (
+            test.place.level in ("task", "length")
+            and limit <= -design.most_hidden
+        ):
             return False
         if test.p_of_any < each and limit <= -design.margin_of(test.place.level):
             return False

@@ -59,7 +59,7 @@ def verdict_of(
             NOT_WORSE, f"{b} is not {worse}: {mean}; {_most_lost(design, look)}"
         )
 
-    needed = needed_of(design, look.tests[-1])
+    needed = needed_of(design, look)
     doubts = [mean]
     if look.suspected:
         names = listed((_place_text(found, t) for t in look.suspected), 2, "; ")
