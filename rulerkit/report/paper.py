@@ -431,9 +431,10 @@ def frontier_ranks(
 ) -> "pd.DataFrame":
     """Are models ordered as in published tables? A row per benchmark, setting and length that has
     at least two of the models in `published_as` (our label -> the published name) in both: the
-    models in the published order with their scores and ours, and Kendall's tau (1: the same order,
-    -1: the reverse). Levels are not comparable; ranks may be.
+    models in the published order with their scores and ours (the mean of the capability's tasks),
+    and Kendall's tau (1: the same order, -1: the reverse). Levels are not comparable; ranks may be.
     """
+    # Only what was asked at a length that the source has, too, can be held against it.
     ours = frontier.capabilities.assign(
         known_as=frontier.capabilities["label"].map(published_as)
     )
@@ -443,8 +444,9 @@ def frontier_ranks(
         right_on=["capability", "length", "known_as"],
         suffixes=("", "_ours"),
     )
-    rows = []
-    keys = ["benchmark", "setting", "length"]
+
+    # An order needs two models.
+    rows, keys = [], ["benchmark", "setting", "length"]
     for (benchmark, setting, length), group in both.groupby(
         keys, dropna=False, sort=False
     ):
@@ -454,25 +456,19 @@ def frontier_ranks(
         pairs = zip(
             group["model"], group["score"], group["score_ours"], strict=True
         )
+        both_scores = [
+            f"{model} {theirs:.1f} ({mine:.1f})" for model, theirs, mine in pairs
+        ]
         rows.append(
             {
                 "benchmark": benchmark,
                 "setting": setting,
                 "length": length_name(int(float(str(length)))),
                 "models": len(group),
-                "published (ours)": ", ".join(
-                    f"{model} {theirs:.1f} ({mine:.1f})"
-                    for model, theirs, mine in pairs
-                ),
+                "published (ours)": ", ".join(both_scores),
                 "tau": group["score"].corr(group["score_ours"], method="kendall"),
             }
         )
-    columns = [
-        "benchmark",
-        "setting",
-        "length",
-        "models",
-        "published (ours)",
-        "tau",
-    ]
-    return pd.DataFrame(rows, columns=columns)
+    return pd.DataFrame(
+        rows, columns=[*keys, "models", "published (ours)", "tau"]
+    )

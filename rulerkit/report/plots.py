@@ -769,6 +769,8 @@ def published_frontier(
     names = drawn["benchmark"] + " " + drawn["setting"].fillna("")
     groups = list(drawn.groupby(names.str.strip(), sort=False))
     columns = min(len(groups), 2)
+
+    # Whoever sees a score must see whose it is.
     sources = drawn.drop_duplicates(["benchmark", "source"])
     notes = [
         note,
@@ -777,31 +779,30 @@ def published_frontier(
     ]
     with _figure(len(groups), columns, 1.5, ax, *notes, series=9) as panels:
         for axes, (name, rows) in zip(panels, groups, strict=True):
-            lengths = sorted(rows["length"].astype(int).unique())
-            for i, (model, line) in enumerate(rows.groupby("model", sort=False)):
-                hollow = line["checked"].str.startswith("second-hand").any()
-                axes.plot(
-                    line["length"],
-                    line["score"],
-                    label=model,
-                    **_properties(i)
-                    | {
-                        "color": _GREY_LINE,
-                        "markerfacecolor": "white" if hollow else _GREY_LINE,
-                        "markeredgewidth": 0.6,
-                        "linewidth": 0.6,
-                    },
-                )
-            axes.set_xscale("log", base=2)
-            axes.set_xticks(lengths, _ticks(axes, lengths))
-            axes.minorticks_off()
-            measure = rows["measure"].iloc[0]
-            axes.set(
-                xlabel="Length (tokens)", ylabel=f"{measure} (%)", ylim=(0, 102)
-            )
-            _legend(axes)
+            _published_panel(axes, rows)
             _title(axes, name, loc="left")
     return panels
+
+
+def _published_panel(axes: Axes, rows: "pd.DataFrame") -> None:
+    """The published lines of one benchmark, thin and grey."""
+    for i, (model, line) in enumerate(rows.groupby("model", sort=False)):
+        hollow = line["checked"].str.startswith("second-hand").any()
+        properties = _properties(i) | {
+            "color": _GREY_LINE,
+            "markerfacecolor": "white" if hollow else _GREY_LINE,
+            "markeredgewidth": 0.6,
+            "linewidth": 0.6,
+        }
+        axes.plot(line["length"], line["score"], label=model, **properties)
+
+    lengths = sorted(rows["length"].astype(int).unique())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, _ticks(axes, lengths))
+    axes.minorticks_off()
+    measure = f"{rows['measure'].iloc[0]} (%)"
+    axes.set(xlabel="Length (tokens)", ylabel=measure, ylim=(0, 102))
+    _legend(axes)
 
 
 def _capability_rows(
