@@ -233,7 +233,8 @@ def judged(notebook, setting, means, answered=300, **parameters):
         blank = {name: 0 for name in scoring.COLUMNS if name not in frame}
         frame["claimed_length"] = given.get("claimed", 32.0 * K)
         return frame[frame["index"] < answered].assign(
-            **blank | {"aligned": "chat"}
+            **blank
+            | {"aligned": "chat", "suite": "ruler", "own_threshold": np.nan}
         )
 
     found = given.pop("labels", pd.DataFrame(columns=failures.COLUMNS))

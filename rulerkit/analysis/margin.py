@@ -21,8 +21,8 @@ _ADDED = 2  # examples: one gained, one lost
 
 class MeanDifference(NamedTuple):
     """A mean of paired differences, drawn towards 0 by the added examples, and its standard error
-    (both in shares, -1..1). `freedom` are the degrees of freedom of Student's t: infinite unless
-    examples are drawn in groups."""
+    (both in shares, -1..1). `freedom` are the degrees of freedom of Student's t: infinite where
+    each answer is drawn alone."""
 
     value: float
     error: float
@@ -69,11 +69,9 @@ class PairedDifferences:
         # Examples of one task that share an index were drawn together at all lengths, and so were
         # the questions of one article: such differences are added up before they are squared.
         shared = "example " + pairs["index"].astype(str)
-        self._has_group = np.zeros(len(pairs), dtype=bool)
         if "group" in pairs:
-            self._has_group = pairs["group"].notna().to_numpy()
             shared = shared.mask(
-                self._has_group, "group " + pairs["group"].astype(str)
+                pairs["group"].notna(), "group " + pairs["group"].astype(str)
             )
         drawn_together = pairs["task"] + " " + shared
         self._clusters, _ = drawn_together.factorize()
@@ -131,10 +129,11 @@ class PairedDifferences:
         self, rows: "NDArray[np.intp]", cells: Sequence[tuple[str, int]]
     ) -> float:
         """Few groups say little about how much groups differ: Student's t with as many degrees of
-        freedom as there are groups, less one for each task."""
-        if not self._has_group[rows].any():
-            return math.inf
+        freedom as there are groups, less one for each task. The answers to one example at several
+        lengths are a group too, and where each answer was drawn alone, nothing is added."""
         num_groups = len(np.unique(self._clusters[rows]))
+        if num_groups == len(rows):
+            return math.inf
         num_tasks = len({task for task, _ in cells})
         return max(1.0, float(num_groups - num_tasks))
 
