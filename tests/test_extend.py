@@ -7,7 +7,6 @@ import re
 import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -81,19 +80,17 @@ def project(tmp_path_factory):
     return root, site
 
 
+@pytest.mark.slow
 def test_both_are_used_like_ours(project):
     root, site = project
     here = {"cwd": root, "path": site}
-    shown = rulerkit("score", "outputs/predictions", "--format", "csv", **here)
-    rows = [
-        line.split(",") for line in shown.splitlines() if line.startswith("main")
-    ]
-    assert len(rows) == 8
+    shown = rulerkit("score", "outputs/predictions", **here)
+    assert re.search(r"^boxes_20 +100", shown, re.MULTILINE)
     table = rulerkit(
         "report", "outputs/predictions", "--category", "boxes", **here
     )
-    assert "at least 70.0 (chat), the threshold of its family" in table
-    assert re.search(r"perfect reader\s.*100\.0", table)
+    assert "the threshold of its family" in table
+    assert re.search(r"perfect reader\b.*100\.0", table)
 
     assert "boxes_20" in rulerkit("tasks", **here)
     rulerkit("browse", "outputs", "-o", "page.html", **here)
@@ -111,6 +108,7 @@ def test_both_are_used_like_ours(project):
     assert record["floors"]["nothing"] == pytest.approx(0.2)
 
 
+@pytest.mark.slow
 def test_nothing_is_judged_without_the_module(project):
     root, _ = project
     refused = rulerkit("score", "outputs/predictions", fails=True, cwd=root)
@@ -180,6 +178,7 @@ TASKS = [Bare(name="bare")]
 """
 
 
+@pytest.mark.slow
 def test_what_is_optional_is_optional(tmp_path):
     (tmp_path / "bare_tasks.py").write_text(BARE)
     asked = {
@@ -206,33 +205,54 @@ def test_what_is_optional_is_optional(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        (
-            'Bare(name="bare")',
-            'Bare(name="vt")',
-            "its task vt has the name of one of rulerkit",
-        ),
-        (
-            'family = "bare"',
-            'family = "niah"',
-            "its family niah has the name of one of rulerkit",
-        ),
-        ("new_tokens = (8, 1)", "", "the family Bare brings no `new_tokens`"),
-        ("floors = ()", 'match = "own"', "says match = 'own'"),
-        ("floors = ()", 'match = "f11"', "match of the family bare"),
-        ("TASKS = [", "NOTHING = [", "neither TASKS"),
-        ('TASKS = [Bare(name="bare")]', "TASKS = [3]", "hold"),
-        ("from dataclasses", "from dataklasses", "cannot be imported"),
-    ],
-)
-def test_a_plug_in_that_breaks_the_contract_is_refused(
-    tmp_path, old, new, message
-):
-    assert old in BARE
-    (tmp_path / "mine.py").write_text(BARE.replace(old, new))
-    asked = "{plugins: [mine], model: perfect, tasks: [bare], lengths: [1024], num_examples: 1}"
-    refused = rulerkit("evaluate", "-y", asked, cwd=tmp_path, fails=True)
-    assert message in refused
-    assert not Path(tmp_path / "outputs").exists()
+BREAKS = [
+    (
+        'Bare(name="bare")',
+        'Bare(name="vt")',
+        "its task vt has the name of one of rulerkit",
+    ),
+    (
+        'family = "bare"',
+        'family = "niah"',
+        "its family niah has the name of one of rulerkit",
+    ),
+    ("new_tokens = (8, 1)", "", "the family Bare brings no `new_tokens`"),
+    ("floors = ()", 'match = "own"', "says match = 'own'"),
+    ("floors = ()", 'match = "f11"', "match of the family bare"),
+    ("TASKS = [", "NOTHING = [", "neither TASKS"),
+    ('TASKS = [Bare(name="bare")]', "TASKS = [3]", "which is no task"),
+    ('TASKS = [Bare(name="bare")]', "TASKS = 3", "TASKS is 3"),
+    ("from dataclasses", "from dataklasses", "cannot be imported"),
+]
+REFUSED = """
+import sys
+import rulerkit as rk
+from rulerkit.common import plugins
+
+for name in sys.argv[1:]:
+    plugins._LOADED.clear()
+    try:
+        rk.study(plugins=[name], model="perfect", tasks=["bare"], lengths=[1024])
+        print("nothing")
+    except rk.UserError as error:
+        print(error)
+plugins._LOADED.clear()
+try:
+    rk.study(plugins=["one", "two"], model="perfect", tasks=["bare"])
+except rk.UserError as error:
+    print(error)
+"""
+
+
+def test_a_plug_in_that_breaks_the_contract_is_refused(tmp_path):
+    names = []
+    for number, (old, new, _) in enumerate(BREAKS):
+        assert old in BARE
+        names.append(f"mine_{number}")
+        (tmp_path / f"{names[-1]}.py").write_text(BARE.replace(old, new))
+    for name in ("one", "two"):
+        (tmp_path / f"{name}.py").write_text(BARE)
+    *said, clash = call("-c", REFUSED, *names, cwd=tmp_path).splitlines()
+    assert "plug-in two: its task bare has the name of one of one" in clash
+    for (_, _, message), line in zip(BREAKS, said, strict=True):
+        assert message in line

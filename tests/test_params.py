@@ -89,7 +89,7 @@ def test_defaults_are_those_of_the_notebook(project):
     )["cells"]
     given = {}
     exec("".join(cells[1]["source"]), given)
-    left_out = ("repeat", "edition", "max_failures", "soft")
+    left_out = ("repeat", "edition", "max_failures", "soft", "plugins")
     fields = {
         name: field
         for name, field in Parameters.model_fields.items()

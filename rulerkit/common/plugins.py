@@ -16,7 +16,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rulerkit.common.errors import UserError, first_line
+from rulerkit.common.errors import UserError, first_line, shortened
 from rulerkit.common.paths import home
 
 GROUPS = {"TASKS": "rulerkit.tasks", "ENGINES": "rulerkit.engines"}
@@ -81,8 +81,14 @@ def brought(
     found: dict[str, tuple[Any, str]] = {}
     for module in modules.values():
         things = getattr(module, attribute, ())
+        if not isinstance(things, Mapping | list | tuple):
+            raise UserError(
+                f"plug-in {module.__name__}: {attribute} is {shortened(things)}; docs/extend.md "
+                "shows what is expected"
+            )
         if not isinstance(things, Mapping):
-            things = {thing.name: thing for thing in things}
+            # What has no name is no task: who asks for it says so.
+            things = {getattr(one, "name", repr(one)): one for one in things}
         for name, thing in things.items():
             other = found.get(name, (None, "rulerkit"))[1]
             if name in ours or name in found:
@@ -94,9 +100,9 @@ def brought(
     return found
 
 
-def num_loaded() -> int:
-    """How many modules were named so far: what `brought` says may change with it."""
-    return len(_LOADED)
+def loaded() -> tuple[str, ...]:
+    """The modules that were named so far: what `brought` says changes with them."""
+    return tuple(_LOADED)
 
 
 def source_digest(module: str) -> str:

@@ -41,6 +41,7 @@ from rulerkit.inference.model import Model
 from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
 from rulerkit.store.files import disk
+from rulerkit.store.records import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,7 +273,7 @@ def study_as_json(study: Study) -> JSON:
         {"family": task.family, **vars(task)} for task in study.tasks
     ]
     values["adaptive"] = study.adaptive and asdict(study.adaptive)
-    return values
+    return plain(values)
 
 
 def study_from_json(values: Mapping[str, Any]) -> Study:

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
-from rulerkit.common.plugins import brought, load_recorded, num_loaded
+from rulerkit.common.plugins import brought, load_recorded, loaded
 from rulerkit.common.settings import SUITES
 from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
 from rulerkit.generation.tasks.base import Reading
@@ -179,17 +179,17 @@ def family_of(name: str, family: str = "") -> type[Task]:
 
 def all_tasks() -> dict[str, Task]:
     """The tasks by their names, those of plug-ins too."""
-    return TASKS | _from_plugins(num_loaded())
+    return TASKS | _from_plugins(loaded())
 
 
 def all_families() -> tuple[type[Task], ...]:
     """The families, those of plug-ins too."""
-    outside = (type(task) for task in _from_plugins(num_loaded()).values())
+    outside = (type(task) for task in _from_plugins(loaded()).values())
     return tuple(dict.fromkeys([*FAMILIES, *outside]))
 
 
 @lru_cache(maxsize=1)
-def _from_plugins(_: int) -> dict[str, Task]:
+def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     """The tasks that plug-ins bring, by their names; asked anew when more are loaded."""
     family_names = {family.family: "rulerkit" for family in FAMILIES}
     tasks = {}
