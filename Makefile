@@ -14,8 +14,8 @@ DEMO   ?=
 .PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab docs check format requirements clean
 
 help:
-	@echo "make demo    the whole kit in a few minutes, without a GPU: reference readers, leaderboard, figures, a small real model"
-	@echo "make demo-all  every notebook, on readers in which one effect each was planted: about eight minutes"
+	@echo "make demo    the whole kit without a GPU: reference readers, leaderboard, figures, a small real model"
+	@echo "make demo-all  every notebook, on readers in which one effect each was planted"
 	@echo "make test    the quick tests; with real data where RULERKIT_DATA names a folder"
 	@echo "make test-slow  the slow ones: whole batches, killed processes, every notebook, a wheel"
 	@echo "make test-all  both, with ten times as many damaged files"
@@ -94,15 +94,16 @@ clean:
 # --- installation -------------------------------------------------------------------------------------------------------
 
 # A line now and then while it runs: some packages take a minute to arrive.
-INSTALL = { (while sleep 8 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing ..."; done) & still=$$!; \
-          if [ -x $(BIN)/uv ]; then $(BIN)/uv pip install --python $(BIN)/python $(1) || $(BIN)/python -m pip install $(1); \
-          else $(BIN)/python -m pip install $(1); fi; \
-          status=$$?; kill $$still 2>/dev/null; [ $$status = 0 ]; }
+HEARTBEAT = { (while sleep 8 >/dev/null 2>&1 && kill -0 $$$$ 2>/dev/null; do echo "  still installing ..."; done) & still=$$!; \
+            $(1); status=$$?; kill $$still 2>/dev/null; [ $$status = 0 ]; }
+INSTALL = $(call HEARTBEAT,if [ -x $(BIN)/uv ]; then \
+          $(BIN)/uv pip install --python $(BIN)/python $(1) || $(BIN)/python -m pip install $(1); \
+          else $(BIN)/python -m pip install $(1); fi)
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rulerkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
 	$(PYTHON) -m venv $(VENV)
-	-$(BIN)/python -m pip install --quiet uv
+	-$(call HEARTBEAT,$(BIN)/python -m pip install --quiet uv)
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml
@@ -119,13 +120,13 @@ $(VENV)/.docs: $(VENV)/.core
 
 # The tests run tiny models on the CPU: the CPU build of torch where pip's find-links or uv have it, else the default one.
 CPU_TORCH = $(BIN)/python -c 'import torch' 2>/dev/null \
-  || { $(BIN)/python -m pip install --quiet --no-index --no-deps "$(TORCH)" 2>/dev/null \
+  || { $(call HEARTBEAT,$(BIN)/python -m pip install --quiet --no-index --no-deps "$(TORCH)" 2>/dev/null) \
        && $(call INSTALL,--quiet "$(TORCH)"); } \
-  || $(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=cpu "$(TORCH)"
+  || $(call HEARTBEAT,$(BIN)/uv pip install --quiet --python $(BIN)/python --torch-backend=cpu "$(TORCH)")
 
 # What runs small models: the notebooks of demo-all that load one need it.
 $(VENV)/.models: $(VENV)/.core
-	$(CPU_TORCH) || $(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(CPU_TORCH) || $(call HEARTBEAT,$(BIN)/python -m pip install --quiet "$(TORCH)")
 	$(call INSTALL,--quiet -e ".[transformers]")
 	@touch $@
 

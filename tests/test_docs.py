@@ -3,6 +3,7 @@ whole."""
 
 import re
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -79,3 +80,16 @@ def test_the_citation_has_what_its_format_requires():
     import rulerkit
 
     assert citation["version"] == rulerkit.__version__
+
+
+def test_the_address_of_the_repository_stands_in_one_place():
+    """In pyproject.toml: until it is settled there, no page clones or installs from an address."""
+    text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    address = tomllib.loads(text)["project"]["urls"].get("Repository")
+    for page in [*PAGES, ROOT / "CITATION.cff"]:
+        text = page.read_text(encoding="utf-8")
+        used = re.findall(
+            r"git clone +(\S+)|(git\+\S+)|(https?://\S+/rulerkit\b)", text
+        )
+        found = {one for match in used for one in match if one}
+        assert found <= {address, f"git+{address}"}, page.name

@@ -8,6 +8,7 @@ the repository.
 import ast
 import re
 import shutil
+import tomllib
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -28,6 +29,14 @@ myst_heading_anchors = 4  # those of GitHub
 myst_enable_extensions = ["strikethrough"]
 
 html_theme = "furo"
+_project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+_repository = _project["project"]["urls"].get("Repository")
+if _repository:
+    html_theme_options = {
+        "source_repository": _repository,
+        "source_branch": "main",
+        "source_directory": "",
+    }
 html_title = "rulerkit"
 html_show_sphinx = False
 html_copy_source = False
