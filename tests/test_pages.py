@@ -37,10 +37,11 @@ PAGES += [
 ]
 
 NOT_RUN = {
+    r"score lm-eval/": "reads files of lm-evaluation-harness; test_results has some",
     r"^pip install|^make (docs|demo)": "the environment of the tests is installed; CI runs these",
     r"rulerkit fetch": "downloads models and texts",
     r"--slurm": "needs a cluster; test_slurm submits to one",
-    r"Qwen/|llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
+    r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
     r"rulerkit serve": "runs until it is stopped",
     r"batches/one-model\.yaml|^vllm serve": "needs a GPU",
     r"localhost:8000": "needs two servers; test_gate starts them",
@@ -62,6 +63,7 @@ WORDS = {
     "NAME": "reader-1024",
     "BASELINE": "baseline",
     "CANDIDATE": "candidate",
+    "main/llama-3.1-8b": "main/reader-1024",
 }
 """What stands for something of the reader's."""
 PYTHON_BLOCKS = {
@@ -70,6 +72,7 @@ PYTHON_BLOCKS = {
     "author.md": "test_docs.py",
     "extend.md": "test_extend.py",
     "methods.md": "test_methods.py",
+    "frontier.md": "test_pages.py",
     "lab.md": "test_pages.py",
     "models.md": "test_pages.py",
 }
@@ -321,29 +324,40 @@ def test_other_commands_have_a_dry_run(run, command):
     )
 
 
+def python_of(page):
+    return [
+        block.text
+        for block in blocks_of(ROOT / "docs" / page)
+        if block.language == "python"
+    ]
+
+
 @pytest.mark.slow
-def test_the_python_of_lab_and_models_runs(run, monkeypatch):
-    """`lab.md` compares two folders of answers: equal ones, of too few examples to tell. `models.md`
+def test_the_python_of_pages_for_many_runs(run, monkeypatch):
+    """That of `frontier.md` as it is. `lab.md` compares two folders of answers: equal ones, of too few examples to tell. `models.md`
     is asked fewer and shorter prompts."""
+    import matplotlib.pyplot as plt
+
     root = run.root
     monkeypatch.chdir(root)
     monkeypatch.setenv("RULERKIT_HOME", str(root))
+    (block,) = python_of("frontier.md")
+    exec(block, {})
+    plt.close("all")
+
     answers = root / "outputs/predictions/main/baseline"
     shutil.copytree(answers, root / "baseline/predictions/main/baseline")
-    (block,) = [
-        b for b in blocks_of(ROOT / "docs/lab.md") if b.language == "python"
-    ]
+    (block,) = python_of("lab.md")
     names = {}
-    exec(block.text, names)
+    exec(block, names)
     with pytest.raises(AssertionError, match="cannot tell"):
         names["test_the_new_kernel"]()
 
     tokenizer = ROOT / "rulerkit/data/small/tokenizer/tokenizer.json"
     (root / "path/to").mkdir(parents=True)
     shutil.copyfile(tokenizer, root / "path/to/tokenizer.json")
-    page = blocks_of(ROOT / "docs/models.md")
-    (block,) = [b for b in page if b.language == "python"]
-    smaller = block.text.replace('"32K"', '"8K"').replace("=50", "=1")
+    (block,) = python_of("models.md")
+    smaller = block.replace('"32K"', '"8K"').replace("=50", "=1")
     assert smaller.count("8K") == smaller.count("=1") == 1
     exec(smaller, {"my_pipeline": lambda prompt: prompt[-100:]})
     assert len(list((root / "outputs").rglob("mine/*/*.jsonl"))) == 13 * 2
