@@ -37,7 +37,7 @@ PAGES += [
 ]
 
 NOT_RUN = {
-    r"score lm-eval/": "reads files of lm-evaluation-harness; test_results has some",
+    r"score lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
     r"^pip install|^make (docs|demo)": "the environment of the tests is installed; CI runs these",
     r"rulerkit fetch": "downloads models and texts",
     r"--slurm": "needs a cluster; test_slurm submits to one",
@@ -334,8 +334,8 @@ def python_of(page):
 
 @pytest.mark.slow
 def test_the_python_of_pages_for_many_runs(run, monkeypatch):
-    """That of `frontier.md` as it is. `lab.md` compares two folders of answers: equal ones, of too few examples to tell. `models.md`
-    is asked fewer and shorter prompts."""
+    """That of `frontier.md` as it is; `lab.md` compares two folders of answers, equal ones of too few
+    examples to tell; `models.md` asks fewer and shorter prompts."""
     import matplotlib.pyplot as plt
 
     root = run.root
