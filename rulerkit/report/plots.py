@@ -35,7 +35,7 @@ from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.example import Example
 from rulerkit.report.paper import published_lengths, published_scores
 from rulerkit.report.scorers import PLACE
-from rulerkit.report.tables import names_of, unusual
+from rulerkit.report.tables import names_of, seals, unusual
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.frontier import (
@@ -359,9 +359,8 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
-    return "; ".join(
-        what for what, is_so in unusual(cells).items() if is_so.any()
-    )
+    texts = [what for what, is_so in unusual(cells).items() if is_so.any()]
+    return "; ".join([*texts, *(f"digest {seal}" for seal in seals(cells))])
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:

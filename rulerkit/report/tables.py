@@ -35,7 +35,7 @@ from rulerkit.scoring.frontier import (
     LEAST_BASE,
     FrontierSummary,
 )
-from rulerkit.scoring.scores import own_labels
+from rulerkit.scoring.scores import own_labels, seal_of_scores
 from rulerkit.scoring.summary import (
     AVERAGES,
     CATEGORIES,
@@ -668,7 +668,18 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
         text = part[:1].upper() + part[1:]
         is_shared = len(having) == names.nunique()
         notes.append(f"{text}." if is_shared else f"{text}: {listed(having, 6)}.")
-    return notes
+    return notes + [f"Digest of these results: {seal}." for seal in seals(cells)]
+
+
+def seals(cells: "pd.DataFrame") -> list[str]:
+    """The digests of what some tables were made from, see `rulerkit seal`; none where nobody knows
+    them. Takes rows of a summary or of `score`."""
+    if "seal" not in cells:
+        return []
+    if "index" in cells:
+        return [seal_of_scores(cells)]
+    known = cells["seal"].dropna().unique()
+    return [seal for seal in map(str, known) if seal]
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:

@@ -154,6 +154,7 @@ _PROTOCOL = {
     "protocol": "clean or paper; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
+    "seal": "digest of the rows and the record of the cell, as `rulerkit seal` writes it",
     "path": "file of the predictions",
 }
 _NAMED = ("name", "family", "category")
@@ -196,7 +197,6 @@ def describe(cell: Cell) -> JSON:
     # Only rules that still count as floors.
     known_floors = [about.floors[name] for name in FLOORS if name in about.floors]
 
-    own = about.threshold
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
     return {
@@ -212,11 +212,9 @@ def describe(cell: Cell) -> JSON:
         "length": cell.length,
         "wanted": cell.wanted,
         "failed": len(cell.failures),
-        "failed_refused": sum(
-            failure.refused for failure in cell.failures.values()
-        ),
+        "failed_refused": sum(f.refused for f in cell.failures.values()),
         "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
-        "own_threshold": float("nan" if own is None else own),
+        "own_threshold": np.nan if about.threshold is None else about.threshold,
         "max_failures": float(about.max_failures),
         "floor": max(known_floors, default=float("nan")),
         "stand_in": any(source.stand_in for source in sources),
@@ -230,6 +228,7 @@ def describe(cell: Cell) -> JSON:
             {name: value for name, value in settings if name not in _NAMED}
         ),
         "note": "; ".join(sorted(notes)),
+        "seal": cell.seal,
         "path": str(cell.path),
     }
 
@@ -325,24 +324,31 @@ _PARALLEL = 20_000_000
 """Bytes of rows to judge from which on other processes help."""
 
 
-def judged(cell: Cell) -> Rows:
-    """The judged rows of a cell, from the cache where its files did not change."""
+def judged(cell: Cell, cached: bool = True) -> Rows:
+    """The judged rows of a cell, from the cache where its files did not change. Where not `cached`
+    they are judged now, and no cache is read or written."""
     # The stamp is taken before the file is read: rows that are appended meanwhile make
     # the cache stale, never wrong.
     now = stamp(cell.path)
-    rows = _read_cache(cell)
-    if rows is None:
-        rows = _judged(cell)
-        cell.present = rows["index"].tolist()
+    known = _read_cache(cell) if cached else None
+    if known is not None:
+        return known
 
-        # Beside the rows the cache holds what reading the file would have said of the
-        # cell.
-        about = cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows)
-        head = json.dumps([_cache_key(cell, now), *about]).encode()
-        content = head + b"\n" + rows.tobytes()
-        if file := _cache_file(cell):
-            with suppress(UserError):
-                write_whole(file, _checksum(content) + b"\n" + content)
+    rows = _judged(cell)
+    cell.present = rows["index"].tolist()
+    file = _cache_file(cell) if cached else None
+    if not file:
+        return rows
+
+    # Beside the rows the cache holds what reading the file would have said of the cell.
+    about = (
+        *(cell.warnings, sorted(cell.snapshots), cell.seal),
+        *(rows.dtype.descr, len(rows)),
+    )
+    head = json.dumps([_cache_key(cell, now), *about]).encode()
+    content = head + b"\n" + rows.tobytes()
+    with suppress(UserError):
+        write_whole(file, _checksum(content) + b"\n" + content)
     return rows
 
 
@@ -350,6 +356,46 @@ def _cache_key(cell: Cell, now: list[list[int]]) -> list[Any]:
     """What the judged rows of a cell were made from: the code, the cell, the state of its files."""
     place = [cell.run, cell.model, cell.task, cell.length, cell.result]
     return [_code_version(cell), place, now]
+
+
+def cache_problem(cell: Cell) -> str:
+    """What is wrong with the cache of a cell; "" where there is none, or it is as it was written.
+    One of an earlier state of the files is never read, and nothing is wrong with it."""
+    file = _cache_file(cell)
+    if not file or not file.exists():
+        return ""
+    try:
+        checksum, _, content = file.read_bytes().partition(b"\n")
+    except OSError as error:
+        return f"{file} cannot be read ({error.strerror})"
+    if checksum != _checksum(content):
+        return f"{file}, the cache of its scores, is not as it was written"
+    place = json.loads(content.partition(b"\n")[0])[0][1]
+    if place[:-1] != [cell.run, cell.model, cell.task, cell.length]:
+        return f"{file} is the cache of another cell"
+    return ""
+
+
+def seal_of(
+    seals: Iterable[tuple[tuple[str, str, str, int], str]], code: str = ""
+) -> str:
+    """One digest over the seals of cells (run, model, task, length) and the code that judges them;
+    `code` is that of another time."""
+    lines = [f"{' '.join(map(str, key))} {seal}" for key, seal in seals]
+    text = "\n".join([code or code_version(), *sorted(lines)])
+    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def seal_of_scores(scores: "pd.DataFrame") -> str:
+    """The digest over all cells of a table of `score`; "" where it does not hold their seals."""
+    if "seal" not in scores:
+        return ""
+    names = ["run", "model", "task", "length"]
+    cells = scores.drop_duplicates(names)[[*names, "seal"]]
+    return seal_of(
+        ((run, model, task, int(length)), seal)
+        for run, model, task, length, seal in cells.itertuples(index=False)
+    )
 
 
 def _checksum(content: bytes) -> bytes:
@@ -378,12 +424,13 @@ def _read_cache(cell: Cell) -> Rows | None:
         if checksum != _checksum(content):
             return None
         head, _, body = content.partition(b"\n")
-        key, warnings, snapshots, kinds, count = json.loads(head)
+        key, warnings, snapshots, seal, kinds, count = json.loads(head)
         if key == _cache_key(cell, stamp(cell.path)):
             # np.load takes eight times as long
             rows = np.frombuffer(body, [tuple(kind) for kind in kinds], count)
             cell.present = rows["index"].tolist()
             cell.warnings, cell.snapshots = warnings, set(snapshots)
+            cell.seal = seal
             return rows
     return None
 
@@ -392,14 +439,15 @@ def _code_version(cell: Cell) -> str:
     """A digest of the code that judges a cell: what other code judged is judged again."""
     task = cell.record["result"]["task"]
     if not task.get("judges"):
-        return _our_code_version()
+        return code_version()
     # A score that nobody can compute again is not shown from the cache either.
     judge_of(task)
-    return _our_code_version() + source_digest(task["module"])
+    return code_version() + source_digest(task["module"])
 
 
 @cache
-def _our_code_version() -> str:
+def code_version() -> str:
+    """A digest of the package's own code that judges."""
     # The rules of judging stand in these files and in those of the tasks.
     modules = (match_rules.__file__, thoughts.__file__)
     of_tasks = sorted(Path(base.__file__).parent.rglob("*.py"))

@@ -28,6 +28,7 @@ from rulerkit.scoring.effective_length import (
     family_threshold,
 )
 from rulerkit.scoring.floors import above_floor
+from rulerkit.scoring.scores import seal_of_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
@@ -84,11 +85,12 @@ _COLUMNS = [
     "template",
     "note",
     "threshold",
+    "seal",
 ]
 
 
 class Summary(NamedTuple):
-    """Three tidy tables of percents.
+    """Three tidy tables of percents. `seal` in each is the digest of all that was summarized.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, suite, length, score, low, high, strict, exact, floor (the best
@@ -163,9 +165,11 @@ def summarize(
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
     ]
-    chosen = merge_repetitions(
-        _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
+    answers = _select(
+        scores, given_tasks, given_lengths, num_examples, empty_cells
     )
+    seal = {"seal": seal_of_scores(answers)}
+    chosen = merge_repetitions(answers)
 
     examples = weighted_cells(chosen, CELL)
     by_cell = chosen.groupby(CELL, sort=False)
@@ -175,7 +179,7 @@ def summarize(
 
     cell_rows, length_rows, model_rows = list[_Row](), list[_Row](), list[_Row]()
     for name, of_model in first_rows.groupby(_MODEL, sort=False):
-        about: Any = of_model[_ABOUT].to_dict("records")[0]
+        about: Any = of_model[_ABOUT].to_dict("records")[0] | seal
         cells = _cells_of_model(
             name, of_model, about, grid, facts, examples, num_examples, confidence
         )
@@ -187,12 +191,10 @@ def summarize(
             length_rows += by_length
             model_rows.append(whole | {"adaptive": adaptive})
 
-    models = pd.DataFrame(model_rows)
-    _add_ranks(models)
     return Summary(
         _with_above_floor(pd.DataFrame(cell_rows, columns=_COLUMNS)),
         pd.DataFrame(length_rows),
-        models,
+        _with_ranks(pd.DataFrame(model_rows)),
         confidence,
     )
 
@@ -384,13 +386,14 @@ def _rows_of_category(
     return [common | row for row in by_length], common | whole
 
 
-def _add_ranks(models: "pd.DataFrame") -> None:
+def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     """Rank the models by each weighted average, among chat and among base models apart, as the
     paper counts them. An adaptive run has no rank: its cells have different numbers of examples."""
     for average, rank in RANKS.items():
         values = models[average].where(models["adaptive"] == "").round(9)
         of_kind = values.groupby([models["category"], models["aligned"]])
         models[rank] = of_kind.rank(method="min", ascending=False)
+    return models
 
 
 def _select(

@@ -147,7 +147,7 @@ class Record(_Part):
 
 def record_text(record: JSON) -> str:
     """A record as it stands on disk: with a checksum of what it says."""
-    whole = {**record, "checksum": _digest(record)}
+    whole = {**record, "checksum": digest_of_json(record)}
     return json.dumps(whole, indent=2) + "\n"
 
 
@@ -164,12 +164,12 @@ def parse_record(text: bytes) -> JSON:
     checksum = record.pop("checksum", None)
     if checksum is None:
         raise ValueError("it has no checksum")
-    if checksum != _digest(record):
+    if checksum != digest_of_json(record):
         raise ValueError("its checksum is wrong")
     return record
 
 
-def _digest(value: Any) -> str:
+def digest_of_json(value: Any) -> str:
     """16 hex digits over what a JSON value says."""
     text = json.dumps(value, sort_keys=True)
     return sha256(text.encode()).hexdigest()[:16]
@@ -214,7 +214,7 @@ def result_digest(result: JSON) -> str:
         for field, value in result_values(result)
         if makes_other_results(field) and not is_optional(field)
     }
-    return _digest(defining)
+    return digest_of_json(defining)
 
 
 # --- rows -----------------------------------------------------------------------------------------

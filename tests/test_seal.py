@@ -1,0 +1,154 @@
+"""Seals: the digest below a table is that of the folder, it does not depend on how the answers came
+together, and whatever is changed is named."""
+
+import json
+import re
+import shutil
+import socket
+from pathlib import Path
+
+import pytest
+
+import rulerkit as rk
+from rulerkit.analysis import seal as seals
+from rulerkit.common.errors import UserError
+from rulerkit.report.tables import cell_notes
+from rulerkit.store.cells import cell_files
+from tests.records import lines_of
+
+ASKED = {
+    "models": ["reader-1024", "reader-2048"],
+    "tasks": ["vt", "qa_1"],
+    "lengths": [1024, 2048],
+    "num_examples": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    outputs = tmp_path_factory.mktemp("seal") / "outputs"
+    rk.evaluate(rk.study(ASKED, outputs=outputs), progress=False)
+    return outputs / "predictions/main"
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy that a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "outputs/predictions/main"))
+
+
+def states(run, sealed, **options):
+    """What is not the same, by the words before the reason."""
+    found = seals.verify(run, sealed, **options)
+    wrong = {}
+    for cell, *levels in found:
+        words = [text.partition(":")[0] for text in levels if text]
+        if set(words) != {"same"}:
+            wrong[cell] = words
+    return wrong
+
+
+def test_the_digest_below_a_table_is_that_of_the_folder(run, rulerkit):
+    sealed = seals.seal(run)
+    scores = rk.score(rk.read_cells(run))
+    assert f"Digest of these results: {sealed.digest}." in cell_notes(
+        rk.summarize(scores, ["vt", "qa_1"]).cells
+    )
+    for _ in ("judged", "from the cache"):
+        assert sealed.digest in rulerkit("report", run).out
+    assert sealed.digest in rulerkit("seal", run).out
+    ended = rulerkit("verify", run)
+    assert (ended.status, "0 changed, 0 absent" in ended.out) == (0, True)
+    assert sealed.digest in rk.plots.remarks(scores)
+
+
+def test_resumed_and_merged_runs_seal_alike(made, tmp_path):
+    outputs = tmp_path / "outputs"
+    for number in (1, 3, 4):
+        asked = ASKED | {"num_examples": number}
+        rk.evaluate(rk.study(asked, outputs=outputs), progress=False)
+    resumed = outputs / "predictions/main"
+    # As `cat` would have put two halves together.
+    for file in resumed.rglob("*.jsonl"):
+        lines = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join(reversed(lines)))
+    assert seals.seal(resumed).digest == seals.seal(made).digest
+
+
+def test_one_changed_answer_is_named_though_its_checksum_is_right(run):
+    sealed = seals.seal(run)
+    assert states(run, sealed) == {}
+    file = run / "reader-2048/vt/1024.jsonl"
+    record = json.loads(file.with_suffix(".json").read_text())
+    first, *others = map(json.loads, file.open("rb"))
+    file.write_bytes(lines_of(record, [first | {"pred": "none"}, *others]))
+    assert states(run, sealed) == {
+        "main/reader-2048 vt 1024": ["changed", "same"]
+    }
+
+
+def test_what_cannot_be_had_is_absent_and_never_the_same(run):
+    sealed = seals.seal(run)
+    shutil.rmtree(run / "reader-1024/vt")
+    other = run / "reader-1024/qa_1/1024.jsonl"
+    record = json.loads(other.with_suffix(".json").read_text())
+    del record["checksum"]
+    record["result"]["tokenizer"]["name"] = "/nowhere/tokenizer"
+    other.with_suffix(".json").write_text(seals.record_text(record))
+    assert states(run, sealed) == {
+        "main/reader-1024 vt 1024": ["absent", "absent"],
+        "main/reader-1024 vt 2048": ["absent", "absent"],
+        "main/reader-1024 qa_1 1024": ["same", "absent"],
+    }
+    assert states(run, sealed, prompts=False).keys() == {
+        "main/reader-1024 vt 1024",
+        "main/reader-1024 vt 2048",
+    }
+
+
+@pytest.mark.parametrize("byte", [0, 10, -1])
+def test_one_byte_of_any_file_of_a_cell_is_found(run, byte):
+    rk.score(rk.read_cells(run))
+    sealed = seals.seal(run)
+    name, place = "main/reader-2048 qa_1 2048", run / "reader-2048/qa_1/2048"
+    cache = run.parents[1] / "cache/scores" / place.relative_to(run.parent)
+    files = cell_files(place.with_suffix(".jsonl"))[:2]
+    for file in (*files, cache.with_suffix(".rows")):
+        whole = file.read_bytes()
+        changed = bytearray(whole)
+        changed[byte] ^= 0x04
+        file.write_bytes(changed)
+        assert list(states(run, sealed, prompts=False)) == [name], file
+        file.write_bytes(whole)
+
+
+def test_a_copy_to_share_names_no_host_no_path_and_no_user(
+    run, tmp_path, rulerkit
+):
+    sealed = seals.seal(run)
+    ended = rulerkit("seal", run, "--anonymous", "-o", tmp_path / "shared")
+    assert sealed.digest in ended.out
+    said = b"".join(
+        path.read_bytes() for path in tmp_path.glob("shared/**/*.json*")
+    )
+    assert socket.gethostname().encode() not in said
+    assert not re.search(rb'"(host|base_url|serve)"', said)
+    assert str(tmp_path).encode() not in said
+    shared = tmp_path / "shared/predictions"
+    assert states(shared, seals.read_seal(shared / "seal.json")) == {}
+    with pytest.raises(UserError, match="is not empty"):
+        seals.anonymous(run, tmp_path / "shared")
+
+
+def test_a_seal_that_was_changed_is_none(run):
+    sealed = seals.seal(run)
+    file = run / "seal.json"
+    text = seals.seal_text(sealed)
+    for old, new in (
+        ('"length": 2048', '"length": 4096'),
+        (sealed.digest, "0" * 16),
+        ('"cells"', '"calls"'),
+    ):
+        file.write_text(text.replace(old, new))
+        with pytest.raises(UserError, match=r"seal\.json (was changed|is no)"):
+            seals.read_seal(file)
