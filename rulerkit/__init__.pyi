@@ -35,6 +35,7 @@ from .report import comparison as comparison
 from .report import leaderboard as leaderboard
 from .report import paper as paper
 from .report import plots as plots
+from .report import published as published
 from .report import tables as tables
 from .report import view as view
 from .report.browser import browse as browse

@@ -370,7 +370,7 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
         for end in (".csv", ".md", ".tex")
     }
     folder = tmp_path / "outputs/tables/small/leaderboard"
-    assert files(folder) == tables | {"leaderboard.html"}
+    assert files(folder) == tables | {"leaderboard.html", "published.tex"}
     rows = markdown_rows((folder / "table_14.md").read_text(encoding="utf-8"))
     by_name = {row["Model"].partition(" (ours, small")[0]: row for row in rows}
     assert {"reader (4K window)", "perfect reader"} <= by_name.keys()

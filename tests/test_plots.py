@@ -595,6 +595,7 @@ def figures(tmp_path_factory):
             ("reader-1024", "reader-dropping"),
             **ax,
         ),
+        "published_since": lambda **ax: plots.published_since(**ax),
         "scores_by_scorer": lambda **ax: plots.scores_by_scorer(
             judged_answers(), "a note", **ax
         ),
