@@ -13,7 +13,7 @@ import typer
 
 from rulerkit.cli.app import MANY_MODELS, app
 from rulerkit.cli.given import settings_of
-from rulerkit.cli.options import BatchSettings, Gpus, SideBySide
+from rulerkit.cli.options import BatchSettings, Gpus, PlanOnly, SideBySide
 from rulerkit.cli.printing import echo, name_root
 from rulerkit.common import escape
 from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
@@ -50,6 +50,7 @@ def batch(
             help="Only list what would run; with --slurm, print the job scripts.",
         ),
     ] = False,
+    plan: PlanOnly = False,
 ) -> None:
     """Let the models of a batch file answer, execute its notebooks through papermill, print the
     leaderboard.
@@ -62,6 +63,10 @@ def batch(
     from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.status import report, statuses
 
+    if plan and (slurm or dry_run or jobs or gpus is not None):
+        raise UserError(
+            "--plan runs nothing: it goes without other options of running"
+        )
     if (site and not slurm) or (slurm and (jobs or gpus is not None)):
         raise UserError(
             "--site goes with --slurm; --jobs and --gpus go without it"
@@ -73,6 +78,9 @@ def batch(
         return
     if dry_run:
         echo("\n".join(report(statuses(planned.jobs))))
+        return
+    if plan:
+        _plan_only(planned)
         return
 
     _run_here(planned, gpus, jobs)
@@ -108,6 +116,14 @@ def _run_here(planned: "Batch", gpus: str | None, jobs: int | None) -> None:
     else:
         print_leaderboard(planned)
     _end_with(failed, elsewhere)
+
+
+def _plan_only(planned: "Batch") -> None:
+    """Write the job files of a batch and print their paths, one a line: models first, then the
+    notebooks that read several of them."""
+    for job in sorted(planned.jobs, key=lambda job: job.model is None):
+        job.save()
+        echo(str(job.file))
 
 
 def _end_with(failed: int, elsewhere: int) -> None:
@@ -174,6 +190,41 @@ def status(
         if cells and job.model and job.steps[0].unanswered:
             echo("\n" + grid(job.name, job.steps[0].cells, job.not_run(job.name)))
     raise typer.Exit(exit_code(states))
+
+
+@app.command(rich_help_panel=MANY_MODELS)
+def merge(
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PLACE...", help="Outputs folders, or folders of predictions."
+        ),
+    ],
+    output: Annotated[
+        Path,
+        typer.Option(
+            "--output",
+            "-o",
+            file_okay=False,
+            help="The outputs folder to merge into; what lies there takes part.",
+        ),
+    ] = Path("outputs"),
+) -> None:
+    """Put the predictions of machines without a shared disk together: the union of their rows.
+
+    All is checked before anything is written. Records must agree, and an example that was answered
+    differently in two places is refused and named. Figures and notebooks are not merged: the same
+    batch makes them again. Merging twice is the same as once.
+
+    Example: rulerkit merge node-1/outputs node-2/outputs -o outputs
+    """
+    from rulerkit.store.merge import merge as put_together
+
+    done = put_together(places, output)
+    echo(
+        f"{counted(done.cells, 'cell')}, {counted(done.rows, 'row')}, {done.written} written: "
+        f"{output / 'predictions'}"
+    )
 
 
 def print_leaderboard(batch: "Batch") -> None:

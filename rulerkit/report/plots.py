@@ -1168,12 +1168,11 @@ def published_since(
             for i, (key, line) in enumerate(of_kind.groupby(SERIES, sort=False)):
                 name = series_name(key, numbers[str(line["source"].iloc[0])])
                 _published_line(axes, line, name, i)
+            mine: Any = []
             if own is not None:
-                mine: Any = own[own["aligned"] == kind].groupby(
-                    "name", sort=False
-                )
-                for i, (name, line) in enumerate(mine):
-                    _line(axes, line["length"], line, str(name), _properties(i))
+                mine = own[own["aligned"] == kind].groupby("name", sort=False)
+            for i, (name, line) in enumerate(mine):
+                _line(axes, line["length"], line, str(name), _properties(i))
             _length_axis(
                 axes, {*rows["length"], *(() if own is None else own["length"])}
             )
