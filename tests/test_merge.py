@@ -184,3 +184,18 @@ def test_a_merge_that_is_killed_between_two_cells_is_ended_by_the_next(
     monkeypatch.setattr(merging, "write_whole", write)
     merge([a, b], tmp_path / "out")
     assert contents(tmp_path / "out") == contents(tmp_path / "once")
+
+
+def test_a_plan_writes_job_files_for_any_scheduler_and_asks_nothing(
+    tmp_path, rulerkit
+):
+    ended = rulerkit("batch", "demo", "--plan", "-y", f"outputs: {tmp_path}")
+    assert ended.status == 0
+    files = [Path(line) for line in ended.out.splitlines()]
+    assert files
+    assert all(file.name.endswith(".job.yaml") for file in files)
+    assert all(file.is_file() for file in files)
+    # Models come before what reads several of them.
+    reads_models = ["model: null" in file.read_text() for file in files]
+    assert reads_models == sorted(reads_models)
+    assert not list(tmp_path.glob("predictions/**/*.jsonl"))
