@@ -102,7 +102,7 @@ INSTALL = $(call HEARTBEAT,if [ -x $(BIN)/uv ]; then \
 
 $(VENV)/.made:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "rulerkit needs Python 3.11 or newer: make PYTHON=python3.12 ...")'
-	$(PYTHON) -m venv $(VENV)
+	$(call HEARTBEAT,$(PYTHON) -m venv $(VENV))
 	-$(call HEARTBEAT,$(BIN)/python -m pip install --quiet uv)
 	@touch $@
 

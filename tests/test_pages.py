@@ -232,7 +232,7 @@ def test_every_command_in_the_lists_is_printed():
 def run(tmp_path_factory):
     """Runs a command in a copy of the tree, which has the answers and packages that the commands
     read."""
-    root = tmp_path_factory.mktemp("pages")
+    root = write_packages(tmp_path_factory.mktemp("pages"))
     files = subprocess.run(
         ["git", "ls-files", "params", "notebooks", "docs", "Makefile"],
         capture_output=True,
@@ -245,7 +245,6 @@ def run(tmp_path_factory):
         shutil.copyfile(ROOT / file, root / file)
     # nodes may load what this machine has not
     (root / "params/site.yaml").write_text("offline: false\n")
-    write_packages(root)
 
     programs = Path(sys.executable).parent
     environment = {
