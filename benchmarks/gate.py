@@ -116,7 +116,7 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
 def replayed(case: Case) -> Replayed:
     """One run of the gate over stored answers."""
     state = RANDOM.bit_generator.state
-    for first in (40, 160, FULL):
+    for first in (20, 80, FULL):
         # The same answers again, and more of them: most runs end with few.
         RANDOM.bit_generator.state = state
         pairs = simulated(case, FULL, first)
