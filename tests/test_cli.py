@@ -35,6 +35,9 @@ COMMANDS = [
     "show",
     "score",
     "report",
+    "seal",
+    "verify",
+    "merge",
     "export",
     "browse",
     "batch",
@@ -99,11 +102,10 @@ def builtin(name):
 def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
     lines = (
-        re.match(r"([\w.-]+) +(-|\d+\.\d\d .*)", line)
-        for line in text.splitlines()
+        re.match(r"([\w.-]+) +(-|\d+\.\d .*)", line) for line in text.splitlines()
     )
     return {
-        line[1]: re.findall(r"(\d+\.\d\d) \[", line[2]) for line in lines if line
+        line[1]: re.findall(r"(\d+\.\d) \[", line[2]) for line in lines if line
     }
 
 
@@ -221,9 +223,9 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     first, second = re.split(r"\n(?=perfect \()", scores)
     assert first.strip().startswith("reader-1024 (again)")
     assert list(table(second).items()) == [
-        (task, ["100.00", "100.00"]) for task in ASKED["tasks"]
+        (task, ["100.0", "100.0"]) for task in ASKED["tasks"]
     ]
-    assert [scores[0] for scores in table(first).values()] == ["100.00"] * 3
+    assert [scores[0] for scores in table(first).values()] == ["100.0"] * 3
     assert all(float(scores[1]) < 100 for scores in table(first).values())
     assert ended.out.endswith(
         f"predictions: {project}/outputs/predictions/again\n"
@@ -388,7 +390,7 @@ def in_memory(evaluated):
                     any(hits) if task.category == "qa" else sum(hits) / len(hits)
                 )
             scores.setdefault(task.name, []).append(
-                f"{100 * sum(right) / len(right):.2f}"
+                f"{100 * sum(right) / len(right):.1f}"
             )
     return scores
 
@@ -497,7 +499,7 @@ def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
         assert (row["stand_in"] == "True") == (row["task"] != "vt")
         if row["model"] == "reader-1024":
             assert (
-                f"{score:.2f}" == in_memory[row["task"]][row["length"] == "2048"]
+                f"{score:.1f}" == in_memory[row["task"]][row["length"] == "2048"]
             )
 
 
@@ -662,7 +664,7 @@ def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch)
         call, capture_output=True, text=True, timeout=300, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert "100.00" in done.stdout
+    assert "100.0" in done.stdout
     monkeypatch.setattr("rulerkit.cli.many_models.os", SimpleNamespace(name="nt"))
     for command in (["batch", "b.yaml"], ["run", "j.job.yaml"]):
         refused(rulerkit(*command), "run this command in WSL")

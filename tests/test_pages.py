@@ -72,6 +72,7 @@ PYTHON_BLOCKS = {
     "author.md": "test_docs.py",
     "extend.md": "test_extend.py",
     "methods.md": "test_methods.py",
+    "add-results.md": "test_pages.py",
     "frontier.md": "test_pages.py",
     "lab.md": "test_pages.py",
     "models.md": "test_pages.py",
@@ -333,16 +334,17 @@ def python_of(page):
 
 @pytest.mark.slow
 def test_the_python_of_pages_for_many_runs(run, monkeypatch):
-    """That of `frontier.md` as it is; `lab.md` compares two folders of answers, equal ones of too few
+    """Those of `frontier.md` and `add-results.md` as they are; `lab.md` compares two folders of answers, equal ones of too few
     examples to tell; `models.md` asks fewer and shorter prompts."""
     import matplotlib.pyplot as plt
 
     root = run.root
     monkeypatch.chdir(root)
     monkeypatch.setenv("RULERKIT_HOME", str(root))
-    (block,) = python_of("frontier.md")
-    exec(block, {})
-    plt.close("all")
+    for page in ("frontier.md", "add-results.md"):
+        (block,) = python_of(page)
+        exec(block, {})
+        plt.close("all")
 
     answers = root / "outputs/predictions/main/baseline"
     shutil.copytree(answers, root / "baseline/predictions/main/baseline")

@@ -195,7 +195,7 @@ def test_commands(
     assert (
         f"open {page} in a browser: 40 of 96 answers can be opened there" in said
     )
-    assert '"remarks":"reference readers; stand-in corpora"' in page.read_text()
+    assert '"remarks":"reference readers; stand-in corpora' in page.read_text()
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))

@@ -10,7 +10,11 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import table_text
-from rulerkit.scoring.effective_length import effective_length, effective_set
+from rulerkit.scoring.effective_length import (
+    BY_CAPABILITIES,
+    effective_length,
+    effective_set,
+)
 from rulerkit.scoring.scores import COLUMNS, THIRTEEN, category
 from rulerkit.scoring.statistics import wilson
 from rulerkit.scoring.summary import length_weights, summarize
@@ -394,7 +398,7 @@ def test_suites_stand_apart(capsys):
         assert set(chosen.cells["suite"]) == {"frontier"}
         model = row(chosen.models, category="all")
         assert (model["tasks"], model["effective_length"]) == (2, "")
-        assert model["threshold_of"] == "the suite frontier brings no threshold"
+        assert model["threshold_of"] == BY_CAPABILITIES
         assert "no score of RULER" in table_text(chosen)
     with pytest.raises(UserError, match="suites ruler and frontier"):
         summarize(together, ["vt", "state_4"])

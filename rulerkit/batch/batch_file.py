@@ -253,10 +253,22 @@ class _Planner:
         runs = []
         for subject, own in by_subject.items():
             # What it asks is found out once, here, and stands in the job's file.
-            asked = tuple(map(study_as_json, studies_of(notebook, own)))
+            studies = studies_of(notebook, own)
+            self._check_described(studies, f"{subject} {notebook.stem}")
+            asked = tuple(map(study_as_json, studies))
             place = self.folder / subject / notebook.name
             runs.append(Notebook(notebook, own, subject, place, asked))
         return runs
+
+    def _check_described(self, studies: Iterable[Study], title: str) -> None:
+        """Raise UserError for a model that another process cannot load."""
+        for model in [model for study in studies for model in study.models]:
+            if not isinstance(model, dict):
+                raise UserError(
+                    f"{self.path}: {title} asks {name_of(model)}, a model made in Python, which "
+                    "no other process has: describe it in params/models, a function by "
+                    "`entry: package.module:load`"
+                )
 
 
 def _jobs_of(
@@ -315,13 +327,6 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
             model for study in run.studies for model in study.models
         ]:
             name = name_of(described)
-            if not isinstance(described, dict):
-                raise UserError(
-                    f"{path}: {run.title} asks {name}, a model made in Python, which no "
-                    "other process "
-                    "has: describe it in params/models, a function by `entry: package.module:load`"
-                )
-
             # Notebooks over several models lie in a folder `all`, beside those of each
             # model.
             if name == "all":
