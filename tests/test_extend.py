@@ -139,7 +139,7 @@ def test_a_batch_names_them_and_its_jobs_carry_them(tmp_path):
     job = next(tmp_path.rglob("near/*.job.yaml"))
     assert "my_numbers_engine" in job.read_text()
     rulerkit("run", job, cwd=tmp_path)
-    assert "boxes_20" in (tmp_path / "outputs/index.html").read_text()
+    assert "2 tasks at 1K to 2K" in (tmp_path / "outputs/index.html").read_text()
 
 
 def test_a_record_imports_no_module_that_is_no_plug_in(tmp_path, monkeypatch):

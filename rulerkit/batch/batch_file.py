@@ -323,6 +323,9 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
     """
     models: dict[str, JSON] = {}
     for run in runs:
+        described: (
+            Any  # a model made in Python was refused when the batch was read
+        )
         for described in [
             model for study in run.studies for model in study.models
         ]:

@@ -125,6 +125,8 @@ def print_leaderboards(
 
     shown = {cell.about.suite for cell in cells}
     suites = [suite for suite in suites_of(scores) if suite in shown]
+    if not suites:
+        rk.summarize(scores)  # says that there is nothing to summarize
     if format == "csv":
         tables = [rk.summarize(scores, suite=suite).cells for suite in suites]
         echo(escape.csv_text(pd.concat(tables), "%.4f"), nl=False)
