@@ -50,7 +50,7 @@ NOT_RUN = {
 }
 """Commands that are not run, and why. Those with a dry run have it."""
 SMALLER = {
-    r"19_paper_figures": "-y 'lengths: [1024, 2048]' -y 'short_lengths: [1024]' -y 'num_examples: 1'"
+    r"19_paper_figures": "-y 'lengths: [2048]' -y 'short_lengths: [1024]' -y 'num_examples: 1'"
     " -y 'chat: [reader-1024]' -y 'base: [reader-1024]' -y 'sizes: [reader-1024]'"
     " -y 'architectures: [reader-1024]'",
     r"--tasks frontier|tasks: \[niah_single_2\]": "--lengths 4K -n 1",
