@@ -13,6 +13,7 @@ ONLY_IN_A_CHECKOUT = (
     "notebooks/train_small_models.py",
     "notebooks/18_train_small_models.ipynb",
     "params/batches/demo-all.yaml",
+    "params/batches/site.yaml",
     "params/batches/small.yaml",
     "params/models/small-hybrid.yaml",
     "params/models/small-mamba2.yaml",
