@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 import threading
+from importlib import metadata
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_an_extra_is_installed_from_where_the_kit_came(nowhere, monkeypatch):
     }  # fmt: skip
     for text, command in origins.items():
         origin = type("D", (), {"read_text": lambda _, name, text=text: text})()
-        monkeypatch.setattr(paths, "distribution", lambda _, d=origin: d)
+        monkeypatch.setattr(metadata, "distribution", lambda _, d=origin: d)
         assert paths.install_command("vllm") == f"pip install {command}"
 
 
