@@ -113,11 +113,12 @@ def fill(template: str, **values: Any) -> str:
 def csv_cell(value: Any) -> Any:
     """A value for CSV: controls become visible, as on a terminal, and a text that a spreadsheet
     could take for a formula gets a quote (') before it. Numbers stay numbers, whether they are
-    numbers or look like one."""
+    numbers or look like one, and so does a lone hyphen, which stands where there is no value."""
     if not isinstance(value, str):
         return value
     text = terminal(value)
-    is_formula = _FORMULA.match(text) and not _NUMBER.fullmatch(text)
+    is_plain = text == "-" or _NUMBER.fullmatch(text)
+    is_formula = _FORMULA.match(text) and not is_plain
     return f"'{text}" if is_formula else text
 
 
