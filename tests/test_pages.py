@@ -55,7 +55,7 @@ SMALLER = {
     " -y 'architectures: [reader-1024]'",
     r"--tasks frontier|tasks: \[niah_single_2\]": "--lengths 4K -n 1",
     r"small\.yaml -y 'soft": "--lengths 256 -n 1",
-    r"rulerkit gate": "--tasks vt --lengths 1K -n 4",
+    r"rulerkit gate": "-n 4",
 }
 """What is added to commands that would take minutes."""
 WORDS = {
@@ -284,7 +284,7 @@ def run(tmp_path_factory):
         f"{sys.executable} -m pip install --quiet --no-deps --no-build-isolation"
     )
     assert run(f"{pip} --target site ./boxes ./numbers_engine").returncode == 0
-    asked = "--tasks vt,niah_single_2 --lengths 1K,4K -n 4"
+    asked = "--tasks vt,qa_1,niah_single_2 --lengths 1K,4K,8K -n 4"
     for name in ("baseline", "candidate", "reader-1024"):
         model = f"'{{base: reader-1024, name: {name}}}'"
         assert run(f"rulerkit evaluate {model} {asked}").returncode == 0
