@@ -112,3 +112,28 @@ def test_nothing_to_show_is_an_error(tmp_path):
         rk.plots.depth_map(by_bin(recall_by_depth(results)), "vt")
     with pytest.raises(UserError, match="bins is 0: it must be a whole number"):
         by_bin(recall_by_depth(results), 0)
+
+
+def test_what_a_thought_names_is_not_recalled(tmp_path):
+    """The answer holds the first item alone, the thought before it all of them."""
+
+    def thinks(prompts):
+        answers = []
+        for prompt in prompts:
+            items = read_prompt(prompt).items
+            answers.append(f"<think>{' '.join(items)}</think>{items[0]}")
+        return answers
+
+    model = rk.model(
+        thinks,
+        name="thinks",
+        tokenizer="builtin",
+        template="{{ messages[0].content }}<think>",
+        thinking_tokens=500,
+        thinking_marks=["<think>", "</think>"],
+    )
+    asked = {"tasks": ["niah_multivalue"], "lengths": [2048], "num_examples": 5}
+    study = rk.study(asked, models=[model], outputs=tmp_path)
+    cells = rk.evaluate(study, progress=False)
+    recall = recall_by_depth(rk.answers_of(rk.score(cells), cells=cells))
+    assert list(recall.groupby("index")["recalled"].sum()) == [1.0] * 5

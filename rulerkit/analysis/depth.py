@@ -21,8 +21,9 @@ from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
+from rulerkit.scoring.scores import answer_of
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
-from rulerkit.store.cells import Report
+from rulerkit.store.cells import Cell, Report
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -109,10 +110,12 @@ def recall_by_depth(
     groups = results.groupby(["path", "task", "length"], sort=False)
     rows: list[tuple[Any, ...]] = []
     for (path, *_), answers in with_progress(groups, "cells"):
-        make = remaker(cells[path])
+        cell = cells[path]
+        make = remaker(cell)
+        judged = _judged_texts(cell)
         try:
             for answer in answers.to_dict("records"):
-                rows += _rows(answer, make)
+                rows += _rows(answer, judged[answer["index"]], make)
         except UserError as error:
             report(f"no depths: {error}")
 
@@ -123,15 +126,25 @@ def recall_by_depth(
     return pd.DataFrame(rows, columns=COLUMNS)
 
 
+def _judged_texts(cell: Cell) -> dict[int, str]:
+    """Index -> what of an answer is judged: without its thought."""
+    texts = {}
+    for row in cell.rows:
+        prefix = row.get("answer_prefix", "")
+        texts[row["index"]], _ = answer_of(row["pred"], cell.record, prefix)
+    return texts
+
+
 def _rows(
     answer: Mapping[str, Any],
+    text: str,
     make: Callable[[Any], Example],
 ) -> list[tuple[Any, ...]]:
     """COLUMNS of each item of an answer."""
     about = [answer[name] for name in [*_CELL, "index"]]
     rows: list[tuple[Any, ...]] = []
     depth_before = np.nan
-    for number, item in enumerate(_items(answer, make)):
+    for number, item in enumerate(_items(answer, text, make)):
         distance = item.depth - depth_before
         rows.append((*about, number, item.depth, distance, item.recalled))
         depth_before = item.depth
@@ -139,7 +152,7 @@ def _rows(
 
 
 def _items(
-    answer: Mapping[str, Any], make: Callable[[Any], Example]
+    answer: Mapping[str, Any], text: str, make: Callable[[Any], Example]
 ) -> list[Item]:
     """The items of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
@@ -153,7 +166,7 @@ def _items(
         return [Item(float(depth), score) for depth in depths]
 
     depths_of = _depths_by_name(places(make(answer)))
-    missing = judge.missing(answer["prediction"], references)
+    missing = judge.missing(text, references)
     items = []
     for reference in references:
         name = reference.lower()
