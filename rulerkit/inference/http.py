@@ -13,9 +13,17 @@ from functools import cache
 from typing import Annotated, Any
 
 import httpx2
-from pydantic import AliasPath, BaseModel, Field, ValidationError
+from pydantic import (
+    AliasPath,
+    BaseModel,
+    BeforeValidator,
+    Field,
+    ValidationError,
+    field_validator,
+)
 
-from rulerkit.common.errors import redact, shorten
+from rulerkit.common.descriptors import describe_lack, is_lacking
+from rulerkit.common.errors import UserError, redact, shorten
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import package_data
 from rulerkit.common.settings import JSON, Spec
@@ -32,7 +40,19 @@ def _at(*path: str) -> Any:
     return Field(default=None, validation_alias=AliasPath(*path))
 
 
-_Count = Annotated[int, Field(ge=0, le=10**9)]
+_LARGEST_COUNT = 10**9
+
+
+def _as_count(value: object) -> int | None:
+    """A count of tokens; what can be none, such as -1, is taken as left out."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    # Some servers write 12.0.
+    is_count = 0 <= value <= _LARGEST_COUNT and value == int(value)
+    return int(value) if is_count else None
+
+
+_Count = Annotated[int | None, BeforeValidator(_as_count)]
 
 
 class Choice(BaseModel):
@@ -53,19 +73,28 @@ class Reply(BaseModel):
     """What a server answered, as far as it is read: the answer, its own counts of tokens, its names
     for the model."""
 
-    choice: Choice = Field(validation_alias=AliasPath("choices", 0))
-    prompt_tokens: _Count | None = _at("usage", "prompt_tokens")
-    completion_tokens: _Count | None = _at("usage", "completion_tokens")
-    cached_tokens: _Count | None = _at(
-        "usage", "prompt_tokens_details", "cached_tokens"
-    )
-    reasoning_tokens: _Count | None = _at(
+    choice: Choice = Field(validation_alias="choices")
+    prompt_tokens: _Count = _at("usage", "prompt_tokens")
+    completion_tokens: _Count = _at("usage", "completion_tokens")
+    cached_tokens: _Count = _at("usage", "prompt_tokens_details", "cached_tokens")
+    reasoning_tokens: _Count = _at(
         "usage", "completion_tokens_details", "reasoning_tokens"
     )
     server_model: str | None = _at("model")
     system_fingerprint: str | None = None
     seconds: float = 0.0
     """How long it took, without waiting for a turn."""
+
+    @field_validator("choice", mode="before")
+    @classmethod
+    def _first(cls, choices: Any) -> Any:
+        """The choice whose `index` is 0, wherever it stands; a choice alone needs no index."""
+        if not isinstance(choices, list) or len(choices) < 2:
+            return choices[0] if choices else None
+        for place, choice in enumerate(choices):
+            if isinstance(choice, dict) and choice.get("index", place) == 0:
+                return choice
+        return None
 
     def about(self, prices: Mapping[str, float] | None = None) -> JSON:
         """The server's counts, its names for the end and for the model, seconds and dollars."""
@@ -116,12 +145,21 @@ _TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
 _FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
 
 
+_FATAL_AT_FIRST = _FATAL - {402}
+"""Those of them that a server which has answered gives by mistake: while a gateway changes its
+routes, or a service of keys is away."""
+
+
+_MOST_CUTS = 3  # prompts in a row that a server cuts, after which it cuts all
+
+
 class RequestError(Exception):
     """A request without an answer.
 
     `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
     sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
-    `fatal` or `cut` (every other request would fail alike: the server refuses, or cuts prompts) or
+    `local` (this process has no descriptor left, which says nothing about the server); `fatal` or
+    `cut` (every other request would fail alike: the server refuses, or cuts prompts) or
     `storm` (many failed in a row). `wait` is how many seconds the server asks to wait.
     """
 
@@ -161,6 +199,7 @@ class Replica:
     ) -> None:
         """`number` counts from 1 where there are several."""
         self.address, self.number, self.process = address, number, process
+        self.concurrency = concurrency
         self.under_way: dict[Future[Answer], Example] = {}
         self.last: Example | None = None  # the example that it was sent last
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
@@ -170,14 +209,21 @@ class Replica:
         )
         self._retries = retries
         self._failures = 0  # in a row
-        self._most_failures = 2 * concurrency + 2
+        self._cuts = 0  # in a row
+        self._has_answered = False  # a prompt of a task, not only a tiny request
         self._quiet_until = 0.0  # the server asked for no request before
         self._http = httpx2.AsyncClient(
             timeout=None,
             follow_redirects=True,
+            event_hooks={"response": [_keep_method]},
             limits=httpx2.Limits(max_connections=concurrency),
             **address.http_options,
         )
+
+    @property
+    def _most_failures(self) -> int:
+        """So many in a row, and the server is gone."""
+        return 2 * self.concurrency + 2
 
     @property
     def loading(self) -> bool:
@@ -235,8 +281,11 @@ class Replica:
             while (quiet := self._quiet_until - time.monotonic()) > 0:
                 await asyncio.sleep(quiet)
             try:
-                result = read(await self._try(body, attempt * timeout))
-                self._failures = 0
+                result = self._read(
+                    read, await self._try(body, attempt * timeout)
+                )
+                self._failures = self._cuts = 0
+                self._has_answered |= patient
                 return result
             except RequestError as failure:
                 again = failure.kind in kinds and attempt <= self._retries
@@ -246,7 +295,7 @@ class Replica:
                 if failure.kind == "refused":  # the server works
                     self._failures = 0
                 elif failure.kind == "later" or not (
-                    again or failure.kind in ("fatal", "cut")
+                    again or failure.kind in ("fatal", "cut", "local")
                 ):
                     self._failures += 1
 
@@ -270,21 +319,58 @@ class Replica:
                     pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
+    def _read(self, read: Callable[[Reply], Any], reply: Reply) -> Any:
+        """What `read` makes of a reply. Whatever a reply holds, it costs one request at most: a
+        prompt that was cut ends the run only where the server answers none."""
+        try:
+            return read(reply)
+        except RequestError as failure:
+            self._cuts = self._cuts + 1 if failure.kind == "cut" else 0
+            if not self._has_answered or not 0 < self._cuts < _MOST_CUTS:
+                raise
+            raise RequestError(failure.reason, "final") from None
+        except UserError:
+            raise
+        except Exception as error:
+            raise _unreadable(error) from error
+
+    async def _post(self, body: Spec, timeout: float) -> Any:
+        """The response to a request, which waits while this process has no descriptor left."""
+        url, until = self.address.page(_page(body)), time.monotonic() + PATIENCE
+        while True:
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self._http.post(url, json=body)
+            except httpx2.HTTPError as error:
+                if not is_lacking(error):
+                    raise
+                if time.monotonic() > until:
+                    raise RequestError(describe_lack(), "local") from None
+            # Other requests end, and give theirs back.
+            await asyncio.sleep(random.uniform(0.5, 1.5) * FIRST_WAIT)
+
     async def _try(self, body: Spec, timeout: float) -> Reply:
         """The reply to one attempt; whatever goes wrong is a `RequestError`."""
         start = time.perf_counter()
         try:
-            url = self.address.page(
-                "/chat/completions" if "messages" in body else "/completions"
-            )
-            async with asyncio.timeout(timeout):
-                response = await self._http.post(url, json=body)
+            response = await self._post(body, timeout)
         except TimeoutError:
             raise RequestError(
                 f"no answer within {timeout:.4g} s", "later"
             ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise RequestError(self._quote(error), "unreachable") from None
+        try:
+            reply = self._parse(response)
+        except RequestError:
+            raise
+        except Exception as error:
+            raise _unreadable(error) from error
+        reply.seconds = round(time.perf_counter() - start, 3)
+        return reply
+
+    def _parse(self, response: Any) -> Reply:
+        """The reply in a response; `RequestError` for an error and for what is no reply."""
         # A server may repeat the key in an answer, which is stored.
         text = self.address.without_secrets(response.text)
         try:
@@ -297,14 +383,12 @@ class Replica:
         if response.is_error or words:  # some send it with a 200
             raise self._error(response, words or content)
         try:
-            reply = Reply.model_validate(content)
+            return Reply.model_validate(content)
         except ValidationError:
             reason = (
                 f"an answer without a completion: {self._quote(content)[:80]}"
             )
             raise RequestError(reason, "temporary") from None
-        reply.seconds = round(time.perf_counter() - start, 3)
-        return reply
 
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
@@ -313,7 +397,7 @@ class Replica:
         status, code = response.status_code, str(words.get("code") or "")
         message = words.get("message") or words.get("detail") or error
         reason, wait = f"HTTP {status}: {self._quote(message).rstrip('.')}", None
-        if re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE):
+        if is_too_long(reason):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
 
         # A wait that is a date is not understood, and is no reason to fail.
@@ -326,14 +410,16 @@ class Replica:
         # run goes on.
         if code in _SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
+        works = status in _FATAL_AT_FIRST and self._has_answered
         if (
-            status in _FATAL
+            (status in _FATAL and not works)
             or code in _SERVER_WORDS["spent"]
             or (wait or 0) > PATIENCE
         ):
             return RequestError(reason, "fatal")
         temporary = (
-            status in _TEMPORARY
+            works
+            or status in _TEMPORARY
             or status < 400
             or (status >= 500 and status != 501)
         )
@@ -344,3 +430,26 @@ class Replica:
         # A key must not appear in a log, whatever the server repeats.
         words = str(redact(message)) or type(message).__name__
         return shorten(self.address.without_secrets(words), 300)
+
+
+def is_too_long(reason: str) -> bool:
+    """Whether a server's words are about a prompt that is too long for it."""
+    return bool(re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE))
+
+
+def _page(body: Spec) -> str:
+    """Where a request is sent: to the chats where it holds messages."""
+    return "/chat/completions" if "messages" in body else "/completions"
+
+
+async def _keep_method(response: Any) -> None:
+    """Let a redirect be followed by the same request. Of 301 to 303 a client may make a GET, which
+    no server answers with a completion; 308 asks for the same method."""
+    if response.status_code in (301, 302, 303):
+        response.status_code = 308
+
+
+def _unreadable(error: Exception) -> RequestError:
+    """The failure of a request whose reply nobody foresaw."""
+    what = shorten(f"{type(error).__name__}: {redact(str(error))}", 120)
+    return RequestError(f"an answer that cannot be read ({what})", "temporary")

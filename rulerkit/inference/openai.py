@@ -20,7 +20,7 @@ from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.inference.http import _SERVER_WORDS, Reply, RequestError
+from rulerkit.inference.http import _SERVER_WORDS, Replica, Reply, RequestError
 from rulerkit.inference.model import (
     Answer,
     with_reasoning,
@@ -174,9 +174,14 @@ class OpenAI(ServerEngine):
                 f"overhead_tokens) take up to {unseen}"
             )
         return (
-            f"its limit is {limit} tokens{share}: lengths up to {limit - unseen} fit, or serve it "
-            "with a larger context and set `max_length` in its mapping"
+            f"{length + unseen} tokens are needed, its limit is {limit} tokens{share}: lengths up "
+            f"to {limit - unseen} fit, or serve it with a larger context and set `max_length` in "
+            "its mapping"
         )
+
+    def served_length(self, replica: Replica) -> int | None:
+        """What the server lists beside its model."""
+        return self.server.limit
 
     # --- the server -------------------------------------------------------------------------------
 

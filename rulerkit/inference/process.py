@@ -91,7 +91,10 @@ class Address(NamedTuple):
 
         try:
             reply = httpx2.get(
-                self.page(name), timeout=timeout, **self.http_options
+                self.page(name),
+                timeout=timeout,
+                follow_redirects=True,
+                **self.http_options,
             )
         except (httpx2.HTTPError, httpx2.InvalidURL):
             return 0, ""

@@ -13,11 +13,22 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import ClassVar
 
+from rulerkit.common.descriptors import (
+    describe_lack,
+    left_for_connections,
+    raise_limit,
+)
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.http import _SERVER_WORDS, Replica, Reply, RequestError
+from rulerkit.inference.http import (
+    _SERVER_WORDS,
+    Replica,
+    Reply,
+    RequestError,
+    is_too_long,
+)
 from rulerkit.inference.model import (
     Answer,
     Answers,
@@ -101,6 +112,7 @@ class ServerEngine(Engine):
         loading."""
         if self.replicas:
             return
+        raise_limit()
         addresses = self.addresses()
         if not addresses:
             self.start()
@@ -108,6 +120,19 @@ class ServerEngine(Engine):
         first_number = 1 if len(addresses) > 1 else 0
         for number, address in enumerate(addresses, first_number):
             self._add(address, number)
+        self._share_connections()
+
+    def _share_connections(self) -> None:
+        """Send no server more requests at a time than this process may have connections open."""
+        each = max(1, left_for_connections() // max(1, len(self.replicas)))
+        if each >= self.concurrency:
+            return
+        for replica in self.replicas:
+            replica.concurrency = each
+        remark(
+            f"{self.name}: {each} requests at a time to each of its servers in place of "
+            f"{self.concurrency}: {describe_lack()}"
+        )
 
     def start(self) -> None:
         """Start a server for each group of GPUs, whatever runs already."""
@@ -283,7 +308,7 @@ class ServerEngine(Engine):
         is under way leaves something of the budget."""
         replica = min(self.replicas, key=lambda replica: replica.tokens)
         num_requests = len(replica.under_way)
-        if num_requests >= self.concurrency:
+        if num_requests >= replica.concurrency:
             return None
         if num_requests > 1 and replica.tokens > replica.most_tokens:
             return None
@@ -306,7 +331,9 @@ class ServerEngine(Engine):
         self.check_fits(example)
 
         tokens = example.num_tokens
-        before_it = min(self.concurrency * tokens, replica.most_tokens + tokens)
+        before_it = min(
+            replica.concurrency * tokens, replica.most_tokens + tokens
+        )
         seconds = before_it / 1000 + self.most_tokens(example) / 5
         if replica.process:
             seconds *= 10
@@ -362,7 +389,24 @@ class ServerEngine(Engine):
             message = fatal_message(self, replica.address, failure)
             self._queue.stop = self._queue.stop or message
             return None
+        if failure.kind == "final" and is_too_long(reason):
+            reason += f"; {self._both_lengths(replica, example)}"
         return Failure(reason, refused=failure.kind == "refused")
+
+    def _both_lengths(self, replica: Replica, example: Example) -> str:
+        """What a prompt that is too long needs, and what is served."""
+        answer = self.most_tokens(example)
+        need = example.num_tokens + answer
+        served = self.served_length(replica)
+        limit = f"{served} tokens" if served else "a length that it does not tell"
+        return (
+            f"needed are {need} tokens ({example.num_tokens} of the prompt, {answer} of the "
+            f"answer), served are {limit}"
+        )
+
+    def served_length(self, replica: Replica) -> int | None:
+        """The tokens of prompt and answer together that a server takes, where it says so."""
+        return replica.longest
 
     def _check_budget(self) -> None:
         """Send no more once the budget is spent."""

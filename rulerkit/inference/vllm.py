@@ -97,8 +97,8 @@ class Vllm(CheckpointEngine, ServerEngine):
         for replica in self.replicas:
             if replica.longest and replica.longest < need <= limit:
                 return (
-                    f"its keys and values have room for {replica.longest} tokens here; "
-                    f"{MORE_MEMORY}"
+                    f"{need} tokens are needed, and its keys and values have room for "
+                    f"{replica.longest} here; {MORE_MEMORY}"
                 )
         return super().too_long(length)
 

@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Self
 
+from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import completed
 from rulerkit.common.settings import JSON
@@ -30,6 +31,12 @@ def disk(
     try:
         yield
     except OSError as error:
+        # Neither room nor another folder would help.
+        if is_lacking(error):
+            raise UserError(
+                f"{path} cannot be opened: {describe_lack()}, and run the same command again to "
+                "resume; everything written so far is kept"
+            ) from error
         raise UserError(
             f"cannot write {path}: {error.strerror or error}; {fix}"
         ) from error

@@ -1,0 +1,379 @@
+"""What a server says or does costs the request that it answers, and no more; and a process that may
+open few files loses no answer and gives no server up."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections import Counter
+
+import pytest
+
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.model import Failure
+from rulerkit.inference.process import Address, registered
+from tests.test_openai import (
+    PROBE,
+    ask,
+    ask_and_check,
+    client,
+    error,
+    server,
+    serving,
+    some,
+)
+from tests.text_server import ReaderServer
+
+__all__ = ["server"]
+
+REPLICAS, DESCRIPTORS, EXAMPLES = 8, 256, 150
+SERVE = "served by the test: {port}"
+
+EVALUATE = """if True:
+    import sys, json, rulerkit as rk
+    study = rk.study(json.loads(sys.argv[1]))
+    rk.evaluate(study, progress=False)
+    """
+
+
+@pytest.fixture
+def replicas(monkeypatch, tmp_path):
+    """Eight servers that `rulerkit serve` seems to run, each slow enough for many requests to be
+    under way together."""
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    servers = [ReaderServer(load_tokenizer("builtin")) for _ in range(REPLICAS)]
+    running = [serving(one) for one in servers]
+    for one, context in zip(servers, running, strict=True):
+        one.behave = lambda body: time.sleep(
+            0 if body["max_tokens"] == PROBE else 2
+        )
+        context.__enter__()
+    yield servers
+    for context in running:
+        context.__exit__(None, None, None)
+
+
+def described():
+    return {
+        "path": "m",
+        "name": "m",
+        "serve": SERVE,
+        "tokenizer": "builtin",
+        "prompt_path": "text",
+        "replicas": REPLICAS,
+        "concurrency": 210,
+    }
+
+
+def evaluated(tmp_path, limit, names=("vt",)):
+    """What a process prints that may open so many files; the rows and failures that it leaves."""
+    study = {
+        "model": described(),
+        "tasks": [*names],
+        "lengths": [1024],
+        "num_examples": EXAMPLES,
+        "outputs": str(tmp_path / "outputs"),
+    }
+    call = f'ulimit -n {limit}; exec "$0" "$@"'
+    command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
+    ended = subprocess.run(
+        ["bash", "-c", call, *command],
+        capture_output=True,
+        text=True,
+        env=os.environ,
+        timeout=120,
+    )
+    rows = [
+        json.loads(line)
+        for file in (tmp_path / "outputs").rglob("1024.jsonl")
+        for line in file.read_text().splitlines()
+    ]
+    failures = [*(tmp_path / "outputs").rglob("*.failures.jsonl")]
+    return ended, rows, failures
+
+
+@pytest.mark.slow
+def test_eight_servers_are_asked_with_256_descriptors(replicas, tmp_path):
+    addresses = [Address(one.url, "k") for one in replicas]
+    about = {"engine": "openai", "path": "m", "serve": SERVE}
+    with registered(about, addresses):
+        ended, rows, failures = evaluated(
+            tmp_path, DESCRIPTORS, ("vt", "niah_single_1")
+        )
+    assert ended.returncode == 0, ended.stderr
+    counts = Counter((row["task"], row["index"]) for row in rows)
+    assert len(counts) == 2 * EXAMPLES
+    assert {*counts.values()} == {1}
+    assert failures == []
+    # No server is given up, and all of them share the work.
+    assert "take over its work" not in ended.stderr
+    assert all(one.real for one in replicas)
+    assert sum(len(one.real) for one in replicas) == 2 * EXAMPLES
+    assert f"may have {DESCRIPTORS} files and connections open" in ended.stderr
+    assert max(one.most_at_once for one in replicas) > 10
+
+
+@pytest.mark.slow
+def test_the_limit_is_raised_where_it_may_be(replicas, tmp_path):
+    addresses = [Address(one.url, "k") for one in replicas]
+    about = {"engine": "openai", "path": "m", "serve": SERVE}
+    with registered(about, addresses):
+        ended, rows, _ = evaluated(tmp_path, f"4096; ulimit -Sn {DESCRIPTORS}")
+    assert ended.returncode == 0, ended.stderr
+    assert len(rows) == EXAMPLES
+    assert "descriptors" not in ended.stderr
+    assert "open at a time" not in ended.stderr
+
+
+def test_where_all_descriptors_are_taken_requests_wait_for_one(server, tmp_path):
+    """Everything that the process may open is open when the requests begin, and given back later:
+    every example is answered, and no request has failed."""
+    code = """if True:
+        import os, sys, threading, time, json
+        import rulerkit as rk
+        from rulerkit.inference.model import load_model
+        from tests.test_openai import some
+        model = load_model(json.loads(sys.argv[1]))
+        examples = list(some(model, 5))
+        list(model.answer(examples[:1]))
+        held = []
+        try:
+            while True:
+                held.append(os.open(os.devnull, os.O_RDONLY))
+        except OSError:
+            pass
+        threading.Timer(1.5, lambda: [os.close(one) for one in held]).start()
+        for example, answer in model.answer(examples[1:]):
+            print(example.index, type(answer).__name__)
+        """
+    about = {
+        "path": "m",
+        "base_url": server.url,
+        "tokenizer": "builtin",
+        "prompt_path": "text",
+        "max_retries": 0,
+    }
+    ended = subprocess.run(
+        [
+            "bash",
+            "-c",
+            'ulimit -n 128; exec "$0" "$@"',
+            sys.executable,
+            "-c",
+            code,
+            json.dumps(about),
+        ],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    said = sorted(ended.stdout.splitlines())
+    assert said == [f"{n} Answer" for n in range(1, 5)], ended.stderr
+
+
+# --- statuses -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("status", [401, 403, 404])
+def test_a_server_that_has_answered_may_refuse_once(server, status):
+    """As a gateway does that changes its routes; before the first answer it is final."""
+    seen = []
+
+    def behave(body):
+        if body["max_tokens"] == PROBE:
+            return None
+        seen.append(body)
+        return (status, {}, error("gone")) if len(seen) == 3 else None
+
+    server.behave = behave
+    ask_and_check(client(server, concurrency=1), 6)
+    assert len(seen) == 7
+
+    server.behave = lambda body: (
+        (status, {}, error("gone")) if body["max_tokens"] != PROBE else None
+    )
+    model = client(server, concurrency=1)
+    examples, before = some(model, 6), len(server.real)
+    answers, problem = ask(model, examples)
+    assert (answers, len(server.real) - before) == ({}, 1)
+    assert f"HTTP {status}" in problem
+
+
+@pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
+def test_a_redirect_keeps_the_method(server, status):
+    with serving(ReaderServer(load_tokenizer("builtin"))) as behind:
+        server.behave = lambda body: (
+            status,
+            {"Location": f"{behind.url}/completions"},
+            "",
+        )
+        ask_and_check(client(server, prompt_path="text"), 2)
+        assert len(behind.real) == 2
+        # The key is for the server that was named.
+        assert behind.authorization is None
+
+
+# --- replies --------------------------------------------------------------------------------------
+
+
+def deep(levels, brackets="[]"):
+    return brackets[0] * levels + brackets[1] * levels
+
+
+def choices(*texts):
+    return [
+        {"index": n, "text": text, "finish_reason": "stop"}
+        for n, text in enumerate(texts)
+    ]
+
+
+BAD = [
+    deep(100_000),
+    '{"a":' * 5000 + "1" + "}" * 5000,
+    deep(5000)[:-1] + '"\\ud800"]',
+    '{"choices": [{"text": "x", "logprobs": ' + deep(900) + "}]}",
+    '{"error": ' + deep(900) + "}",
+    '{"error": {"message": ' + deep(150) + ', "code": []}}',
+    '{"choices": {}}',
+    '{"choices": [null]}',
+    '{"choices": []}',
+    '{"choices": 5}',
+    "[]",
+    "null",
+    "",
+    "1e400",
+    '{"choices": [{"text": 5, "finish_reason": "stop"}]}',
+    '{"choices": [{"text": "x", "finish_reason": {"a": 1}}]}',
+    '{"choices": [{"message": [], "finish_reason": "stop"}]}',
+    '{"choices": [{"text": "x"}, {"text": "y"}], "usage": []}',
+]
+
+
+@pytest.mark.parametrize("number", range(len(BAD)))
+def test_whatever_a_reply_holds_is_a_failure_of_its_request(server, number):
+    model = client(server, concurrency=1, max_retries=0, prompt_path="text")
+    examples = some(model, 4)
+    asked = []
+
+    def behave(body):
+        if body["max_tokens"] == PROBE:
+            return None
+        asked.append(body)
+        return (200, {}, BAD[number]) if len(asked) == 2 else None
+
+    server.behave = behave
+    answers, problem = ask(model, examples)
+    assert problem == ""
+    failed = [one for one in answers.values() if isinstance(one, Failure)]
+    assert (len(answers), len(failed)) == (4, 1)
+    assert len(failed[0].reason) < 400
+
+
+def test_the_choice_is_the_one_whose_index_is_0(server):
+    def amend(body, reply):
+        choice = reply["choices"][0]
+        other = {**choice, "text": "something else", "index": 1}
+        reply["choices"] = [other, {**choice, "index": 0}]
+
+    server.amend = amend
+    ask_and_check(client(server, prompt_path="text"), 3)
+
+
+def test_counts_below_0_are_no_counts(server):
+    def amend(body, reply):
+        if body["max_tokens"] != PROBE:
+            reply["usage"] = {
+                "prompt_tokens": -1,
+                "completion_tokens": -1,
+                "prompt_tokens_details": {"cached_tokens": "many"},
+            }
+
+    server.amend = amend
+    _, answers = ask_and_check(client(server, prompt_path="text"), 3)
+    for answer in answers.values():
+        assert answer.num_tokens > 0
+        assert not {"prompt_tokens", "cached_tokens"} & {*answer.usage}
+
+
+def test_a_prompt_that_was_cut_once_is_its_own_failure_and_three_end_the_run(
+    server,
+):
+    cut = set()
+
+    def amend(body, reply):
+        if body["max_tokens"] == PROBE:
+            return
+        if len(server.real) in cut:
+            reply["usage"]["prompt_tokens"] = 512
+
+    server.amend = amend
+    cut |= {2, 4}
+    model = client(server, concurrency=1, prompt_path="text")
+    examples = some(model, 6)
+    answers, problem = ask(model, examples)
+    failed = [one for one in answers.values() if isinstance(one, Failure)]
+    assert (problem, len(answers), len(failed)) == ("", 6, 2)
+    assert "the server cut the prompt: it read 512" in failed[0].reason
+
+    cut |= {*range(8, 100)}
+    answers, problem = ask(model, some(model, 9))
+    assert "the server cut the prompt" in problem
+    assert len(answers) == 3
+
+
+def test_a_prompt_that_is_too_long_names_both_lengths(server):
+    server.listing = {"data": [{"id": "m", "max_model_len": 8192}]}
+    words = "This model's maximum context length is 512 tokens"
+    server.behave = lambda body: (
+        (400, {}, error(words)) if body["max_tokens"] != PROBE else None
+    )
+    model = client(server, concurrency=1)
+    examples = some(model, 1)
+    answers, _ = ask(model, examples)
+    need = examples[0].num_tokens + model.most_tokens(examples[0])
+    assert f"needed are {need} tokens" in answers[0].reason
+    assert "served are 8192 tokens" in answers[0].reason
+    reason = model.too_long(10_000)
+    assert "10000" in reason
+    assert "8192" in reason
+
+
+def test_examples_without_answers_end_evaluate_with_3(server, tmp_path, rulerkit):
+    """One request that fails, and a server that is gone after its first answers."""
+    asked = {
+        "model": {
+            "path": "m",
+            "name": "m",
+            "base_url": server.url,
+            "tokenizer": "builtin",
+            "prompt_path": "text",
+            "concurrency": 1,
+            "max_retries": 0,
+        },
+        "num_examples": 12,
+        "lengths": [1024],
+        "outputs": str(tmp_path),
+        "tasks": ["vt"],
+    }
+
+    def fails(*numbers):
+        before = len(server.real)
+        server.behave = lambda body: (
+            (500, {}, error("no"))
+            if len(server.real) - before in numbers
+            else None
+        )
+
+    for run, numbers, words in (
+        ("one", {2}, "1 of 12"),
+        ("gone", set(range(4, 99)), "in a row had no answer"),
+        ("back", (), ""),
+    ):
+        fails(*numbers)
+        ended = rulerkit("evaluate", "-y", json.dumps(asked | {"run": run}))
+        assert ended.status == (3 if numbers else 0), ended.err
+        assert words in ended.err
+    # The same command asks for the rest, and ends with 0.
+    ended = rulerkit("evaluate", "-y", json.dumps(asked | {"run": "gone"}))
+    assert ended.status == 0, ended.err
