@@ -345,6 +345,15 @@ def make_batch(
         longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
     )
     fitting = [task for task in tasks if fits(task, length, form)]
+    if not fitting:
+        length = longest
+        fitting = [task for task in tasks if fits(task, length, form)]
+    if not fitting:
+        names = ", ".join(task.name for task in tasks)
+        raise rk.UserError(
+            f"none of the tasks {names} fits into {longest} tokens, the longest examples at this "
+            "share of the steps: give longer ones in `curriculum`, or smaller tasks"
+        )
     stop = form.tokenizer.encode(form.tokenizer.eos_token or "")
 
     rows, places = [], []
