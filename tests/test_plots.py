@@ -496,6 +496,14 @@ def test_the_failures_of_repetitions_are_named_by_their_run():
 # --- tasks by length ------------------------------------------------------------------------------
 
 
+def test_no_two_kinds_of_failures_look_alike():
+    looks = [
+        str(sorted(plots._bar_properties(kind).items()))
+        for kind in failures.definitions()
+    ]
+    assert len(set(looks)) == len(looks)
+
+
 def test_fields_show_the_scores():
     summary = summary_of("a", "b")
     panels = plots.tasks_by_length(summary.cells, "b")

@@ -66,7 +66,7 @@ _GREY_LINE = "0.45"
 _RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
 _MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
 _BEYOND, _THRESHOLD = (0, (2.5, 1.2)), (0, (4, 2))
-_HATCHES = ("", "/////", "....")
+_HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
 _MOST_GREY = 8  # printed lines in one panel, beyond which they are a band
 _LONGEST_TICK = 24  # letters of a task's name on one line
 _NARROW = 34  # letters: a panel below this has no space for names beside it
@@ -1076,7 +1076,7 @@ def _bar_properties(label: str) -> dict[str, Any]:
         return properties | {"facecolor": "#E9EDF0"}
     return properties | {
         "facecolor": _color(i - 1),
-        "hatch": _HATCHES[(i - 1) // 7 % 3],
+        "hatch": _HATCHES[(i - 1) // 7 % len(_HATCHES)],
     }
 
 
