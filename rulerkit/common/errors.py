@@ -66,6 +66,10 @@ class UserError(Exception):
         super().__init__(without_keys(message))
 
 
+class MissingExtra(UserError, ImportError):  # noqa: N818  (a part, not an error)
+    """A part of the package whose extra is not installed."""
+
+
 class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
     """Another process is at it: later, the same command goes on."""
 

@@ -14,6 +14,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from rulerkit.common.errors import MissingExtra
+
 _FOLDERS = ("params", "notebooks")
 """What makes a folder a project, and what the kit brings along."""
 
@@ -76,6 +78,16 @@ def install_command(extra: str) -> str:
     if "vcs_info" in source:
         url = f"{source['vcs_info']['vcs']}+{url}"
     return f'pip install "rulerkit[{extra}] @ {url}"'
+
+
+def missing_extra(what: str, package: str, extra: str) -> MissingExtra:
+    """The error for a part of this package that needs an extra.
+
+    `missing_extra("figures need", "matplotlib", "figures")`
+    """
+    return MissingExtra(
+        f"{what} {package}, which is not installed: {install_command(extra)}"
+    )
 
 
 def home() -> Path:

@@ -22,7 +22,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
-from rulerkit.common.paths import cache_dir
+from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.parts import split_prompt
@@ -366,4 +366,8 @@ def _is_recurrent(network: Any) -> bool:
 def _transformers() -> Any:
     """The transformers library; imported by name because mypy would follow an import statement into
     it."""
-    return import_module("transformers")
+    try:
+        return import_module("transformers")
+    except ModuleNotFoundError as error:
+        what = "the transformers engine needs"
+        raise missing_extra(what, str(error.name), "transformers") from error

@@ -23,7 +23,7 @@ from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.match_rules import final_items, named_items
 from rulerkit.generation.thoughts import without_thought
-from rulerkit.report.tables import names_of
+from rulerkit.report.tables import names_of, remarks
 from rulerkit.scoring.scores import clean
 from rulerkit.store.files import write_whole
 
@@ -66,8 +66,6 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     those with the lowest scores of each task and length first. Raises UserError for no rows.
     """
     import pandas as pd
-
-    from rulerkit.report.plots import remarks
 
     if scores.empty:
         raise UserError(

@@ -19,19 +19,13 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import matplotlib
-import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd
-from matplotlib.axes import Axes
-from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
-from matplotlib.figure import Figure
-from matplotlib.patches import Rectangle
-from matplotlib.transforms import offset_copy
 
 from rulerkit.analysis.failure_rules import definitions
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name, parse_length
+from rulerkit.common.paths import missing_extra
 from rulerkit.generation.example import Example
 from rulerkit.report.paper import published_lengths, published_scores
 from rulerkit.report.published import (
@@ -44,7 +38,8 @@ from rulerkit.report.published import (
     sources_note,
 )
 from rulerkit.report.scorers import PLACE
-from rulerkit.report.tables import names_of, seals, unusual
+from rulerkit.report.tables import names_of
+from rulerkit.report.tables import remarks as remarks
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.frontier import (
@@ -53,6 +48,17 @@ from rulerkit.scoring.frontier import (
     headline,
     of_ruler,
 )
+
+try:
+    import matplotlib
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import LinearSegmentedColormap, to_hex, to_rgb
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
+    from matplotlib.transforms import offset_copy
+except ImportError as error:
+    raise missing_extra("figures need", "matplotlib", "figures") from error
 
 Panels = Axes | Sequence[Axes] | None
 Threshold = float | Mapping[str, float] | None
@@ -363,13 +369,6 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
         .rename(columns=length_name)
         .rename_axis(None)
     )
-
-
-def remarks(cells: "pd.DataFrame") -> str:
-    """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
-    texts = [what for what, is_so in unusual(cells).items() if is_so.any()]
-    return "; ".join([*texts, *(f"digest {seal}" for seal in seals(cells))])
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:

@@ -683,6 +683,13 @@ def seals(cells: "pd.DataFrame") -> list[str]:
     return [seal for seal in map(str, known) if seal]
 
 
+def remarks(cells: "pd.DataFrame") -> str:
+    """What a figure must say below itself of the cells (or the labels) that it shows: reference
+    readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
+    texts = [what for what, is_so in unusual(cells).items() if is_so.any()]
+    return "; ".join([*texts, *(f"digest {seal}" for seal in seals(cells))])
+
+
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
     return [
