@@ -8,6 +8,7 @@ Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM
 import json
 import os
 import re
+import shutil
 import subprocess
 import time
 from collections import Counter
@@ -26,6 +27,7 @@ from tests.slurm_cluster import (
     held,
     slurm,
 )
+from tests.test_extend import MODELS, write_packages
 
 if not UP.exists():
     pytest.skip(
@@ -475,3 +477,28 @@ def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     told = place.rulerkit("status", place.file, check=False)
     assert place.status()["one predictions"] == "missing"
     assert "no-such-launcher: command not found" in told
+
+
+def test_tasks_and_engines_of_the_project_are_known_on_the_nodes(make):
+    """Modules in the project root that no package brings; the batch names them."""
+    place = make("plugins")
+    packages = place.root.parent / "packages"
+    packages.mkdir()
+    for module in write_packages(packages).glob("*/*.py"):
+        shutil.copy(module, place.root / f"my_{module.name}")
+    place.plan(
+        MODELS[:2],
+        {"50_first": ["boxes"]},
+        {"hours": 0.2},
+        plugins=["my_boxes", "my_numbers_engine"],
+    )
+    assert place.submit()["submitted"] == 2
+    place.wait("all have ended", lambda: not place.queue())
+    assert set(place.status().values()) == {"done"}
+    names = [
+        model if isinstance(model, str) else model["name"] for model in MODELS[:2]
+    ]
+    for name in names:
+        assert place.indices(name) == {"boxes": [*range(8)]}
+    told = place.rulerkit("score", f"outputs/predictions/{place.run}")
+    assert re.search(r"boxes +100\.0", told)
