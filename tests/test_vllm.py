@@ -5,6 +5,7 @@ The servers' tests run where vllm is installed: `make test-vllm` makes an enviro
 them.
 """
 
+import dataclasses
 import inspect
 import json
 import os
@@ -31,6 +32,7 @@ from rulerkit.inference.http import Reply, RequestError
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import Address
 from rulerkit.inference.prompt_queue import PromptQueue
+from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
 from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
 
@@ -92,6 +94,52 @@ def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
             )
         else:
             assert any(split(parser, marks) for marks in KNOWN), name
+
+
+@needs_vllm
+def test_the_neutral_arguments_are_arguments_of_vllm():
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+
+    parser = make_arg_parser(FlexibleArgumentParser())
+    known = {action.dest for action in parser._actions}
+    known |= {field.name for field in dataclasses.fields(AsyncEngineArgs)}
+    assert {*NEUTRAL_ARGUMENTS} <= known
+
+
+@needs_vllm
+def test_a_model_that_also_sees_images_is_asked_as_a_text_model(tiny, tmp_path):
+    """A Gemma 3 with a vision tower, of random weights."""
+    transformers = pytest.importorskip("transformers")
+    pytest.importorskip("torchvision", exc_type=ImportError)
+    torch = pytest.importorskip("torch")
+    folder = shutil.copytree(
+        tiny, tmp_path / "gemma", ignore=shutil.ignore_patterns("*.safetensors")
+    )
+    heads = {"num_attention_heads": 2, "num_hidden_layers": 2, "hidden_size": 64}
+    text = heads | {"num_key_value_heads": 1, "head_dim": 32, "vocab_size": 2000}
+    text |= {"intermediate_size": 128, "sliding_window": 512}
+    text |= {"layer_types": ["sliding_attention", "full_attention"]}
+    vision = heads | {"intermediate_size": 64, "image_size": 56}
+    made = transformers.Gemma3Config(
+        text_config=text | {"max_position_embeddings": 32768},
+        vision_config=vision | {"patch_size": 14},
+        mm_tokens_per_image=4,
+        image_token_index=1999,
+        boi_token_index=1998,
+        eoi_token_index=1997,
+    )
+    torch.manual_seed(1)
+    model = transformers.Gemma3ForConditionalGeneration(made)
+    model.save_pretrained(folder)
+    one = load_model(spec(folder))
+    assert one.arguments()["language_model_only"]
+    asked = cell(one, "vt", LENGTH, 6)
+    ours = texts_of(one, asked)
+    direct = load_model(plain(folder))
+    assert ours == texts_of(direct, cell(direct, "vt", LENGTH, 6))
+    assert one.replicas[0].num_sent == 6
 
 
 def prompt(*ids):
@@ -217,9 +265,17 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
     assert (answer.finish_reason, answer.num_tokens) == ("length", 2)
     assert answer.usage["prompt_tokens"] == 3
     words = r"vLLM read \d prompt tokens of example 0 of any, other than the 3"
-    for wrong in ([5, 6], [0, 5, 6, 7], None):
-        with pytest.raises(UserError, match=words):
+    for wrong in ([5, 6], [0, 5, 6, 7], [5, 6, 8]):
+        with pytest.raises(RequestError, match=words):
             one.read(asked, reply(prompt_token_ids=wrong))
+
+    # Without the ids the count must be right, and there must be one.
+    unechoed = reply(prompt_token_ids=None)
+    assert one.read(asked, unechoed).num_tokens == 2
+    with pytest.raises(RequestError, match=words):
+        one.read(asked, unechoed.model_copy(update={"prompt_tokens": 4}))
+    with pytest.raises(RequestError, match="without the number of prompt tokens"):
+        one.read(asked, unechoed.model_copy(update={"prompt_tokens": None}))
     for end in ("error", None):
         with pytest.raises(RequestError, match=f"finish_reason {end}"):
             one.read(asked, reply(finish_reason=end))

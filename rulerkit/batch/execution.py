@@ -31,6 +31,7 @@ from rulerkit.batch.jobs import (
     version_of,
 )
 from rulerkit.common.errors import UserError, listed, redact, remark
+from rulerkit.common.gpus import visible_to_child
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
@@ -127,9 +128,9 @@ class _Queue:
             held = self._hold_gpus(job)
             if held is None:
                 continue
-            environment = {}
+            environment: dict[str, str] = {}
             if self._has_gpus:
-                environment["CUDA_VISIBLE_DEVICES"] = ",".join(held)
+                environment |= visible_to_child(held)
             self.waiting.remove(job)
             self.running.append(_Running(job, held, perform(job, environment)))
 

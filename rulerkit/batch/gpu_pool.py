@@ -9,7 +9,7 @@ from contextlib import suppress
 from typing import IO
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.gpus import visible_gpus
+from rulerkit.common.gpus import visible_gpus, visible_to_child
 
 
 def use_gpus(text: str | None) -> list[str]:
@@ -24,7 +24,7 @@ def use_gpus(text: str | None) -> list[str]:
                 named += [str(number) for number in range(first, last + 1)]
             else:
                 named.append(part)
-        os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(named)
+        os.environ |= visible_to_child(named)
     return visible_gpus()
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from rulerkit.batch.gpu_pool import GpuPool
 from rulerkit.common.errors import UserError
-from rulerkit.common.gpus import visible_gpus
+from rulerkit.common.gpus import visible_gpus, visible_to_child
 from rulerkit.inference.model import Model, gpus_and_nodes
 from rulerkit.inference.process import find_servers, registered
 from rulerkit.inference.servers import ServerEngine
@@ -49,7 +49,7 @@ def serve(engine: Model, say: Callable[[str], None]) -> None:
         raise UserError(
             f"model {engine.name} needs {needed} GPUs: other processes hold {', '.join(visible)}"
         )
-    os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(held)
+    os.environ |= visible_to_child(held)
 
     try:
         engine.start()

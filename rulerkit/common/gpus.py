@@ -2,25 +2,56 @@
 
 import gc
 import os
+import shutil
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from typing import Any
 
 from rulerkit.common.errors import UserError, first_line, shortened
-from rulerkit.common.paths import install_command
+from rulerkit.common.paths import install_command, package_version
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use: CUDA_VISIBLE_DEVICES, else what nvidia-smi lists."""
+    """The GPUs that this process may use: CUDA_VISIBLE_DEVICES, else what nvidia-smi lists, else
+    what torch sees, which may be AMD's."""
     named = os.environ.get("CUDA_VISIBLE_DEVICES")
     if named is None:
+        named = os.environ.get("HIP_VISIBLE_DEVICES")
+    if named is None:
+        if shutil.which("nvidia-smi") is None:
+            return [str(number) for number in range(_torch_gpus())]
         return [line.strip() for line in nvidia_smi("index")]
     return [
         gpu
         for part in named.split(",")
         if (gpu := part.strip()) not in ("", "-1")
     ]
+
+
+def visible_to_child(gpus: list[str]) -> dict[str, str]:
+    """The environment variables that give a process these GPUs and no others."""
+    names = ["CUDA_VISIBLE_DEVICES"]
+    # Where both are set they must agree.
+    if "HIP_VISIBLE_DEVICES" in os.environ:
+        names.append("HIP_VISIBLE_DEVICES")
+    return dict.fromkeys(names, ",".join(gpus))
+
+
+@cache
+def _torch_gpus() -> int:
+    """How many GPUs torch sees; 0 without torch. Its builds for CPUs, which see none, are not
+    imported for this: that takes seconds."""
+    version = package_version("torch")
+    if version is None or "+cpu" in version or sys.platform == "darwin":
+        return 0
+    try:
+        return int(torch_module().cuda.device_count())
+    except (UserError, RuntimeError, OSError):
+        # A driver that does not fit, or a library of it that is absent.
+        return 0
 
 
 def nvidia_smi(fields: str) -> list[str]:

@@ -7,6 +7,7 @@ one request for each token. `evaluation` stores what they say beside the answers
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
+from functools import partial
 from inspect import signature
 from itertools import islice, pairwise
 from statistics import fmean
@@ -237,19 +238,16 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
         }
         replica = engine.replicas[example.index % len(engine.replicas)]
         timeout = engine.spec.get("timeout", 3600.0)
-        return replica.send(body, timeout, lambda reply: reply.choice.logprobs)
+        return replica.send(body, timeout, partial(_read_token, ids[place]))
 
-    def read(token: int, future: Any) -> Token:
+    def token(future: Any) -> Token:
         try:
-            logprobs = future.result()
+            found: Token = future.result()
         except RequestError as failure:
             raise UserError(
                 fatal_message(engine, engine.replicas[0].address, failure)
             ) from None
-        # The likeliest token, and the one that was allowed.
-        (top,) = logprobs["top_logprobs"]
-        logprob = top[f"token_id:{token}"]
-        return Token(logprob, logprob == max(top.values()))
+        return found
 
     source = iter(pairs)
     while batch := list(islice(source, _AHEAD)):
@@ -262,11 +260,15 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
             ]
             for example, rows in batch
         ]
-        for (example, rows), futures in zip(batch, sent, strict=True):
+        for (example, _), futures in zip(batch, sent, strict=True):
             yield (
                 example,
-                [
-                    list(map(read, *row))
-                    for row in zip(rows, futures, strict=True)
-                ],
+                [list(map(token, row)) for row in futures],
             )
+
+
+def _read_token(token: int, reply: Any) -> Token:
+    """The token that was allowed, beside the likeliest one."""
+    (top,) = reply.choice.logprobs["top_logprobs"]
+    logprob = top[f"token_id:{token}"]
+    return Token(logprob, logprob == max(top.values()))

@@ -55,6 +55,11 @@ def _as_count(value: object) -> int | None:
 _Count = Annotated[int | None, BeforeValidator(_as_count)]
 
 
+GENERATE = "/inference/v1/generate"
+"""vLLM's page that takes token ids and gives token ids, and gives the prompt back only where it is
+asked to."""
+
+
 class Choice(BaseModel):
     """An answer; the ids and log-probabilities are vLLM's."""
 
@@ -150,7 +155,10 @@ _FATAL_AT_FIRST = _FATAL - {402}
 routes, or a service of keys is away."""
 
 
-_MOST_CUTS = 3  # prompts in a row that a server cuts, after which it cuts all
+_MOST_CUTS = (
+    3  # prompts in a row that a server cuts or misreads: it does so with all
+)
+_OTHER_PROMPT = ("cut", "misread")
 
 
 class RequestError(Exception):
@@ -158,9 +166,10 @@ class RequestError(Exception):
 
     `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
     sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
-    `local` (this process has no descriptor left, which says nothing about the server); `fatal` or
-    `cut` (every other request would fail alike: the server refuses, or cuts prompts) or
-    `storm` (many failed in a row). `wait` is how many seconds the server asks to wait.
+    `local` (this process has no descriptor left, which says nothing about the server); `fatal`,
+    `cut` or `misread` (every other request would fail alike: the server refuses, cuts prompts, or
+    reads other ones) or `storm` (many failed in a row). `wait` is how many seconds the server asks
+    to wait.
     """
 
     def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
@@ -201,6 +210,7 @@ class Replica:
         self.address, self.number, self.process = address, number, process
         self.concurrency = concurrency
         self.under_way: dict[Future[Answer], Example] = {}
+        self.num_sent = 0  # examples, however often each
         self.last: Example | None = None  # the example that it was sent last
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
         self.most_tokens = 4 * 2**20
@@ -295,7 +305,7 @@ class Replica:
                 if failure.kind == "refused":  # the server works
                     self._failures = 0
                 elif failure.kind == "later" or not (
-                    again or failure.kind in ("fatal", "cut", "local")
+                    again or failure.kind in ("fatal", "local", *_OTHER_PROMPT)
                 ):
                     self._failures += 1
 
@@ -325,7 +335,8 @@ class Replica:
         try:
             return read(reply)
         except RequestError as failure:
-            self._cuts = self._cuts + 1 if failure.kind == "cut" else 0
+            is_other = failure.kind in _OTHER_PROMPT
+            self._cuts = self._cuts + 1 if is_other else 0
             if not self._has_answered or not 0 < self._cuts < _MOST_CUTS:
                 raise
             raise RequestError(failure.reason, "final") from None
@@ -438,7 +449,9 @@ def is_too_long(reason: str) -> bool:
 
 
 def _page(body: Spec) -> str:
-    """Where a request is sent: to the chats where it holds messages."""
+    """Where a request is sent: by what it holds."""
+    if "token_ids" in body:
+        return GENERATE
     return "/chat/completions" if "messages" in body else "/completions"
 
 

@@ -75,13 +75,13 @@ class Address(NamedTuple):
         }
 
     def page(self, name: str) -> Any:
-        """The URL of a page: below the address, but for a server's own `/health` and `/metrics`,
+        """The URL of a page: below the address, but for a server's own pages, such as `/health`,
         which lie beside its `/v1`."""
         import httpx2
 
         url = httpx2.URL(self.url)
         path = url.path.rstrip("/")
-        if name in ("/health", "/metrics"):
+        if name.startswith(("/health", "/metrics", "/inference/")):
             path = path.removesuffix("/v1")
         return url.copy_with(path=path + name)
 

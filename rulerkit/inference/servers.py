@@ -19,7 +19,7 @@ from rulerkit.common.descriptors import (
     raise_limit,
 )
 from rulerkit.common.errors import UserError, remark
-from rulerkit.common.gpus import visible_gpus
+from rulerkit.common.gpus import visible_gpus, visible_to_child
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.http import (
@@ -90,6 +90,10 @@ class ServerEngine(Engine):
         """The JSON of a request."""
         raise NotImplementedError
 
+    def request(self, example: Example, replica: Replica) -> JSON:
+        """The JSON of the next request to a server."""
+        return self.body(example)
+
     def read(self, example: Example, reply: Reply) -> Answer:
         """The answer in a reply; raises `RequestError` where there is none."""
         raise NotImplementedError
@@ -148,7 +152,7 @@ class ServerEngine(Engine):
             name = f"{self.name}-replica{number}" if number else self.name
             variables = self.variables()
             if gpus:
-                variables["CUDA_VISIBLE_DEVICES"] = ",".join(gpus)
+                variables |= visible_to_child(gpus)
             process = ServerProcess(name, self.command, variables, timeout)
             self._add(process.address, number, process)
 
@@ -341,7 +345,8 @@ class ServerEngine(Engine):
 
         replica.last = example
         read = partial(self.read, example)
-        future = replica.send(self.body(example), timeout, read)
+        future = replica.send(self.request(example, replica), timeout, read)
+        replica.num_sent += 1
         replica.under_way[future] = example
 
     def _outcome(
@@ -384,7 +389,7 @@ class ServerEngine(Engine):
                 )
             return None
 
-        if failure.kind in ("fatal", "cut"):
+        if failure.kind in ("fatal", "cut", "misread"):
             # It holds for every other request too: what is under way is still waited for.
             message = fatal_message(self, replica.address, failure)
             self._queue.stop = self._queue.stop or message

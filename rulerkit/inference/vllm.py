@@ -4,7 +4,9 @@ import json
 import os
 import re
 import sys
+from functools import cache
 from importlib.util import find_spec
+from pathlib import Path
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import gpu_name
@@ -43,6 +45,16 @@ _NO_MEMORY = (
 
 
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
+
+
+ECHOED_FIRST = (
+    4  # requests of each server whose prompt comes back and is compared
+)
+
+
+ECHOED_EACH = (
+    64  # one of so many later ones: at 128K the ids cost as much as the rest
+)
 
 
 class Vllm(CheckpointEngine, ServerEngine):
@@ -162,6 +174,8 @@ class Vllm(CheckpointEngine, ServerEngine):
             "uvicorn_log_level": "warning",
             "enable_prompt_tokens_details": True,
         }
+        if _knows_scale_out():
+            http["enable_scale_out"] = True
         return self._command(http, rank=0)
 
     def follow(self, rank: int) -> list[str]:
@@ -264,6 +278,25 @@ class Vllm(CheckpointEngine, ServerEngine):
             "return_token_ids": True,
         }
 
+    def request(self, example: Example, replica: Replica) -> JSON:
+        """The first few requests of a server, and a sample of the others, ask for the prompt's ids
+        to come back; of the rest the server's count of them is compared."""
+        body = self.body(example)
+        number = replica.num_sent
+        if number < ECHOED_FIRST or number % ECHOED_EACH == 0:
+            return body
+        # Completions give the ids of an answer only together with those of the prompt.
+        if not _knows_scale_out():
+            return body
+
+        only_here = ("add_special_tokens", "return_token_ids")
+        sampling = {key: body[key] for key in body if key not in only_here}
+        return {
+            "model": sampling.pop("model"),
+            "token_ids": sampling.pop("prompt"),
+            "sampling_params": sampling,
+        }
+
     def _reasoning(self) -> JSON:
         """vLLM's settings that end a thought at its budget; {} where the model does not think, or
         its template names no marks."""
@@ -275,19 +308,45 @@ class Vllm(CheckpointEngine, ServerEngine):
         return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}
 
     def read(self, example: Example, reply: Reply) -> Answer:
-        """The text up to the first stop token; the server's own counts beside it."""
-        prompt = reply.choice.prompt_token_ids or []
-        if prompt != example.ids.tolist():
-            raise UserError(
-                f"model {self.name}: vLLM read {len(prompt)} prompt tokens of example "
-                f"{example.index} of {example.task}, other than the {example.num_tokens} that it "
-                "was sent, so its answers are to other questions: leave `engine_args` that change "
-                "prompts away, or use another version of vllm"
+        """The text up to the first stop token; the server's own counts beside it. Raises
+        `RequestError` where the server read another prompt, or wrote no token."""
+        echoed, count = reply.choice.prompt_token_ids, reply.prompt_tokens
+        if echoed is None and count is None:
+            raise RequestError(
+                "an answer without the number of prompt tokens", "temporary"
+            )
+        if echoed is not None:
+            is_same, count = echoed == example.ids.tolist(), len(echoed)
+        else:
+            is_same = count == example.num_tokens
+        if not is_same:
+            raise RequestError(
+                f"vLLM read {count} prompt tokens of example {example.index} of {example.task}, "
+                f"other than the {example.num_tokens} that it was sent",
+                "misread",
             )
         finish = reply.finish()
         if not reply.choice.token_ids:
             raise RequestError("an answer without tokens", "temporary")
-        return self.read_ids(reply.choice.token_ids, finish, reply.about())
+        # Only one of the two pages names it, and the record has vLLM's version.
+        usage = reply.about()
+        usage.pop("system_fingerprint", None)
+        return self.read_ids(reply.choice.token_ids, finish, usage)
+
+
+@cache
+def _knows_scale_out() -> bool:
+    """Whether the installed vLLM has the pages that take and give ids alone, and that render chats:
+    newer versions want a flag for them, which older ones do not know."""
+    found = find_spec("vllm")
+    if found is None or not found.submodule_search_locations:
+        return False
+    # Importing vLLM to ask it would take ten seconds.
+    entrypoints = Path(found.submodule_search_locations[0]) / "entrypoints"
+    return any(
+        "enable_scale_out" in file.read_text(errors="replace")
+        for file in entrypoints.rglob("cli_args.py")
+    )
 
 
 def _flags(arguments: Spec) -> list[str]:
