@@ -138,6 +138,20 @@ class Comparison:
         return True
 
     @property
+    def seeds(self) -> tuple[int, int] | None:
+        """The seeds of the two sides where each has one and they differ: then the questions do."""
+        of_sides = [
+            {result["seed"] for result in side.results.values()}
+            for side in (self.a, self.b)
+        ]
+        if of_sides[0] == of_sides[1] or any(
+            len(seeds) != 1 or None in seeds for seeds in of_sides
+        ):
+            return None
+        (a,), (b,) = of_sides
+        return int(a), int(b)
+
+    @property
     def mean(self) -> "pd.Series[Any]":
         """The row of the difference of the means."""
         return self.rows.iloc[-1]
@@ -329,6 +343,7 @@ def _compare_sides(
         soft_notes[-1] += "; soft=True (--soft) judges this loss"
 
     rows, cells = judge_pairs(judged, margin, confidence)
+    notes += _notes_of_public(a, b, pairs)
 
     # Flips are those of answers, also where probabilities are judged: a reader can look them up.
     flips = pairs.loc[judged.index, _FLIP_COLUMNS].query("difference != 0")
@@ -347,6 +362,20 @@ def _compare_sides(
         notes=(*notes, *soft_notes),
         soft=soft_means,
     )
+
+
+def _notes_of_public(a: Side, b: Side, pairs: "pd.DataFrame") -> list[str]:
+    """Of sides with other seeds, which tasks ask public questions under both."""
+    is_qa = pairs["category"] == "qa"
+    keys = set(zip(pairs["task"], pairs["length"], strict=True))
+    same = all(a.results[key]["seed"] == b.results[key]["seed"] for key in keys)
+    if same or not is_qa.any():
+        return []
+    names = " and ".join(sorted(set(pairs.loc[is_qa, "task"])))
+    return [
+        f"{names}: the questions are public under every seed, which only draws others of the same "
+        "set; leave QA out to compare public with unseen questions"
+    ]
 
 
 def _by_probability(soft_pairs: "pd.DataFrame") -> "pd.DataFrame":

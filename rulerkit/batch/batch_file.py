@@ -18,7 +18,7 @@ from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
-from rulerkit.common.paths import project_files, resolve
+from rulerkit.common.paths import from_root, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import (
     JSON,
@@ -120,7 +120,10 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     _check_baseline(path, keys, whole)
     command = ["rulerkit", "batch", str(path.absolute())]
     if settings:
-        command += ["-y", one_line(settings)]
+        shown = dict(settings)
+        if "outputs" in shown:
+            shown["outputs"] = from_root(whole.outputs)
+        command += ["-y", one_line(shown)]
     jobs = [
         replace(job, plugins=tuple(plugins))
         for job in _jobs_of(
@@ -231,7 +234,13 @@ class _Planner:
         models = expand(entry.models or self.models)
         values = self.parameters | entry.parameters | self.fixed
         # A wrong value is found before anything starts.
-        make_study(values | {"models": models})
+        checked = make_study(values | {"models": models})
+        if values.get("seed") == "fresh":
+            # Notebooks that a machine of its own executes ask the questions of all others.
+            values["seed"] = checked.seed
+        if "outputs" in values:
+            # The job's file may be read on another machine.
+            values["outputs"] = from_root(self.whole.outputs)
 
         notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)

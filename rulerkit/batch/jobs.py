@@ -20,15 +20,16 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import yaml
-from pydantic import TypeAdapter, ValidationError
+from pydantic import TypeAdapter
 
 from rulerkit.common.errors import UserError, listed, redact, without_keys
 from rulerkit.common.model_files import read_spec
-from rulerkit.common.paths import home, resolve
+from rulerkit.common.paths import from_root, home, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.adaptive import wanted
+from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness
@@ -202,6 +203,31 @@ class Job:
         needed = [gpus_and_nodes(spec) for spec in specs]
         return max(needed, default=(0, 1))
 
+    def in_outputs(self, outputs: Path) -> "Job":
+        """The same job with another outputs folder: its file, answers and notebooks lie there."""
+        planned = self.file.parents[3]
+
+        def moved(notebook: Notebook) -> Notebook:
+            parameters = notebook.parameters
+            if "outputs" in notebook_parameters(notebook.notebook):
+                parameters = parameters | {"outputs": from_root(outputs)}
+            asked = tuple(
+                study | {"outputs": str(outputs)} for study in notebook.asked
+            )
+            place = outputs / notebook.output.relative_to(planned)
+            return replace(
+                notebook, parameters=parameters, output=place, asked=asked
+            )
+
+        setting = shlex.quote(one_line({"outputs": from_root(outputs)}))
+        return replace(
+            self,
+            file=outputs / self.file.relative_to(planned),
+            asks=tuple(map(moved, self.asks)),
+            runs=tuple(map(moved, self.runs)),
+            planned_by=f"{self.planned_by} -y {setting}",
+        )
+
     def predictions(self, model: str) -> Path:
         """The record of a model's predictions."""
         return self.file.parents[1] / model / "predictions.json"
@@ -249,20 +275,23 @@ class Job:
         """Write the job file, if it differs from the one that is there."""
         with disk(self.file):
             if not self._is_saved:
+                # Where it was planned is the root that is meant as long as the file lies there.
+                text = f"{self._text}home: {json.dumps(str(home()))}\n"
                 # Only the job needs the keys that parameters may hold.
-                write_whole(self.file, self._text, private=True)
+                write_whole(self.file, text, private=True)
 
     @property
     def _is_saved(self) -> bool:
         with suppress(OSError):
             is_private = not self.file.stat().st_mode & 0o077
             text = self.file.read_text(encoding="utf-8")
-            return is_private and text == self._text
+            return is_private and text.startswith(self._text)
         return False
 
     @cached_property
     def _text(self) -> str:
-        content = _JOB.dump_python(self, mode="json") | {"home": str(home())}
+        content = _JOB.dump_python(self, mode="json")
+        _map_paths(content, lambda path: from_root(Path(path)))
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
         return head + yaml.safe_dump(
             content, sort_keys=False, width=120, allow_unicode=True
@@ -383,26 +412,29 @@ class Status(NamedTuple):
     message: str = ""
 
 
-def read_job(path: Path) -> Job:
-    """The job that a file describes; `UserError` where it describes none.
+def read_job(path: Path, outputs: Path | None = None) -> Job:
+    """The job that a file describes, with another outputs folder where one is given; `UserError`
+    where it describes none.
 
-    Its paths count from the project in which it was planned, wherever it is run.
+    Its paths count from the project root: RULERKIT_HOME, else the project in which the file lies.
     """
     content = read_yaml(path)
     try:
-        # The paths of a job count from the project in which it was planned.
-        os.environ["RULERKIT_HOME"] = (
-            os.environ.get("RULERKIT_HOME") or content["home"]
-        )
-        job = _JOB.validate_python({"file": path.absolute()} | content)
+        # What the steps of the job start counts from the same root.
+        os.environ["RULERKIT_HOME"] = str(_root_of(path, content))
+        _map_paths(content, lambda place: str(resolve(place)))
+        job = _JOB.validate_python(content)
         load_plugins(job.plugins)
         _ = job.resources
-    except (KeyError, TypeError, ValidationError) as error:
+    except (LookupError, TypeError, ValueError) as error:
         reason = f"{type(error).__name__}: {str(error).splitlines()[0]}"
         raise UserError(
             f"{path} is no job file ({reason}): `rulerkit batch` writes them beside its notebooks, "
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
+    if outputs:
+        return job.in_outputs(outputs)
+
     if job.file.resolve() != path.resolve():
         place = shlex.quote(f"outputs: {path.absolute().parents[3]}")
         raise UserError(
@@ -410,6 +442,35 @@ def read_job(path: Path) -> Job:
             f"{place}`, which finds the answers that are here"
         )
     return job
+
+
+def _root_of(path: Path, content: JSON) -> Path:
+    """The project root from which the paths of a job file count."""
+    if root := os.environ.get("RULERKIT_HOME"):
+        return Path(root)
+    planned_in, inside = Path(content["home"]), Path(content["file"])
+    if (planned_in / inside).resolve() == path.resolve():
+        return planned_in
+
+    # The project was copied or is mounted elsewhere: the file has its place in it.
+    here, depth = path.absolute(), len(inside.parts)
+    if here.parts[-depth:] == inside.parts:
+        return here.parents[depth - 1]
+    return planned_in if planned_in.is_dir() else home()
+
+
+def _map_paths(content: JSON, change: Callable[[str], str]) -> None:
+    """Change every path of a job file: those that the job itself has set, not those within the
+    settings of a model, which are a part of what it is."""
+    content["file"] = change(content["file"])
+    command = shlex.split(content["planned_by"])
+    command[2] = change(command[2])
+    content["planned_by"] = shlex.join(command)
+    for notebook in (*content["asks"], *content["runs"]):
+        for key in ("notebook", "output"):
+            notebook[key] = change(notebook[key])
+        for study in notebook["asked"]:
+            study["outputs"] = change(study["outputs"])
 
 
 def version_of(model: Spec) -> tuple[JSON, float]:

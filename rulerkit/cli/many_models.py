@@ -17,7 +17,7 @@ from rulerkit.cli.options import BatchSettings, Gpus, PlanOnly, SideBySide
 from rulerkit.cli.printing import echo, name_root
 from rulerkit.common import escape
 from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
-from rulerkit.common.paths import project_files, resolve_file
+from rulerkit.common.paths import from_root, project_files, resolve_file
 
 if TYPE_CHECKING:
     from rulerkit.batch.batch_file import Batch
@@ -119,11 +119,11 @@ def _run_here(planned: "Batch", gpus: str | None, jobs: int | None) -> None:
 
 
 def _plan_only(planned: "Batch") -> None:
-    """Write the job files of a batch and print their paths, one a line: models first, then the
-    notebooks that read several of them."""
+    """Write the job files of a batch and print their paths from the project root, one a line:
+    models first, then the notebooks that read several of them."""
     for job in sorted(planned.jobs, key=lambda job: job.model is None):
         job.save()
-        echo(str(job.file))
+        echo(from_root(job.file))
 
 
 def _end_with(failed: int, elsewhere: int) -> None:
@@ -142,19 +142,36 @@ def run(
             help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml."
         ),
     ],
+    outputs: Annotated[
+        Path | None,
+        typer.Option(
+            file_okay=False,
+            help="Write into this outputs folder, such as one on this machine's own disk; "
+            "default: the one that was planned.",
+        ),
+    ] = None,
     jobs: SideBySide = None,
     gpus: Gpus = None,
 ) -> None:
     """Run jobs that `rulerkit batch` has planned, on this machine: the command for any scheduler
     but Slurm.
 
-    Ends with 75 where a job was left to another process: it is not done yet.
+    The paths in a job file count from the project root, so it may be run where the project is
+    mounted or copied to another place. With --outputs machines without a shared disk write into
+    folders of their own, which `rulerkit merge` puts together. Ends with 75 where a job was left to
+    another process: it is not done yet.
     """
     _refuse_windows()
     from rulerkit.batch.jobs import read_job
 
-    paths = dict.fromkeys(file.absolute() for file in files)
-    _end_with(*_execute([read_job(path) for path in paths], gpus, jobs))
+    place = outputs and outputs.expanduser().absolute()
+    paths = dict.fromkeys(resolve_file(file) for file in files)
+    planned = [read_job(path, place) for path in paths]
+    if place:
+        # The process of each step reads the job's file.
+        for job in planned:
+            job.save()
+    _end_with(*_execute(planned, gpus, jobs))
 
 
 @app.command(rich_help_panel=MANY_MODELS)

@@ -138,6 +138,17 @@ def resolve(path: str | Path) -> Path:
     return ours if ours.exists() and not place.exists() else place
 
 
+def from_root(path: Path) -> str:
+    """A path as a file holds it that may be read where the project lies elsewhere: relative to the
+    root, of which `resolve` makes the path again; a path outside the project stays as it is."""
+    for root in (home(), KIT):
+        if path.is_relative_to(root):
+            inside = path.relative_to(root)
+            if resolve(inside) == path:
+                return inside.as_posix()
+    return str(path)
+
+
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
     project root, else the kit's params/ and notebooks/."""

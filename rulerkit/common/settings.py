@@ -339,6 +339,9 @@ class Prices(Keys):
     """a text: the day of these prices"""
 
 
+ServerAddress = Annotated[Text, Field(pattern=r"^https?://[^\s/]+")]
+
+
 class OpenAIKeys(ModelKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
@@ -347,8 +350,9 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     repetition_penalty, seed"""
     path: Text
     """the model's name, as the server knows it"""
-    base_url: Annotated[Text, Field(pattern=r"^https?://[^\s/]+")]
-    """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1)"""
+    base_url: ServerAddress | Annotated[list[ServerAddress], Field(min_length=1)]
+    """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1),
+    or a list of addresses that serve the same model"""
     serve: Annotated[Text, Field(pattern=r"\{port\}")]
     """a command that starts the server and names its {port}, beside {path} and {key}, which are
     filled in"""
@@ -462,8 +466,9 @@ class Parameters(Keys):
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
     """a share from 0.5 to 0.999: how certain the answer of an adaptive run is to be"""
-    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 42
-    """a whole number from 0 on, below 2**63"""
+    seed: Literal["fresh"] | Annotated[NonNegativeInt, Field(lt=2**63)] = 42
+    """a whole number from 0 on, below 2**63, or fresh: one that is drawn when a run is first
+    planned, and kept for it in predictions/RUN/seed.txt"""
     run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = (
         "main"
     )

@@ -9,7 +9,9 @@ are errors.
 import math
 import os
 import re
+import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from glob import glob
@@ -17,6 +19,7 @@ from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from uuid import uuid4
 
 from rulerkit.common.errors import (
     UserError,
@@ -51,6 +54,8 @@ if TYPE_CHECKING:
 DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
 _LONGEST_TITLE = 80
+_FRESH_SEEDS = 10**9
+"""How many seeds a fresh one is drawn from."""
 
 
 @dataclass(frozen=True)
@@ -251,7 +256,7 @@ def study(
         tasks=tasks,
         lengths=tuple(sorted(set(values.lengths))),
         num_examples=num_examples,
-        seed=values.seed,
+        seed=_seed_of(values),
         run=values.run,
         corpora=choices(values.corpora)["base"],
         protocol=values.protocol,
@@ -294,6 +299,31 @@ def study_from_json(values: Mapping[str, Any]) -> Study:
     outputs = Path(values["outputs"])
     made = {"tasks": tuple(tasks), "adaptive": rule, "outputs": outputs}
     return Study(**{**values, **tuples, **made})
+
+
+def _seed_of(values: Parameters) -> int:
+    """The seed that parameters name; of a fresh one that of the run, which is drawn once: a run
+    that is resumed, and all notebooks of a batch, ask the same questions."""
+    if values.seed != "fresh":
+        return values.seed
+
+    file = resolve(values.outputs) / "predictions" / values.run / "seed.txt"
+    if not file.exists():
+        part = file.with_name(f".{uuid4().hex}")
+        with disk(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            part.write_text(f"{secrets.randbelow(_FRESH_SEEDS)}\n")
+            # Of several processes at once the first decides for all.
+            with suppress(FileExistsError):
+                os.link(part, file)
+            part.unlink()
+    try:
+        return int(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"{file} does not hold the seed of run {values.run} ({error}): give the seed that the "
+            "records of its answers name, or another `run`"
+        ) from error
 
 
 def _tasks_of(values: Parameters) -> tuple[Task, ...]:

@@ -59,6 +59,10 @@ _PREFIX = "Answer"
 _PROBE_TOKENS = 16
 
 
+class _UnreachableError(UserError):
+    """A server that cannot be reached: others may be."""
+
+
 @dataclass
 class ServerFacts:
     """What a few tiny requests find out about a server and the model behind it."""
@@ -80,7 +84,8 @@ class ServerFacts:
 
 class OpenAI(ServerEngine):
     """A server or service that speaks OpenAI's protocol, at `base_url` or started with the command
-    `serve`. Answers are greedy unless `sampling` says otherwise."""
+    `serve`. Answers are greedy unless `sampling` says otherwise. Several addresses at `base_url`
+    share the prompts among them."""
 
     on_gpu = False
     default_concurrency = 8
@@ -88,7 +93,11 @@ class OpenAI(ServerEngine):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.startable = "serve" in spec
-        self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
+        given = spec.get("base_url", OPENAI)
+        self.base_urls: list[str] = [
+            url.rstrip("/")
+            for url in ([given] if isinstance(given, str) else given)
+        ]
         self._overhead: int = spec.get("overhead_tokens", 16)
         self._extra: JSON = dict(spec.get("extra_body", {}))
         kwargs = self.given(("enable_thinking",)) | spec.get(
@@ -120,7 +129,8 @@ class OpenAI(ServerEngine):
         if self.startable:
             where = {"serve": self.spec["serve"]}
         else:
-            where = {"base_url": self.base_url}
+            urls = self.base_urls
+            where = {"base_url": urls[0] if len(urls) == 1 else urls}
         return {**redact(where), "server": about}
 
     @property
@@ -207,7 +217,8 @@ class OpenAI(ServerEngine):
         """The server at `base_url`, or those that run `serve` already."""
         if self.startable:
             return super().addresses()
-        default = "OPENAI_API_KEY" if self.base_url == OPENAI else ""
+        urls = list(dict.fromkeys(self.base_urls))
+        default = "OPENAI_API_KEY" if OPENAI in urls else ""
         name = self.spec.get("api_key_env", default)
         # Servers of one's own mostly want no key, but a header must say something.
         key = os.environ.get(name) if name else "none"
@@ -216,24 +227,58 @@ class OpenAI(ServerEngine):
                 f"model {self.name}: the environment variable {name}, which holds the key, is "
                 "not set: export it"
             )
-        has_user = "@" in urlsplit(self.base_url).netloc
+        has_user = any("@" in urlsplit(url).netloc for url in urls)
         if name and has_user:
             raise UserError(
                 f"model {self.name}: base_url names a user, which would be sent in place of the "
                 f"key in {name}: take the user out of the address, or leave `api_key_env` out"
             )
-        return [Address(self.base_url, key)]
+        return [Address(url, key) for url in urls]
 
     @cached_property
     def server(self) -> ServerFacts:
         """What a few tiny requests find out, at first use. `prompt_path: auto` stands for the first
         of ids, text and chat that the server accepts.
 
-        Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
+        Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer; of
+        several at `base_url`, where none can be reached, or where two of them differ in what
+        decides a prompt.
         """
         self.open()
         self.wait_until_ready()
-        address = self.alive()[0].address
+        first, *others = self.alive()
+        if self.startable:
+            # All run the same command.
+            return self._facts_of(first)
+
+        found = dict[Replica, ServerFacts]()
+        for replica in (first, *others):
+            try:
+                found[replica] = self._facts_of(replica)
+            except _UnreachableError as error:
+                # Raises where it was the last one.
+                self._lose(replica, str(error))
+        first, *others = found
+        for other in others:
+            self._check_alike(found, first, other)
+        return found[first]
+
+    def _check_alike(
+        self, found: dict[Replica, ServerFacts], one: Replica, other: Replica
+    ) -> None:
+        """Raise UserError where two servers of one model would be sent other prompts."""
+        for what in ("model", "path", "adds_bos", "exact", "limit", "limit_name"):
+            pair = [getattr(found[replica], what) for replica in (one, other)]
+            if pair[0] != pair[1]:
+                raise UserError(
+                    f"model {self.name}: the servers of base_url differ in {what}: {pair[0]} at "
+                    f"{one.address}, {pair[1]} at {other.address}; serve the same model with the "
+                    "same settings at all of them, or ask them as two models"
+                )
+
+    def _facts_of(self, replica: Replica) -> ServerFacts:
+        """What a few tiny requests to one server find out."""
+        address = replica.address
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
 
@@ -254,26 +299,25 @@ class OpenAI(ServerEngine):
         for path in paths:
             facts.path = path
             try:
-                self._find_out(facts)
+                self._find_out(replica, facts)
                 break
             except RequestError as failure:
                 # A chat service may say 404 to a completion, so only the last word counts.
                 is_gone = failure.kind in ("unreachable", "later")
                 is_final = is_gone or "HTTP 401" in failure.reason
                 if path == paths[-1] or is_final:
-                    raise UserError(
-                        fatal_message(self, address, failure)
-                    ) from None
+                    kind = _UnreachableError if is_gone else UserError
+                    raise kind(fatal_message(self, address, failure)) from None
         return facts
 
-    def _find_out(self, facts: ServerFacts) -> None:
+    def _find_out(self, replica: Replica, facts: ServerFacts) -> None:
         """How a server counts what is sent by a path; `RequestError` where it refuses the path.
 
         `UserError` where the counts show that the tokenizer is another one, or that a `prefill`
         closes the assistant's turn: its words then add more than their own tokens.
         """
         if facts.path in CHATS:
-            self._find_out_chat(facts)
+            self._find_out_chat(replica, facts)
             return
 
         tokenizer, path = self.tokenizer(), facts.path
@@ -281,7 +325,7 @@ class OpenAI(ServerEngine):
         # Ids mean nothing to a server that cuts texts into other ones: a text tells first.
         for way in dict.fromkeys(("text", path)):
             try:
-                count = self._count(facts, way, _WORDS)
+                count = self._count(replica, facts, way, _WORDS)
             except RequestError:
                 if way == path:
                     raise
@@ -298,11 +342,11 @@ class OpenAI(ServerEngine):
             adds_one = count != ours if facts.exact else way == "text"
             facts.adds_bos = adds_one and tokenizer.bos_id is not None
 
-    def _find_out_chat(self, facts: ServerFacts) -> None:
+    def _find_out_chat(self, replica: Replica, facts: ServerFacts) -> None:
         """How a server counts the tokens of a chat, and whether it goes on with a `prefill`."""
         tokenizer = self.tokenizer()
-        short = self._count(facts, facts.path, _SHORT)
-        long = self._count(facts, facts.path, _WORDS)
+        short = self._count(replica, facts, facts.path, _SHORT)
+        long = self._count(replica, facts, facts.path, _WORDS)
         if short and long:
             # The frame of the chat is in both counts.
             ours = tokenizer.count(_WORDS) - tokenizer.count(_SHORT)
@@ -310,7 +354,7 @@ class OpenAI(ServerEngine):
         if facts.path != "prefill" or not short:
             return
 
-        plain = self._count(facts, "chat", _SHORT) or short
+        plain = self._count(replica, facts, "chat", _SHORT) or short
         words = tokenizer.count(_PREFIX)
         if short > plain + words + 1:
             raise UserError(
@@ -320,7 +364,9 @@ class OpenAI(ServerEngine):
                 "`extra_body` what this server needs to continue a message"
             )
 
-    def _count(self, facts: ServerFacts, path: str, text: str) -> int | None:
+    def _count(
+        self, replica: Replica, facts: ServerFacts, path: str, text: str
+    ) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
         if path in CHATS:
             prompt = _messages(path, text, _PREFIX)
@@ -335,12 +381,12 @@ class OpenAI(ServerEngine):
         body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
         read = attrgetter("prompt_tokens")
         try:
-            sent = self.replicas[0].send(body, timeout, read, patient=False)
+            sent = replica.send(body, timeout, read, patient=False)
             count: int | None = sent.result()
         except RequestError as failure:
             if not self._adapt(facts, failure):
                 raise
-            return self._count(facts, path, text)
+            return self._count(replica, facts, path, text)
         if not count:
             facts.about["counts"] = False
         return count or None

@@ -370,7 +370,10 @@ class ServerEngine(Engine):
     ) -> Failure | None:
         """What a failed request means: for its example, its server, or the whole run."""
         reason = failure.reason
-        is_gone = failure.kind == "unreachable" and self.startable
+        # It was tried again with growing pauses; another server can answer what it was asked.
+        is_gone = failure.kind == "unreachable" and (
+            self.startable or len(self.replicas) > 1
+        )
         if is_gone or failure.kind == "storm":
             # The example goes back first: another server answers it.
             self._queue.add(example)

@@ -11,11 +11,17 @@ from rulerkit.analysis.compare import (
     Decision,
     compare,
 )
-from rulerkit.analysis.differences import ALARMS, LEVELS, points_text
+from rulerkit.analysis.differences import (
+    ALARMS,
+    LEVELS,
+    interval_text,
+    points_text,
+)
 from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
 from rulerkit.analysis.differences import losses_text as _losses
+from rulerkit.analysis.sides import differing
 from rulerkit.analysis.sides import keys_text as _keys
-from rulerkit.common.errors import listed
+from rulerkit.common.errors import UserError, listed
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
@@ -90,6 +96,41 @@ def _notes(comparison: Comparison) -> list[str]:
             "it."
         )
     return notes + [note + "." for note in comparison.notes]
+
+
+def seeds_text(comparison: Comparison) -> str:
+    """Whether a model does better on the questions of A, which have been public, than on those of
+    B, which nobody has seen: a sentence with an interval, over all tasks but QA.
+
+    Raises UserError where the two sides are not one model under two seeds.
+    """
+    a, b = comparison.a, comparison.b
+    others = [text for text in differing(a, b) if not text.startswith("seed: ")]
+    if comparison.seeds is None or others:
+        seen = "; ".join(others) or "no other seed"
+        raise UserError(
+            f"{a.name} and {b.name} are not one model under two seeds ({seen}): evaluate the model "
+            "again with `seed: fresh` and another `run`, and compare the runs by index"
+        )
+    if (comparison.rows["category"] == "qa").any():
+        raise UserError(
+            "QA asks public questions under every seed: compare the other tasks (tasks=..., "
+            "--tasks)"
+        )
+
+    public, unseen = comparison.seeds
+    mean = comparison.mean
+    if mean["high"] < 0:
+        answer = "does better on the public questions"
+    elif mean["low"] > 0:
+        answer = "does better on the unseen questions"
+    else:
+        answer = "is not seen to do better on either"
+    return (
+        f"{b.label} {answer}: {mean['b']:.1f} on questions that nobody has seen (seed {unseen}), "
+        f"{mean['a']:.1f} on those of seed {public}; the difference is {interval_text(mean)}, over "
+        f"{comparison.rows['n'].iloc[-1]} examples of each."
+    )
 
 
 def flips_text(comparison: Comparison) -> str:

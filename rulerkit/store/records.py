@@ -36,6 +36,7 @@ FORMAT = 3
 Schema = TypeVar("Schema", bound=BaseModel)
 
 
+Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(ge=0, le=10**9)]
 
 
@@ -96,7 +97,7 @@ class _Result(_Part):
     task: _Task
     model: _Model
     length: Count
-    seed: Whole | None
+    seed: Seed | None
     prompt_version: Whole | None
     protocol: str | None
     sources: dict[str, _Source]

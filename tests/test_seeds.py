@@ -1,0 +1,119 @@
+"""A fresh seed is drawn once for a run and kept; a model is compared on public and on unseen
+questions."""
+
+import json
+
+import pytest
+
+import rulerkit as rk
+from rulerkit.batch.batch_file import read_batch
+from rulerkit.common.errors import UserError
+from rulerkit.report.comparison import seeds_text
+
+ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": [1024], "num_examples": 12}
+
+
+@pytest.fixture
+def project(tmp_path, monkeypatch):
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    return tmp_path
+
+
+def test_a_fresh_seed_is_drawn_once_for_a_run_and_recorded(project):
+    seed = rk.study(run="a", seed="fresh").seed
+    assert rk.study(run="a", seed="fresh").seed == seed
+    others = {rk.study(run=name, seed="fresh").seed for name in "bcde"}
+    assert len(others - {seed, 42}) > 1
+    assert (project / "outputs/predictions/a/seed.txt").read_text() == f"{seed}\n"
+
+    (project / "outputs/predictions/a/seed.txt").write_text("")
+    with pytest.raises(UserError, match="does not hold the seed of run a"):
+        rk.study(run="a", seed="fresh")
+    with pytest.raises(UserError, match="seed"):
+        rk.study(seed="new")
+
+
+def test_the_largest_seed_can_be_read_back(project):
+    study = rk.study(**ASKED | {"num_examples": 1}, model="mute", seed=2**63 - 1)
+    rk.evaluate(study, progress=False)
+    cells = rk.read_cells(project / "outputs/predictions/main")
+    assert {cell.record["result"]["seed"] for cell in cells} == {2**63 - 1}
+
+
+def test_all_jobs_of_a_batch_have_the_seed_that_was_drawn(project):
+    file = project / "mine.yaml"
+    content = {"models": ["mute", "perfect"], "together": ["01_main_results"]}
+    file.write_text(json.dumps(content))
+    jobs = read_batch(file, {"seed": "fresh"}).jobs
+    seeds = {
+        study.seed
+        for job in jobs
+        for notebook in job.asks
+        for study in notebook.studies
+    }
+    (seed,) = seeds
+    given = {notebook.parameters["seed"] for job in jobs for notebook in job.asks}
+    assert given == {seed}
+    again = read_batch(file, {"seed": "fresh"}).jobs
+    assert [job.asks for job in again] == [job.asks for job in jobs]
+
+
+@pytest.mark.parametrize("has_seen", [42, 7])
+def test_whether_a_model_does_better_on_questions_it_has_seen(project, has_seen):
+    """One has learnt the questions of the public seed by heart, one those of the other."""
+    seen = dict[str, str]()
+
+    def learnt(prompts):
+        return [seen.get(prompt, "I do not know") for prompt in prompts]
+
+    model = rk.model(learnt, name="learnt")
+    for name in ASKED["tasks"]:
+        asked = rk.task(name).with_corpora("builtin")
+        for example in rk.generate(
+            asked, 1024, 12, has_seen, model.prompt_format
+        ):
+            seen[example.prompt] = " ".join(example.references)
+
+    public, unseen = (
+        rk.evaluate(
+            rk.study(**ASKED, models=[model], run=run, seed=seed),
+            progress=False,
+        )
+        for run, seed in (("main", 42), ("new", 7))
+    )
+    found = rk.compare(public, unseen, by="index")
+    assert found.seeds == (42, 7)
+    said = seeds_text(found)
+    better = {42: "the public", 7: "the unseen"}[has_seen]
+    assert f"does better on {better} questions" in said
+    assert "(seed 7)" in said
+    assert "over 24 examples of each" in said
+    assert (found.mean["high"] < 0) == (has_seen == 42)
+
+    other = rk.study(**ASKED, model="mute", run="other", seed=7)
+    with pytest.raises(UserError, match="not one model under two seeds"):
+        seeds_text(
+            rk.compare(public, rk.evaluate(other, progress=False), by="index")
+        )
+
+
+def test_qa_says_that_its_questions_are_public(project):
+    cells = [
+        rk.evaluate(
+            rk.study(
+                **ASKED | {"tasks": ["vt", "qa_1"]},
+                model="perfect",
+                run=run,
+                seed=seed,
+            ),
+            progress=False,
+        )
+        for run, seed in (("main", 42), ("new", 7))
+    ]
+    found = rk.compare(*cells, by="index")
+    assert any("qa_1: the questions are public" in note for note in found.notes)
+    with pytest.raises(UserError, match="QA asks public questions"):
+        seeds_text(found)
+    without = rk.compare(*cells, by="index", tasks=["vt"])
+    assert not any("public" in note for note in without.notes)
+    assert "is not seen to do better on either" in seeds_text(without)
