@@ -1,6 +1,7 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
+from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -13,12 +14,18 @@ from rulerkit.cli.given import Given, is_folder_of_answers, lengths_of, tasks_of
 from rulerkit.cli.options import (
     ONE_MODEL,
     Files,
+    HubDataset,
+    HubSource,
     Lengths,
     MaxFailures,
+    ModelIds,
     NumExamples,
+    Organization,
     Places,
+    Relationship,
     Settings,
     Tasks,
+    WithSamples,
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
 from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
@@ -372,12 +379,17 @@ def export(
     place: Places = None,
     output: Annotated[
         Path,
-        typer.Option("--output", "-o", dir_okay=False, help="The file to write."),
+        typer.Option(
+            "--output",
+            "-o",
+            help="The file to write; of the formats eee and hf the folder.",
+        ),
     ] = Path("results.csv"),
     format: Annotated[
         str | None,
         typer.Option(
-            help="parquet, csv or jsonl; default: as the file's name ends."
+            help="parquet, csv or jsonl, by default as the file's name ends; eee (Every Eval Ever) "
+            "or hf (.eval_results of the hub)."
         ),
     ] = None,
     labels: Annotated[
@@ -387,12 +399,29 @@ def export(
             help="Also label what went wrong; examples are generated again for it.",
         ),
     ] = False,
+    organization: Organization = "",
+    relationship: Relationship = "",
+    samples: WithSamples = False,
+    model_id: ModelIds = None,
+    dataset: HubDataset = "",
+    source: HubSource = "",
 ) -> None:
     """Write one table of all results for other programs: a row per example, with what was asked and
-    written.
+    written. With --format eee or hf write means with their intervals, for sites that collect them.
 
     docs/reference.md lists the columns.
     """
+    options = {"organization": organization, "relationship": relationship}
+    options |= {"dataset": dataset, "source": source}
+    _check_options(
+        format, options, labels=labels, samples=samples, model_id=model_id
+    )
+    if format in ("eee", "hf"):
+        folder = Path("data") if output == Path("results.csv") else output
+        given = organization, relationship, dataset, source
+        _export_means(place, folder, format, model_id or (), samples, given)
+        return
+
     from rulerkit.analysis.results import export as write
 
     results = rk.load(*place or (), labels=labels)
@@ -400,6 +429,56 @@ def export(
     echo(
         f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}"
     )
+
+
+_EXPORT_OPTIONS = {
+    "eee": {"organization", "relationship", "samples", "model_id"},
+    "hf": {"dataset", "source", "model_id"},
+}
+
+
+def _check_options(
+    format: str | None, texts: dict[str, str], **others: object
+) -> None:
+    """Raise UserError for an option that does not go with a format of `export`."""
+    allowed = _EXPORT_OPTIONS.get(format or "", {"labels"})
+    for name, value in {**texts, **others}.items():
+        if value and name not in allowed:
+            option = f"--{name.replace('_', '-')}"
+            raise UserError(
+                f"{option} does not go with --format {format or 'of a table'}"
+            )
+
+
+def _export_means(
+    place: list[str] | None,
+    folder: Path,
+    format: str,
+    model_ids: Sequence[str],
+    samples: bool,
+    given: tuple[str, str, str, str],
+) -> None:
+    """Write results in the format of a site that collects them."""
+    from rulerkit.analysis import exchange
+    from rulerkit.analysis.results import find_cells
+
+    organization, relationship, dataset, source = given
+    if format == "eee" and not (organization and relationship):
+        raise UserError(
+            "--format eee needs --organization NAME, who evaluates, and --relationship "
+            f"({', '.join(exchange.RELATIONSHIPS)}), how you stand to who made the models"
+        )
+    if folder.is_file():
+        raise UserError(f"{folder} is a file: -o names a folder for this format")
+    found = exchange.evaluations(find_cells(place or ("outputs",)), model_ids)
+    if format == "eee":
+        written = exchange.write_every_eval_ever(
+            found, folder, organization, relationship, samples
+        )
+    else:
+        written = exchange.write_hub_results(found, folder, dataset, source)
+    for file in written:
+        echo(str(file))
 
 
 @app.command(rich_help_panel=LOOK)
