@@ -10,6 +10,7 @@ import inspect
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -26,12 +27,15 @@ from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.study import load_files
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.generation.thoughts import KNOWN, without_thought
+from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.http import Reply, RequestError
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import Address
 from rulerkit.inference.prompt_queue import PromptQueue
+from rulerkit.inference.rendered import compare_with_server, form_of_server
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
 from tests.processes import gone_within, processes
 from tests.tiny_llama import save_llama, save_tokenizer
@@ -106,6 +110,80 @@ def test_the_neutral_arguments_are_arguments_of_vllm():
     known = {action.dest for action in parser._actions}
     known |= {field.name for field in dataclasses.fields(AsyncEngineArgs)}
     assert {*NEUTRAL_ARGUMENTS} <= known
+
+
+MESSAGES = (
+    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['role'] == "
+    "'user' %}<|end|>"
+    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
+)
+RENDER = """if True:
+    import sys, uvloop
+    from vllm.entrypoints.launchers.cli_args import make_arg_parser
+    from vllm.entrypoints.launchers.render.entry import run_launch_fastapi
+    from vllm.utils.argparse_utils import FlexibleArgumentParser
+    parser = make_arg_parser(FlexibleArgumentParser())
+    uvloop.run(run_launch_fastapi(parser.parse_args(sys.argv[1:])))
+    """
+"""`vllm launch render`, whose command the build for CPUs does not know."""
+TEMPLATES = {
+    "llama": "{{ bos_token }}[INST] {{ messages[0]['content'] }} [/INST]",
+    "qwen": (
+        "{{ bos_token }}{% for m in messages %}{{ '<|' + m['role'] + '|>\\n' + m['content'] + '<|end|>\\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|assistant|>\\n' }}{% if "
+        "enable_thinking is defined and not enable_thinking %}{{ '<think>\\n\\n</think>' }}"
+        "{% endif %}{% endif %}"
+    ),
+    "plain": MESSAGES,
+}
+
+
+@needs_vllm
+def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
+    """One server for three templates: a request may bring its own."""
+    folder = tmp_path / "m"
+    marks = ("<|user|>", "<|assistant|>", "<|end|>", "<think>", "</think>")
+    size = save_tokenizer(folder, ["words to learn"], 400, *marks)
+    save_llama(folder, size)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    flags = f"--model {folder} --host 127.0.0.1 --port {port} --trust-request-chat-template"
+    command = [sys.executable, "-c", RENDER, *flags.split()]
+    address = Address(f"http://127.0.0.1:{port}/v1", "none")
+    log = (tmp_path / "log").open("w")
+    running = subprocess.Popen(
+        [*command, "--served-model-name", "m"], stdout=log, stderr=log
+    )
+    try:
+        until = time.monotonic() + 300
+        while not address.healthy() and time.monotonic() < until:
+            assert running.poll() is None, (tmp_path / "log").read_text()
+            time.sleep(0.5)
+        tokenizer = load_tokenizer(str(folder))
+        for name, template in TEMPLATES.items():
+            extra = {"chat_template": template}
+            for thinks in (None, True, False):
+                form = PromptFormat(tokenizer, template, enable_thinking=thinks)
+                assert compare_with_server(form, address, "m", extra) == "", name
+                found = form_of_server(address, "m", tokenizer, {}, extra)
+                stored = PromptFormat(tokenizer, found, enable_thinking=thinks)
+                assert stored.around == form.around
+        wrong = PromptFormat(tokenizer, TEMPLATES["llama"])
+        said = compare_with_server(
+            wrong, address, "m", {"chat_template": TEMPLATES["plain"]}
+        )
+        assert "stands here '[INST]" in said
+        assert "there '<|user|>" in said
+        # A BOS that a tokenizer adds and a template lacks is ours alone: vLLM sends none.
+        bare = TEMPLATES["llama"].removeprefix("{{ bos_token }}")
+        said = compare_with_server(
+            PromptFormat(tokenizer, bare), address, "m", {"chat_template": bare}
+        )
+        assert "stands here '<s>[INST]" in said
+    finally:
+        running.kill()
+        running.wait()
+        log.close()
 
 
 @needs_vllm
@@ -306,13 +384,6 @@ def plain(folder, **more):
         "device": "cpu",
     }
     return common | more
-
-
-MESSAGES = (
-    "{{ bos_token }}{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% if m['role'] == "
-    "'user' %}<|end|>"
-    "{% endif %}{% endfor %}{% if add_generation_prompt %}<|assistant|>{% endif %}"
-)
 
 
 @pytest.fixture(scope="module")

@@ -46,6 +46,7 @@ class ReaderServer(ThreadingHTTPServer):
         self.at_once = self.most_at_once = 0
         self.behave = lambda body: None
         self.amend = lambda body, reply: None
+        self.render = None
         self.health, self.base = 200, "/v1"
         self.listing = {
             "data": [{"id": "m", "object": "model", "owned_by": "tests"}]
@@ -114,8 +115,14 @@ class Handler(BaseHTTPRequestHandler):
     def do_POST(self):
         server = self.server
         page = self.path.partition("?")[0].removeprefix(server.base)
-        assert page in ("/completions", "/chat/completions")
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if page == "/chat/completions/render" and server.render:
+            ids = server.render(body)
+            self.reply(200, {}, {"token_ids": ids})
+            return
+        if page not in ("/completions", "/chat/completions"):
+            self.reply(404, {}, {"detail": "Not Found"})
+            return
         with server.lock:
             server.seen.append(body)
             server.authorization = self.headers["Authorization"]

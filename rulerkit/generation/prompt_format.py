@@ -11,16 +11,18 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cached_property, partial
+from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError, unknown
-from rulerkit.common.paths import package_data
+from rulerkit.common.paths import package_data, project_files
 from rulerkit.generation.thoughts import marks_in, opens_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 _TABLE = package_data("prompt_forms.yaml")
 FORMS: dict[str, str] = _TABLE["forms"]
 """The paper's prompt forms by name; `{t}` is the user's part."""
+FORMS_FOLDER = "params/forms"
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
@@ -34,10 +36,11 @@ class PromptFormat:
     """How an example becomes the prompt of a model.
 
     `tokenizer` may be given as `load_tokenizer` takes it. `template` is `auto` (the tokenizer's own
-    chat template, or `base` where it has none), a name in FORMS, or the text of a Jinja template,
-    which is rendered with `chat_template_kwargs`. `prefix_in` is the turn in which the answer
-    prefix stands, or `none`, the default of a model that thinks. `thinking_tokens` are for its
-    thought: `thinking_room` says whether they come beside the length or are kept free inside it.
+    chat template, or `base` where it has none), a name in FORMS, that of a file of params/forms, or
+    the text of a Jinja template, which is rendered with `chat_template_kwargs`. `prefix_in` is the
+    turn in which the answer prefix stands, or `none`, the default of a model that thinks.
+    `thinking_tokens` are for its thought: `thinking_room` says whether they come beside the length
+    or are kept free inside it.
     `thinking_marks` are the beginning and the end of a thought, where the template names neither.
     """
 
@@ -62,7 +65,7 @@ class PromptFormat:
             object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
         usual = "none" if self.thinking_tokens else "assistant"
         object.__setattr__(self, "prefix_in", self.prefix_in or usual)
-        names = ("auto", *FORMS)
+        names = ("auto", *FORMS, *stored_forms())
         text = isinstance(self.template, str) and "{" in self.template
         if self.template not in names and not text:
             hint = "The text of a Jinja chat template may stand here too"
@@ -73,9 +76,11 @@ class PromptFormat:
                 "own (template: auto)"
             )
 
-    @property
+    @cached_property
     def form(self) -> str:
         """The named form in use, or the text of the Jinja template."""
+        if self.template in stored_forms():
+            return stored_forms()[self.template].read_text(encoding="utf-8")
         if self.template != "auto":
             return self.template
         return self.tokenizer.chat_template or "base"
@@ -124,6 +129,15 @@ class PromptFormat:
             )
         return before, after[0]
 
+    @property
+    def switch(self) -> dict[str, bool]:
+        """What tells a template whether to think; empty where nothing was said."""
+        if not self.thinking_tokens and self.enable_thinking is None:
+            return {}
+        # Templates call this switch by one of two names; the other one does no harm.
+        thinks = self.enable_thinking is not False
+        return dict.fromkeys(("enable_thinking", "thinking"), thinks)
+
     @cached_property
     def bos(self) -> tuple[int, ...]:
         """The one id put before the prompt: none where the template begins with it or the model has
@@ -161,11 +175,6 @@ class PromptFormat:
         if self.system_prompt:
             messages.insert(0, {"role": "system", "content": self.system_prompt})
 
-        # Templates call this switch by one of two names; the other one does no harm.
-        switch: dict[str, Any] = {}
-        if self.thinking_tokens or self.enable_thinking is not None:
-            thinks = self.enable_thinking is not False
-            switch = dict.fromkeys(("enable_thinking", "thinking"), thinks)
         try:
             rendered = _jinja(self.form).render(
                 messages=messages,
@@ -175,7 +184,7 @@ class PromptFormat:
                 date_string=_TODAY.strftime("%d %b %Y"),
                 bos_token=self.tokenizer.bos_token or "",
                 eos_token=self.tokenizer.eos_token or "",
-                **switch | dict(self.chat_template_kwargs),
+                **self.switch | dict(self.chat_template_kwargs),
             )
         except Exception as error:  # a template raises anything
             raise UserError(
@@ -189,6 +198,12 @@ class PromptFormat:
                 "another template"
             )
         return str(rendered)
+
+
+def stored_forms() -> dict[str, Path]:
+    """Name -> file of the forms of models that have no template of their own, as `rulerkit form`
+    stores them."""
+    return project_files(FORMS_FOLDER, ".jinja")
 
 
 SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]

@@ -32,25 +32,7 @@ def model_at(address: str, api_key_env: str | None = None) -> JSON:
     are two models here. Raises `UserError` where nothing answers, where the answer is no list of
     models, and where several models are served and the address names none.
     """
-    place, _, wanted = address.partition("#")
-    url = place.rstrip("/")
-    # The address of a server alone: OpenAI's protocol lies below /v1.
-    if not urlsplit(url).path:
-        url += "/v1"
-    default = "OPENAI_API_KEY" if url == _OPENAI else ""
-    key = os.environ.get(api_key_env or default) or "none"
-    entries = {str(entry["id"]): entry for entry in _served(url, key)}
-
-    if wanted and wanted not in entries:
-        raise unknown(f"model at {redact(place)}", wanted, entries)
-    if not wanted and len(entries) != 1:
-        served = listed(entries, _MOST_NAMED) or "none"
-        raise UserError(
-            f"{redact(place)} serves {len(entries)} models ({served}): name one behind a #, such "
-            f"as '{redact(place)}#{next(iter(entries), 'ID')}'"
-        )
-    (served_as,) = [wanted] if wanted else entries
-
+    url, _, served_as, entries = _find(address, api_key_env)
     host = urlsplit(url).netloc.rpartition("@")[2]
     model = served_as.rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{model}-{host}").strip("-._")
@@ -70,6 +52,38 @@ def model_at(address: str, api_key_env: str | None = None) -> JSON:
     if root and not is_known and (is_hub_id(root) or resolve(root).is_dir()):
         described["tokenizer"] = root
     return described
+
+
+def served_models(address: str) -> tuple[Address, str]:
+    """The address of a server below which its pages lie, and the one model that it serves, or that
+    is named behind a #. Errors: as of `model_at`."""
+    url, key, served_as, _ = _find(address, None)
+    return Address(url, key), served_as
+
+
+def _find(
+    address: str, api_key_env: str | None
+) -> tuple[str, str, str, dict[str, JSON]]:
+    """The URL of a server, the key for it, the model that is meant, and all that it lists."""
+    place, _, wanted = address.partition("#")
+    url = place.rstrip("/")
+    # The address of a server alone: OpenAI's protocol lies below /v1.
+    if not urlsplit(url).path:
+        url += "/v1"
+    default = "OPENAI_API_KEY" if url == _OPENAI else ""
+    key = os.environ.get(api_key_env or default) or "none"
+    entries = {str(entry["id"]): entry for entry in _served(url, key)}
+
+    if wanted and wanted not in entries:
+        raise unknown(f"model at {redact(place)}", wanted, entries)
+    if not wanted and len(entries) != 1:
+        served = listed(entries, _MOST_NAMED) or "none"
+        raise UserError(
+            f"{redact(place)} serves {len(entries)} models ({served}): name one behind a #, such "
+            f"as '{redact(place)}#{next(iter(entries), 'ID')}'"
+        )
+    (served_as,) = [wanted] if wanted else entries
+    return url, key, served_as, entries
 
 
 def _served(url: str, key: str) -> list[JSON]:

@@ -24,6 +24,7 @@ from rulerkit.generation.prompt_format import (
     FORMS,
     SETTINGS,
     PromptFormat,
+    stored_forms,
 )
 from rulerkit.generation.thoughts import ENDS, ends_thought, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -169,7 +170,12 @@ class Engine(Model):
     def make_format(self, tokenizer: Tokenizer, **settings: Any) -> PromptFormat:
         """The prompt format of the spec, over defaults. A chat model without any template is a
         `UserError`."""
-        form = PromptFormat(tokenizer, **settings | self.given(SETTINGS))
+        settings |= self.given(SETTINGS)
+        # A form that was had from a server stands in for the template that the model lacks.
+        has_template = "template" in settings or tokenizer.chat_template
+        if not has_template and self.name in stored_forms():
+            settings["template"] = self.name
+        form = PromptFormat(tokenizer, **settings)
         is_chat = self.spec.get("aligned") == "chat"
         has_none = form.template == "auto" and form.form == "base"
         self._check_thought(form)
@@ -182,7 +188,9 @@ class Engine(Model):
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
-                f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text"
+                f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text; where "
+                "vLLM has the form (`vllm launch render MODEL` needs no GPU), `rulerkit form "
+                f"{self.name} http://localhost:8000` stores it"
             )
         return form
 

@@ -1,0 +1,203 @@
+"""Prompt forms as a running vLLM renders them: for models that have no Jinja template, whose form
+is code in vLLM, and as a check of the forms that are rendered here.
+
+`/v1/chat/completions/render` gives the token ids of a chat and computes nothing, so a server
+without a GPU will do: `vllm launch render MODEL`. A server that also answers has the page where it
+was started with `--enable-scale-out`.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import httpx2
+
+from rulerkit.common.errors import UserError, shorten
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tokenizers import Tokenizer
+from rulerkit.inference.process import Address
+
+RENDER = "/chat/completions/render"
+_TIMEOUT = 60.0  # seconds
+_NO_PAGE = (404, 405)  # what servers other than vLLM answer
+_PROBES = (
+    "Which number is written above? Say: 4812093.",
+    "Ünïcödé, 東京; 1. apple 2. banana",
+)
+"""Messages whose surroundings must be alike. Neither begins or ends with a blank, which templates
+may strip."""
+_AROUND = 24  # characters that are shown on both sides of a difference
+_SWITCHES = (None, True, False)
+"""Whether the model is to think; None leaves it to the template."""
+
+
+class NoRendererError(UserError):
+    """A server that has no page that renders chats."""
+
+
+def rendered_ids(
+    address: Address,
+    served_as: str,
+    content: str,
+    values: Mapping[str, Any],
+    system: str | None = None,
+    extra: Spec | None = None,
+) -> list[int]:
+    """The token ids of a chat of one message, as a server renders it with these values of its
+    template; `extra` goes into the request as it is. Raises `UserError` where it has no such page
+    or refuses."""
+    messages = [{"role": "user", "content": content}]
+    if system:
+        messages.insert(0, {"role": "system", "content": system})
+    body: JSON = {"model": served_as, "messages": messages, **(extra or {})}
+    if values:
+        body["chat_template_kwargs"] = dict(values)
+    try:
+        reply = httpx2.post(
+            address.page(RENDER),
+            json=body,
+            timeout=_TIMEOUT,
+            **address.http_options,
+        )
+    except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+        raise UserError(f"nothing answers at {address} ({error})") from None
+
+    # What a server says may hold anything, our key too.
+    text = address.without_secrets(reply.text)
+    try:
+        ids = json.loads(text)["token_ids"]
+        if ids and all(isinstance(one, int) for one in ids):
+            return list(ids)
+    except (ValueError, KeyError, TypeError, RecursionError):
+        pass
+    kind = NoRendererError if reply.status_code in _NO_PAGE else UserError
+    raise kind(
+        f"{address} does not render chats (HTTP {reply.status_code}: {shorten(text, 160)}): "
+        "`vllm launch render MODEL` does, and so does `vllm serve` with --enable-scale-out and a "
+        "tokenizer"
+    )
+
+
+def switch_values(thinks: bool | None) -> JSON:
+    """The values by which templates are told whether to think: each knows one of the two names."""
+    if thinks is None:
+        return {}
+    return dict.fromkeys(("enable_thinking", "thinking"), thinks)
+
+
+def form_of_server(
+    address: Address,
+    served_as: str,
+    tokenizer: Tokenizer,
+    values: Mapping[str, Any],
+    extra: Spec | None = None,
+) -> str:
+    """The form that a server puts around a message, as the text of a Jinja template: with a
+    thought, without one, and as it is where nothing is said. `values` are the model's own
+    `chat_template_kwargs`, for which alone the form holds.
+
+    Raises `UserError` where the message is changed, or where the tokenizer does not give the
+    server's ids for the form.
+    """
+    by_switch = {
+        thinks: _surroundings(
+            address,
+            served_as,
+            tokenizer,
+            switch_values(thinks) | dict(values),
+            extra,
+        )
+        for thinks in _SWITCHES
+    }
+    usual, thinking, direct = (_literal(*by_switch[one]) for one in _SWITCHES)
+    template = usual
+    if not usual == thinking == direct:
+        template = (
+            f"{{% if enable_thinking is not defined %}}{usual}"
+            f"{{% elif enable_thinking %}}{thinking}{{% else %}}{direct}{{% endif %}}"
+        )
+
+    # The form is right where it gives the server's ids.
+    for thinks in _SWITCHES:
+        form = PromptFormat(
+            tokenizer,
+            template,
+            enable_thinking=thinks,
+            chat_template_kwargs=values,
+        )
+        found = compare_with_server(form, address, served_as, extra)
+        if found:
+            raise UserError(f"the form of {served_as} at {address}: {found}")
+    return template
+
+
+def compare_with_server(
+    form: PromptFormat,
+    address: Address,
+    served_as: str,
+    extra: Spec | None = None,
+) -> str:
+    """How the ids of a form differ from those that a server renders, as text; empty where they are
+    equal."""
+    values = form.switch | dict(form.chat_template_kwargs)
+    before, after = form.around
+    for probe in _PROBES:
+        ours = [
+            *form.bos,
+            *form.tokenizer.encode(before + probe + after).tolist(),
+        ]
+        theirs = rendered_ids(
+            address, served_as, probe, values, form.system_prompt, extra
+        )
+        if ours != theirs:
+            return difference(ours, theirs, form.tokenizer)
+    return ""
+
+
+def difference(ours: list[int], theirs: list[int], tokenizer: Tokenizer) -> str:
+    """The first place where two lists of ids differ, as text with what stands around it."""
+    place = 0
+    while ours[place : place + 1] == theirs[place : place + 1] != []:
+        place += 1
+    before = tokenizer.decode(ours[:place])[-_AROUND:]
+    ends = [
+        tokenizer.decode(ids[place:])[:_AROUND] if ids[place:] else ""
+        for ids in (ours, theirs)
+    ]
+    return (
+        f"{len(ours)} ids here, {len(theirs)} there; behind {before!r} stands here {ends[0]!r}, "
+        f"there {ends[1]!r}"
+    )
+
+
+def _surroundings(
+    address: Address,
+    served_as: str,
+    tokenizer: Tokenizer,
+    values: JSON,
+    extra: Spec | None,
+) -> tuple[str, str]:
+    """What a server puts before and behind a message, alike for every probe."""
+    found = set[tuple[str, str]]()
+    for probe in _PROBES:
+        ids = rendered_ids(address, served_as, probe, values, extra=extra)
+        text = tokenizer.decode(ids)
+        before, *after = text.split(probe)
+        if len(after) != 1:
+            raise UserError(
+                f"{served_as} at {address}: its form changes the message {probe!r}: "
+                f"{shorten(text, 160)!r}; is {tokenizer.name} its tokenizer?"
+            )
+        found.add((before, after[0]))
+    if len(found) > 1:
+        raise UserError(
+            f"{served_as} at {address}: its form depends on the message, so it cannot be stored"
+        )
+    return found.pop()
+
+
+def _literal(before: str, after: str) -> str:
+    """A Jinja template that writes two texts around the message, whatever they hold."""
+    texts = [json.dumps(text, ensure_ascii=False) for text in (before, after)]
+    return f"{{{{ {texts[0]} }}}}{{{{ messages[-1]['content'] }}}}{{{{ {texts[1]} }}}}"

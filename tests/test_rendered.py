@@ -1,0 +1,146 @@
+"""The forms of models without a Jinja template, as a server renders them: had once, stored, used
+without a server, and checked where one runs."""
+
+import json
+
+import pytest
+
+from rulerkit.common.errors import UserError
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.model import load_model
+from tests.test_openai import serving
+from tests.text_server import ReaderServer
+from tests.tiny_llama import save_tokenizer
+
+MARKS = ("<|user|>", "<|assistant|>", "<think>", "</think>", '"quoted\\n"')
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A chat model without a template, in a project of its own."""
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    save_tokenizer(tmp_path / "m", ["words to learn"], 400, *MARKS)
+    (tmp_path / "m/config.json").write_text(
+        json.dumps({"model_type": "llama", "max_position_embeddings": 8192})
+    )
+    return tmp_path / "m"
+
+
+@pytest.fixture
+def server(folder):
+    """Its form is code, which only the server knows."""
+    tokenizer = load_tokenizer(str(folder))
+
+    def render(body):
+        values = body.get("chat_template_kwargs", {})
+        thinks = values.get("thinking", True)
+        (message,) = body["messages"]
+        system = f'<s>{{% "quoted\\n" é }}{values.get("effort", "")}'
+        end = f"<|assistant|>{'<think>' if thinks else '</think>'}\n"
+        text = f"{system}<|user|>{message['content']}{end}"
+        return tokenizer.encode(text).tolist()
+
+    server = ReaderServer(tokenizer)
+    server.render = render
+    with serving(server):
+        yield server
+
+
+def described(folder, **more):
+    return json.dumps(
+        {
+            "name": "m",
+            "engine": "vllm",
+            "path": str(folder),
+            "aligned": "chat",
+            "dtype": "float32",
+            **more,
+        }
+    )
+
+
+def test_a_form_is_had_from_a_server_and_used_without_one(
+    folder, server, rulerkit
+):
+    model = described(folder)
+    ended = rulerkit("check", model, "--tasks", "vt", "--lengths", "8K")
+    assert "`rulerkit form m http" in ended.out + ended.err
+
+    ended = rulerkit("form", model, server.url)
+    assert ended.status == 0, ended.err
+    file = folder.parent / "params/forms/m.jinja"
+    assert str(file) in ended.out
+    for thinks, mark in (
+        (None, "<think>"),
+        (True, "<think>"),
+        (False, "</think>"),
+    ):
+        more = {} if thinks is None else {"enable_thinking": thinks}
+        form = load_model(json.loads(described(folder, **more))).prompt_format
+        assert form.around == (
+            '<s>{% "quoted\\n" é }<|user|>',
+            f"<|assistant|>{mark}\n",
+        )
+        assert form.bos == ()
+        assert form.opens_thought == (thinks is not False)
+
+    # Another model takes it by its name.
+    other = described(folder, name="other", template="m", enable_thinking=False)
+    ended = rulerkit("check", other, "--tasks", "vt", "--lengths", "8K")
+    assert ended.status == 0, ended.out + ended.err
+
+
+def test_the_check_compares_with_what_a_server_renders(folder, server, rulerkit):
+    form = '<s>{% raw %}{% "quoted\\n" é }{% endraw %}<|user|>'
+    form += "{{ messages[0].content }}<|assistant|></think>\n\n"
+    about = {
+        "engine": "openai",
+        "path": "m",
+        "base_url": server.url,
+        "tokenizer": str(folder),
+        "prompt_path": "ids",
+        "enable_thinking": False,
+        "max_length": "8K",
+    }
+
+    def line(**more):
+        model = json.dumps(about | more)
+        ended = rulerkit(
+            "check", model, "--tasks", "vt", "--lengths", "8K", "--no-ask"
+        )
+        lines = ended.out.splitlines()
+        return next((one for one in lines if "server's form" in one), "")
+
+    # A last newline is what templates lose most often.
+    assert "  ok    server's form" in line(template=form)
+    said = line(template=form.replace("</think>", "<think>"))
+    assert said.startswith("  FAIL  server's form")
+    assert "stands here '<think>" in said
+    assert "there '</think>" in said
+
+    server.render = None
+    assert line(template=form) == ""
+
+
+def test_a_form_that_depends_on_the_message_is_not_stored(
+    folder, server, rulerkit
+):
+    model = described(folder)
+    whole = server.render
+    for render, words in (
+        (
+            lambda body: whole(body)[: -len(body["messages"][0]["content"])],
+            "changes",
+        ),
+        (lambda body: [*whole(body), len(whole(body))], "depends on the message"),
+        (lambda body: ["x"], "does not render chats"),
+        (lambda body: [10**6], "no text for an id|does not render|changes"),
+    ):
+        server.render = render
+        ended = rulerkit("form", model, server.url)
+        assert ended.status == 2
+        assert len(ended.err.splitlines()) == 1
+        assert any(one in ended.err for one in words.split("|")), ended.err
+    assert not (folder.parent / "params/forms").exists()
+    with pytest.raises(UserError, match="no chat template was found"):
+        _ = load_model(json.loads(model)).prompt_format
