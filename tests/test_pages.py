@@ -44,7 +44,8 @@ NOT_RUN = {
     r"--slurm": "needs a cluster; test_slurm submits to one",
     r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
     r"rulerkit serve": "runs until it is stopped",
-    r"batches/one-model\.yaml|^vllm serve": "needs a GPU",
+    r"rulerkit form": "asks a running vLLM; test_vllm has one",
+    r"batches/one-model\.yaml|^vllm ": "needs a GPU",
     r"localhost:8000": "needs two servers; test_gate starts them",
     r"batches/small\.yaml|18_train_small_models": "trains, or asks for ten minutes; test_training",
     r"num_examples: adaptive": "asks for thousands of examples; test_adaptive runs it",
@@ -84,7 +85,7 @@ PYTHON_BLOCKS = {
 NODE_1 = "node-1/outputs/predictions/main/baseline"
 NODE_2 = "node-2/outputs/predictions/main/candidate"
 ONE_CELL = {"tasks": ["vt"], "lengths": [1024], "num_examples": 1}
-PROGRAMS = ("rulerkit", "papermill", "pip", "make", "python", "jupyter")
+PROGRAMS = ("rulerkit", "vllm", "papermill", "pip", "make", "python", "jupyter")
 
 
 class Block(NamedTuple):

@@ -274,11 +274,15 @@ def test_the_note_below_a_figure_keeps_its_margin():
 def rows_of(axes):
     """The name, effective length and dot of each row, from the top."""
     names = [label.get_text() for label in axes.get_yticklabels()]
-    dots = [line for line in axes.get_lines() if line.get_markersize() == 3.4]
+    dots = [line for line in axes.get_lines() if line.get_markersize() == 2.9]
+    # the claimed length stands right of its ring
+    effective = [
+        text.get_text() for text in axes.texts if text.get_ha() == "right"
+    ]
     return list(
         zip(
             names,
-            texts(axes),
+            effective,
             [line.get_xdata()[0] for line in dots],
             strict=True,
         )

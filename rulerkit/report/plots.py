@@ -460,9 +460,10 @@ def claimed_and_effective(
             "no models to draw: give `models` of a summary, or name published ones"
         )
 
-    notes = ["dot: effective length", "ring: claimed length", note]
-    if len(published):
-        notes.insert(2, "grey: as published")
+    notes = ["dot: effective length", "arrow: beyond the lengths tested"]
+    notes += ["ring: claimed length", note]
+    if len(published) and models is not None:
+        notes.insert(3, "grey: as published")
     count, most = len(panels_of), max(map(len, panels_of.values()))
     with _figure(count, count, 0.14 * most + 0.1, ax, *notes) as panels:
         for axes, (title, rows) in zip(panels, panels_of.items(), strict=True):
@@ -473,7 +474,7 @@ def claimed_and_effective(
 
 _SOURCES = {
     True: "Table 3 of the paper",
-    False: "Upstream's list, further models",
+    False: "NVIDIA's list, further models",
 }
 
 
@@ -500,12 +501,12 @@ def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
             axes.get_yticklabels()[y].set_fontweight("bold")
         _row_of_model(axes, y, row, color)
 
-    # Lengths double. Left of the dots there is room for their texts.
+    # Lengths double. Left of the dots and right of the rings there is room for their texts.
     axes.set_xscale("log", base=2)
     known = rows[["effective", "claimed_length"]].to_numpy(dtype=float)
     known = np.log2(known[~np.isnan(known)]) if rows.size else known
     first, last = (known.min(), known.max()) if known.size else (12.0, 17.0)
-    axes.set_xlim(2 ** (first - 0.27 * (last - first + 1)), 2 ** (last + 0.4))
+    axes.set_xlim(2 ** (first - 0.27 * (last - first + 1)), 2 ** (last + 0.2 * (last - first + 1)))
     ticks = 2 ** np.arange(math.ceil(first), math.floor(last) + 1)
     step = math.ceil(len(ticks) / 6)
     axes.set_xticks(
@@ -521,7 +522,8 @@ def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
 
 
 def _row_of_model(axes: Axes, y: int, row: Mapping[Any, Any], color: str) -> None:
-    """Dot, ring and the line between them; the effective length in words left of the dot."""
+    """Dot, ring and the line between them; the effective length in words left of the dot, the
+    claimed one right of the ring."""
     effective, claimed = row["effective"], row["claimed_length"]
     ends = [value for value in (effective, claimed) if not math.isnan(value)]
     if len(ends) == 2:
@@ -530,7 +532,7 @@ def _row_of_model(axes: Axes, y: int, row: Mapping[Any, Any], color: str) -> Non
         )
     ring: Any = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
     axes.plot(
-        [claimed], [y], "o", color=color, markersize=4.6, zorder=2.5, **ring
+        [claimed], [y], "o", color=color, markersize=5.4, zorder=2.5, **ring
     )
 
     # All that the intervals allow lies below what was found.
@@ -540,12 +542,16 @@ def _row_of_model(axes: Axes, y: int, row: Mapping[Any, Any], color: str) -> Non
             y, min(allowed), max(allowed), color, linewidth=2.4, alpha=0.4
         )
     marker = {-1: "<", 0: "o", 1: ">"}[int(row["beyond"])]
-    axes.plot([effective], [y], marker, color=color, markersize=3.4, zorder=3)
+    axes.plot([effective], [y], marker, color=color, markersize=2.9, zorder=3)
 
     text = row["effective_length"].partition(",")[0] or "not known"
     left = min([*ends, *allowed], default=4096)
     offset: Any = {"textcoords": "offset points", "ha": "right", "va": "center"}
     axes.annotate(text, (left, y), (-5, 0), **offset)
+    if not math.isnan(claimed):
+        right = max([*ends, *allowed])
+        offset |= {"ha": "left"}
+        axes.annotate(length_name(int(claimed)), (right, y), (5, 0), **offset)
 
 
 def _lengths_in(text: str) -> list[int]:
