@@ -122,6 +122,30 @@ def test_one_byte_of_any_file_of_a_cell_is_found(run, byte):
         file.write_bytes(whole)
 
 
+@pytest.mark.parametrize("lost", ["rows", "the last row", "half a row", "record"])
+def test_no_number_goes_missing_without_a_line_that_names_the_file(
+    run, rulerkit, lost
+):
+    """A file that was cut at the end of a line has nothing wrong in it."""
+    rk.score(rk.read_cells(run))
+    file = run / "reader-2048/vt/2048.jsonl"
+    if lost == "rows":
+        file.unlink()
+    elif lost == "record":
+        file.with_suffix(".json").unlink()
+    else:
+        whole = file.read_bytes()
+        end = whole.rstrip(b"\n").rfind(b"\n") + 1
+        file.write_bytes(whole[: end + 20 * (lost == "half a row")])
+
+    for command in ("report", "score"):
+        said = rulerkit(command, run).err
+        assert [str(file) in line for line in said.splitlines()] == [True]
+    told = []
+    rk.load(run, answers=False, report=told.append)
+    assert str(file) in told[0]
+
+
 def test_a_copy_to_share_names_no_host_no_path_and_no_user(
     run, tmp_path, rulerkit
 ):

@@ -18,7 +18,7 @@ from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.paths import install_command, resolve, resolve_file
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
-from rulerkit.scoring.scores import score
+from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.summary import cell_rows
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.files import disk, write_whole
@@ -65,6 +65,8 @@ def load(
     """
     cells = find_cells(places or ("outputs",), report)
     scores = score(cells, report, max_failures)
+    if line := lacking_line(cells, scores):
+        report(line)
     if answers or labels:
         scores = answers_of(scores, labels, cells, report)
     return scores

@@ -199,6 +199,7 @@ def score(
     from rulerkit.analysis.other_formats import read_predictions
     from rulerkit.analysis.scorers import NAMES, score_as
     from rulerkit.report.scorers import scorers_text
+    from rulerkit.scoring.scores import lacking_line
 
     nominal = parse_length(length) if length else None
     cells: list[Cell] = []
@@ -208,7 +209,9 @@ def score(
         judged = score_as(cells, NAMES if other == ["all"] else other)
         echo(scorers_text(judged), nl=False)
     else:
-        print_scores(cells, max_failures=max_failures)
+        rows = print_scores(cells, max_failures=max_failures)
+        if line := lacking_line(cells, rows):
+            echo(line, err=True)
 
 
 @app.command(rich_help_panel=LOOK)
@@ -240,15 +243,15 @@ def report(
     not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
-    from rulerkit.scoring.scores import describe
+    from rulerkit.scoring.scores import describe, lacking_line
     from rulerkit.store.comparable import check_same
 
     folder = resolve_file(folder)
     problems: list[str] = []
     cells = rk.read_cells(folder, report=problems.append, scan=False)
     scores = rk.score(cells, problems.append, max_failures)
-    for problem in problems:
-        echo(problem, err=True)
+    for line in filter(None, [*problems, lacking_line(cells, scores)]):
+        echo(line, err=True)
     if not cells:
         raise UserError(
             f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl"

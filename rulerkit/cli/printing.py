@@ -59,9 +59,9 @@ def print_scores(
     lengths: Any = None,
     num_examples: int | None = None,
     max_failures: float | None = None,
-) -> None:
-    """The scores of each model by task and length, a table for each suite; tasks, lengths and
-    examples are those of `summarize`."""
+) -> "pd.DataFrame":
+    """Print the scores of each model by task and length, a table for each suite; tasks, lengths and
+    examples are those of `summarize`. Returns the rows of `score`."""
     from rulerkit.generation.tasks import TASKS_OF
     from rulerkit.report.tables import (
         footnotes,
@@ -107,6 +107,7 @@ def print_scores(
         named = [task for task in tasks or () if task in TASKS_OF[SUITE]] or None
         frontier = rk.frontier(scores, named, lengths, num_examples)
         echo("\n" + frontier_text(frontier), nl=False)
+    return scores
 
 
 def print_leaderboards(

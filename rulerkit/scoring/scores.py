@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import UserError, counted, listed, remark
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import match_rules, thoughts
@@ -34,6 +34,7 @@ from rulerkit.store.cells import (
     Report,
     failure_counts,
     load_cell,
+    soft_file,
     stamp,
     time_and_size,
 )
@@ -265,7 +266,7 @@ def score(
                 raise
             report(f"left out: {error}")
             # No later line about this cell needs its files.
-            cell.present, cell.failures = [], {}
+            cell.present, cell.failures, cell.wanted = [], {}, 0
             continue
         if max_failures is not None:
             about["max_failures"] = max_failures
@@ -282,6 +283,37 @@ def score(
     if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
     return _table_of(list(by_cell.values()))
+
+
+_MOST_NAMED = 20  # files in one line
+
+
+def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:
+    """One line that names the files that lack answers, or soft scores that others of their task
+    have; "" where nothing is lacking. `scores` are the rows of these cells.
+
+    A file that was cut at the end of a line is as one whose run was stopped: only this line tells
+    where a number would have come from.
+    """
+    lacking = []
+    for cell in cells:
+        have = len(cell.present)
+        if have < cell.wanted:
+            failures = cell.failures.values()
+            refused = sum(failure.refused for failure in failures)
+            counts = [f"{have} of {cell.wanted} examples"]
+            counts += filter(None, [failure_counts(len(failures), refused)])
+            lacking.append(f"{cell.path} ({', '.join(counts)})")
+
+    soft = scores["gold_probability"].notna()
+    if soft.any():
+        has_any = soft.groupby([scores[n] for n in ("run", "model", "task")])
+        without = scores[has_any.transform("any") & ~soft].groupby("path").size()
+        lacking += [
+            f"{soft_file(Path(str(path)))} (no soft score of {counted(n, 'answer')})"
+            for path, n in without.items()
+        ]
+    return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
 def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":

@@ -373,7 +373,8 @@ def read_cells(
     Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to
     folders. Of a folder, a damaged cell and a folder that cannot be read are left out and passed
     to `report`; without `scan` rows are checked when they are first read. A prediction file
-    without a record is damaged, or skipped where not `strict`.
+    without a record is damaged; where not `strict` it is skipped, and passed to `report` where a
+    cell of ours would lie.
     """
     path = Path(path)
     if not path.exists():
@@ -393,6 +394,11 @@ def read_cells(
         [file_given] if path.is_file() else prediction_files(path, report)
     ):
         if not strict and not file.with_suffix(".json").exists():
+            # Programs of others name files otherwise; a cell of ours has lost its record.
+            if _place(file.absolute()) and file.stem.isdigit():
+                report(
+                    f"left out: {file} has no record {file.stem}.json beside it"
+                )
             continue
         try:
             cell = load_cell(file)
