@@ -43,7 +43,9 @@ def test_files_and_links_that_pages_name_exist(page):
     assert [
         path
         for path in missing
-        if path not in ("params/site.yaml", "params/models/x.yaml")
+        if path
+        # rulerkit/ruler is how inspect calls a task
+        not in ("params/site.yaml", "params/models/x.yaml", "rulerkit/ruler")
     ] == []
 
 

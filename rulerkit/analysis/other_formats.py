@@ -7,6 +7,7 @@ form.
 - RULER's data: `<length>/data/<task>/validation.jsonl`, which `rulerkit generate` also writes.
 - lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
   in one file.
+- Logs of inspect_ai, which `inspect_logs` reads.
 """
 
 import json
@@ -21,6 +22,7 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
+from rulerkit.analysis.inspect_logs import SUFFIX, read_log
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
@@ -91,14 +93,17 @@ def read_predictions(
     """All cells of a prediction file or of a folder, ours and those of other programs.
 
     `task` and `length` override what names say. Of a folder, files of ours (those with a record
-    beside them), `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or else the `.jsonl`
-    files in it; a damaged file is left out and passed to `report`. Without `scan` rows of ours are
-    checked when they are first read. Raises UserError for a path without predictions, a row that
-    cannot be scored (with file and line), and a task or length that names do not tell.
+    beside them), logs of inspect_ai, `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or
+    else the `.jsonl` files in it; a damaged file is left out and passed to `report`. Without `scan`
+    rows of ours are checked when they are first read. Raises UserError for a path without
+    predictions, a row that cannot be scored (with file and line), and a task or length that names
+    do not tell.
     """
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
+    if path.suffix == SUFFIX and path.is_file():
+        return read_log(path)
 
     ours: list[Cell] = []
     files = [path]
@@ -110,6 +115,7 @@ def read_predictions(
     # file is a cell of its own at each of its lengths.
     parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
     errors: list[UserError] = []
+    logs = _logs_in(path, errors) if path.is_dir() else []
     for file in files:
         try:
             name, by_length = read_rows(file, task, length)
@@ -122,7 +128,7 @@ def read_predictions(
             _, collected = parts.setdefault(key, (file, []))
             collected += rows
 
-    if not ours and not parts:
+    if not ours and not logs and not parts:
         nothing = UserError(
             f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
             "samples_*.jsonl in it"
@@ -132,9 +138,21 @@ def read_predictions(
     for problem in errors:
         report(f"left out: {problem}")
 
-    cells = list(ours)
+    cells = [*ours, *logs]
     for (_, name, nominal), (file, rows) in parts.items():
         cells.append(_cell(name, nominal, file, rows))
+    return cells
+
+
+def _logs_in(folder: Path, errors: list[UserError]) -> list[Cell]:
+    """The cells of the logs of inspect_ai in a folder; why others could not be read is added to
+    `errors`."""
+    cells = []
+    for file in sorted(folder.rglob(f"*{SUFFIX}")):
+        try:
+            cells += read_log(file)
+        except UserError as error:
+            errors.append(error)
     return cells
 
 
