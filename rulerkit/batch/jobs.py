@@ -34,7 +34,7 @@ from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness
 from rulerkit.store.cells import soft_file
-from rulerkit.store.files import disk, write_whole
+from rulerkit.store.files import SEED_FILE, disk, write_whole
 from rulerkit.store.records import plain
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -433,6 +433,10 @@ def read_job(path: Path, outputs: Path | None = None) -> Job:
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
     if outputs:
+        # The seeds that were drawn when it was planned are those of all machines.
+        planned = job.file.parents[3]
+        for seed in planned.glob(f"predictions/*/{SEED_FILE}"):
+            write_whole(outputs / seed.relative_to(planned), seed.read_bytes())
         return job.in_outputs(outputs)
 
     if job.file.resolve() != path.resolve():

@@ -43,7 +43,7 @@ from rulerkit.inference.address import is_address, model_at
 from rulerkit.inference.model import Model
 from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
-from rulerkit.store.files import disk
+from rulerkit.store.files import SEED_FILE, disk
 from rulerkit.store.records import plain
 
 if TYPE_CHECKING:
@@ -307,7 +307,7 @@ def _seed_of(values: Parameters) -> int:
     if values.seed != "fresh":
         return values.seed
 
-    file = resolve(values.outputs) / "predictions" / values.run / "seed.txt"
+    file = resolve(values.outputs) / "predictions" / values.run / SEED_FILE
     if not file.exists():
         part = file.with_name(f".{uuid4().hex}")
         with disk(file):

@@ -15,6 +15,8 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.paths import completed
 from rulerkit.common.settings import JSON
 
+SEED_FILE = "seed.txt"
+"""In the folder of a run's predictions: the seed that was drawn for it."""
 SYNC = 5.0  # seconds of answers that a power cut may cost
 
 

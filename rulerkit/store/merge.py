@@ -23,7 +23,7 @@ from rulerkit.store.cells import (
     whole_lines,
 )
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit.store.files import write_whole
+from rulerkit.store.files import SEED_FILE, write_whole
 from rulerkit.store.locks import Lock, holder
 from rulerkit.store.records import parse_json, plain, record_text
 
@@ -72,7 +72,11 @@ def merge(places: Sequence[Path], out: Path) -> Merged:
         into.joinpath(*key).with_suffix(".jsonl"): _content(cells)
         for key, cells in by_place.items()
     }
+    seeds = _seeds(folders)
     written = sum(_write(path, files) for path, files in contents.items())
+    for run, seed in seeds.items():
+        if _bytes(into / run / SEED_FILE) != seed:
+            write_whole(into / run / SEED_FILE, seed)
     rows = sum(files[0].count(b"\n") for files in contents.values())
     return Merged(len(contents), rows, written)
 
@@ -86,6 +90,21 @@ def _predictions(place: Path) -> Path:
             f"{place} is no folder: give outputs folders, or folders of predictions"
         )
     return folder
+
+
+def _seeds(folders: Sequence[Path]) -> dict[str, bytes]:
+    """The seeds that were drawn for runs; UserError where one run has two."""
+    seeds: dict[str, tuple[bytes, Path]] = {}
+    for folder in folders:
+        for file in sorted(folder.glob(f"*/{SEED_FILE}")):
+            seed = file.read_bytes()
+            before, place = seeds.setdefault(file.parent.name, (seed, file))
+            if before != seed:
+                raise UserError(
+                    f"nothing was merged: {place} and {file} hold two seeds of one run; give one "
+                    "of the runs another name"
+                )
+    return {run: seed for run, (seed, _) in seeds.items()}
 
 
 def _refuse(problem: str) -> None:
