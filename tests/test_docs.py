@@ -25,6 +25,9 @@ def test_the_reference_is_what_the_code_says(monkeypatch):
     assert (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8") == (
         make_reference.contributing()
     ), "out of date: run python scripts/make_reference.py"
+    assert (ROOT / "docs" / "models.md").read_text(encoding="utf-8") == (
+        make_reference.models_page()
+    ), "out of date: run python scripts/make_reference.py"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
