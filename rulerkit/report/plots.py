@@ -506,7 +506,10 @@ def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
     known = rows[["effective", "claimed_length"]].to_numpy(dtype=float)
     known = np.log2(known[~np.isnan(known)]) if rows.size else known
     first, last = (known.min(), known.max()) if known.size else (12.0, 17.0)
-    axes.set_xlim(2 ** (first - 0.27 * (last - first + 1)), 2 ** (last + 0.2 * (last - first + 1)))
+    axes.set_xlim(
+        2 ** (first - 0.27 * (last - first + 1)),
+        2 ** (last + 0.2 * (last - first + 1)),
+    )
     ticks = 2 ** np.arange(math.ceil(first), math.floor(last) + 1)
     step = math.ceil(len(ticks) / 6)
     axes.set_xticks(
