@@ -44,6 +44,7 @@ COMMANDS = [
     "run",
     "status",
     "fetch",
+    "form",
     "notebooks",
     "generate",
     "conform",
@@ -648,7 +649,8 @@ for name in ("getuid", "geteuid", "killpg", "getpgid", "setsid", "fork", "sched_
 del signal.SIGHUP
 import rulerkit
 for module in pkgutil.walk_packages(rulerkit.__path__, "rulerkit."):
-    if module.name != "rulerkit.__main__":
+    # the task for inspect_ai needs that package
+    if module.name not in {"rulerkit.__main__", "rulerkit.evaluation.inspect_task"}:
         real(module.name)
 from rulerkit.cli import main
 main()

@@ -501,7 +501,9 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
         answers(tiny(folder, device="cuda:99"), prompts(tiny(folder), words, [9]))
     with one_line("is a folder, which has no revision abc"):
         tiny(folder, revision="abc")
-    with one_line("rwkv. The text of a Jinja chat template may stand here too"):
+    with one_line(
+        "deepseek-v4. The text of a Jinja chat template may stand here too"
+    ):
         _ = tiny(folder, template="x").prompt_format
     with one_line("`tokenizer: builtin` mean nothing"):
         _ = tiny(folder, tokenizer="builtin").prompt_format

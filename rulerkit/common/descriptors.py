@@ -2,7 +2,6 @@
 
 import errno
 import os
-import resource
 import socket
 from contextlib import suppress
 from itertools import chain
@@ -14,6 +13,11 @@ ADVICE = "raise it (`ulimit -n 4096`, or LimitNOFILE of the service)"
 
 def raise_limit() -> int:
     """Raise the soft limit of this process to its hard one; returns what holds then."""
+    try:
+        import resource  # not on Windows, which sets no such limit
+    except ImportError:
+        return MOST
+
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     wanted = MOST
     if hard != resource.RLIM_INFINITY:
@@ -66,5 +70,5 @@ def _can_open() -> bool:
 
 def describe_lack() -> str:
     """What the limit is, and how it is raised."""
-    soft = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    soft = raise_limit()
     return f"this process may have {soft} files and connections open at a time: {ADVICE}"
