@@ -256,3 +256,32 @@ def test_a_plug_in_that_breaks_the_contract_is_refused(tmp_path):
     assert "plug-in two: its task bare has the name of one of one" in clash
     for (_, _, message), line in zip(BREAKS, said, strict=True):
         assert message in line
+
+
+@pytest.mark.parametrize("value", [2, -0.1, float("nan"), None, "1"])
+def test_a_score_is_a_number_from_0_to_1(value):
+    """Before anything is stored."""
+    names = {}
+    exec(BARE, names)  # the module of a plug-in
+
+    class Judged(names["Bare"]):
+        match = "own"
+
+        def score(self, text, references):
+            return value
+
+    with pytest.raises(
+        UserError, match=r"family bare gave .*a number from 0 to 1"
+    ):
+        Judged(name="bare").score("teal", ("teal",))
+
+
+def test_an_engine_with_the_name_of_one_of_ours_is_refused(tmp_path, monkeypatch):
+    import rulerkit as rk
+    from rulerkit.common import plugins
+
+    (tmp_path / "clashing.py").write_text("ENGINES = {'openai': object}")
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    monkeypatch.setattr(plugins, "_LOADED", {})
+    with pytest.raises(UserError, match="its engine openai has the name of one"):
+        rk.study(plugins=["clashing"], model="perfect", tasks=["vt"])

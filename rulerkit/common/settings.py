@@ -593,9 +593,10 @@ def check(
 def engine_keys(engine: str, who: str) -> type[ModelKeys]:
     """What a mapping for an engine may hold; `who` names the model in messages. An engine of a
     plug-in says so by its attribute `keys`, a class made from ModelKeys."""
+    # First, so that a plug-in's engine with the name of one of ours is refused.
+    outside = brought("ENGINES", ENGINE_KEYS, "engine")
     if engine in ENGINE_KEYS:
         return ENGINE_KEYS[engine]
-    outside = brought("ENGINES", ENGINE_KEYS, "engine")
     check_known(f"engine of the model {who}", engine, [*ENGINE_KEYS, *outside])
     keys: type[ModelKeys] = getattr(outside[engine][0], "keys", ModelKeys)
     return keys

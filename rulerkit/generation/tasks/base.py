@@ -6,7 +6,8 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial
+from functools import cached_property, partial, wraps
+from inspect import isfunction
 from random import Random
 from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
 
@@ -152,6 +153,23 @@ class Growth(NamedTuple):
 # --- tasks ----------------------------------------------------------------------------------------
 
 
+def _checked(score: Callable[..., Any]) -> Callable[..., float]:
+    """A family's own `score`, which raises UserError where it gives no number from 0 to 1."""
+
+    @wraps(score)
+    def checked(task: "Task", text: str, references: Sequence[str]) -> float:
+        value = score(task, text, references)
+        is_number = isinstance(value, int | float | np.number)
+        if not is_number or not 0 <= value <= 1:  # also where it is NaN
+            raise UserError(
+                f"the score of the family {task.family} gave {shortened(value)} for the answer "
+                f"{shortened(text)}: it must give a number from 0 to 1"
+            )
+        return float(value)
+
+    return checked
+
+
 @dataclass(frozen=True, kw_only=True)
 class Task(ABC):
     """One named setting of a family: a value.
@@ -226,6 +244,8 @@ class Task(ABC):
         for name in ("category", "short_name"):
             if "family" in vars(cls) and not hasattr(cls, name):
                 setattr(cls, name, cls.family)
+        if isfunction(own := vars(cls).get("score")):
+            setattr(cls, "score", _checked(own))  # noqa: B010  (mypy: it is a method)
 
     @classmethod
     def check_contract(cls, module: str) -> None:
