@@ -274,7 +274,9 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
         project.go()
         pid = first.process.pid
         ended, said = first.end()
-        assert (ended, said.split()[:3]) == (0, ["done", "a", "predictions"])
+        # on a busy machine a line of progress comes first
+    assert ended == 0
+    assert re.search(r"^done +a predictions", said, re.MULTILINE), said
     assert (second.returncode, second.stderr) == (75, "")
     assert re.match(
         rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout
