@@ -172,7 +172,6 @@ def test_six_jobs_on_three_machines_one_killed_twice_are_as_one_machine(tmp_path
     names = ["one", "two", "three", "four", "five", "six"]
     for name in ("two", "six"):
         project.set(name, "wrong", 1)
-    project.notebook("50_asks")
     notebook(
         project.root / "notebooks/60_all.ipynb",
         'models = None\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\n'
@@ -184,7 +183,6 @@ def test_six_jobs_on_three_machines_one_killed_twice_are_as_one_machine(tmp_path
     file = project.batch(
         {
             "models": [told(name) for name in names],
-            "notebooks": ["50_asks"],
             "together": ["60_all"],
             "parameters": {"tasks": ["vt", "niah_single_1"], "num_examples": 4},
         }
