@@ -10,10 +10,12 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import cached_property
 from hashlib import sha256
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 from uuid import UUID
 
@@ -23,6 +25,7 @@ from rulerkit.common.hub import is_hub_id
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON
+from rulerkit.generation.example import Example
 from rulerkit.scoring.scores import answer_of, score
 from rulerkit.scoring.summary import Summary, summarize
 from rulerkit.store.cells import Cell, cell_files
@@ -40,11 +43,14 @@ _COUNTS = (
     *("wanted", "failed", "rest", "empty", "cut_off", "cut_thought"),
     *("strict", "exact", "floor"),
 )
+_HUB_ID = re.compile(r"\w[\w.-]*/\w[\w.-]*")
+"""An id that is given for others to read: ORG/NAME."""
 _OWN_WEIGHTS = ("vllm", "transformers", "rwkv", "function")
 """Engines that load the weights themselves."""
 
 
-class Evaluation(NamedTuple):
+@dataclass(frozen=True)
+class Evaluation:
     """One model in one run: its cells, and the id of the model as others know it."""
 
     run: str
@@ -58,7 +64,7 @@ class Evaluation(NamedTuple):
         found: JSON = self.cells[0].record["result"]
         return found
 
-    @property
+    @cached_property
     def evaluation_id(self) -> str:
         """The same for the same questions, settings and model, however many were answered."""
         results = [cell.record["result"] for cell in self.cells]
@@ -72,14 +78,15 @@ class Evaluation(NamedTuple):
         digest = sha256(self.evaluation_id.encode()).digest()
         return UUID(bytes=digest[:16], version=4)
 
-    @property
+    @cached_property
     def time(self) -> int:
         """When the last answer or record was written, in seconds of Unix."""
         files = [file for cell in self.cells for file in cell_files(cell.path)]
         return int(max(file.stat().st_mtime for file in files if file.exists()))
 
-    @property
+    @cached_property
     def summary(self) -> Summary:
+        """The means of its cells and lengths, with their intervals."""
         return summarize(score(self.cells))
 
 
@@ -107,7 +114,7 @@ def evaluations(
         if not name and len(names) == 1:
             (name,) = names
         check_known("model of --model-id NAME=ORG/MODEL", name, names)
-        if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", model_id):
+        if not _HUB_ID.fullmatch(model_id):
             raise UserError(
                 f"--model-id {text}: the id of a model reads ORG/MODEL, such as org/model-8b"
             )
@@ -202,7 +209,6 @@ def aggregate(
     environment = evaluation.cells[0].record["environment"]
     packages = environment.get("packages", {})
     about = _texts(packages | {"git": environment.get("git")})
-    summary = evaluation.summary
     return {
         "schema_version": _SCHEMA,
         "evaluation_id": evaluation.evaluation_id,
@@ -222,8 +228,8 @@ def aggregate(
         },
         "model_info": _model_info(evaluation, environment),
         "evaluation_results": [
-            *_cell_results(evaluation, summary),
-            *_length_results(evaluation, summary),
+            *_cell_results(evaluation),
+            *_length_results(evaluation),
         ],
     }
 
@@ -258,14 +264,15 @@ def _model_info(evaluation: Evaluation, environment: JSON) -> JSON:
     return info
 
 
-def _cell_results(evaluation: Evaluation, summary: Summary) -> list[JSON]:
+def _cell_results(evaluation: Evaluation) -> list[JSON]:
     """A result for each complete cell."""
     cells = {(cell.task, cell.length): cell for cell in evaluation.cells}
     results = []
-    for row in _records(summary.cells):
+    for row in _complete(evaluation.summary.cells):
         cell = cells.get((row["task"], row["length"]))
-        if cell is None or math.isnan(row["score"]):
+        if cell is None:
             continue
+
         task = cell.record["result"]["task"]
         match = task.get("match") or "its family's own rule"
         parameters = {"level": "cell", "task": cell.task}
@@ -276,18 +283,16 @@ def _cell_results(evaluation: Evaluation, summary: Summary) -> list[JSON]:
         )
         details = {name: row[name] for name in _COUNTS if name in row}
         results.append(
-            _result(evaluation, cell, row, metric, parameters, details, summary)
+            _result(evaluation, cell, row, metric, parameters, details)
         )
     return results
 
 
-def _length_results(evaluation: Evaluation, summary: Summary) -> list[JSON]:
+def _length_results(evaluation: Evaluation) -> list[JSON]:
     """The mean over the tasks at each length where all are complete. There is none over lengths:
     readers would count parts of it twice."""
     results = []
-    for row in _records(summary.lengths):
-        if row["category"] != "all" or math.isnan(row["score"]):
-            continue
+    for row in _complete_lengths(evaluation):
         cell = next(
             one for one in evaluation.cells if one.length == row["length"]
         )
@@ -296,7 +301,7 @@ def _length_results(evaluation: Evaluation, summary: Summary) -> list[JSON]:
         metric = "ruler.mean", f"mean of {number} tasks", "mean"
         details = {"tasks": number, "complete": bool(row["complete"])}
         results.append(
-            _result(evaluation, cell, row, metric, parameters, details, summary)
+            _result(evaluation, cell, row, metric, parameters, details)
         )
     return results
 
@@ -308,19 +313,20 @@ def _result(
     metric: tuple[str, str, str],
     parameters: JSON,
     details: JSON,
-    summary: Summary,
 ) -> JSON:
     """One entry of `evaluation_results`; `row` is that of the summary, in percent."""
     name = f"{cell.about.suite}.{parameters['task']}.{cell.length}"
     metric_id, metric_name, kind = metric
+
     uncertainty: JSON = {"num_samples": int(row["n"])}
     if not math.isnan(row["low"]):
         uncertainty["confidence_interval"] = {
             "lower": _proportion(row["low"]),
             "upper": _proportion(row["high"]),
-            "confidence_level": summary.confidence,
+            "confidence_level": evaluation.summary.confidence,
             "method": _METHOD,
         }
+
     is_mean = parameters["level"] == "length"
     return {
         "evaluation_result_id": name,
@@ -403,47 +409,56 @@ def _samples(evaluation: Evaluation) -> Iterable[JSON]:
         remake = remaker(cell)
         frame = score([cell])
         scores = dict(zip(frame["index"], frame["score"], strict=True))
-        name = f"{cell.about.suite}.{cell.task}.{cell.length}"
         for row in cell.rows:
-            example = remake(row)
-            raw = example.input + example.answer_prefix
-            what = {"raw": raw, "reference": list(row["outputs"])}
-            blank_free = json.dumps(what, sort_keys=True, separators=(",", ":"))
-            answer, _ = answer_of(row["pred"], cell.record)
             value = float(scores[row["index"]])
-            line: JSON = {
-                "schema_version": _SCHEMA,
-                "evaluation_id": evaluation.evaluation_id,
-                "model_id": evaluation.model_id,
-                "evaluation_name": name,
-                "evaluation_result_id": name,
-                "sample_id": f"{cell.task}/{cell.length}/"
-                f"{cell.record['result']['seed']}/{row['index']}",
-                "sample_hash": sha256(blank_free.encode()).hexdigest(),
-                "interaction_type": "single_turn",
-                "input": what,
-                "output": {"raw": [row["pred"]]},
-                "answer_attribution": [
-                    {
-                        "turn_idx": 0,
-                        "source": "output.raw",
-                        "extracted_value": answer,
-                        "extraction_method": "rulerkit.answer_of",
-                        "is_terminal": True,
-                    }
-                ],
-                "evaluation": {"score": value, "is_correct": value == 1},
-                "metadata": _texts(_about_sample(cell, row)),
+            yield _sample(evaluation, cell, row, remake(row), value)
+
+
+def _sample(
+    evaluation: Evaluation, cell: Cell, row: JSON, example: Example, value: float
+) -> JSON:
+    """The line of one example; `value` is its score."""
+    name = f"{cell.about.suite}.{cell.task}.{cell.length}"
+    place = (cell.task, cell.length, cell.record["result"]["seed"], row["index"])
+    raw = example.input + example.answer_prefix
+    what = {"raw": raw, "reference": list(row["outputs"])}
+    # The digest is that of the text without blanks, whoever writes it.
+    blank_free = json.dumps(what, sort_keys=True, separators=(",", ":"))
+    answer, _ = answer_of(row["pred"], cell.record)
+
+    line: JSON = {
+        "schema_version": _SCHEMA,
+        "evaluation_id": evaluation.evaluation_id,
+        "model_id": evaluation.model_id,
+        "evaluation_name": name,
+        "evaluation_result_id": name,
+        "sample_id": "/".join(map(str, place)),
+        "sample_hash": sha256(blank_free.encode()).hexdigest(),
+        "interaction_type": "single_turn",
+        "input": what,
+        "output": {"raw": [row["pred"]]},
+        "answer_attribution": [
+            {
+                "turn_idx": 0,
+                "source": "output.raw",
+                "extracted_value": answer,
+                "extraction_method": "rulerkit.answer_of",
+                "is_terminal": True,
             }
-            usage = row.get("usage") or {}
-            counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
-            if None not in counts:
-                line["token_usage"] = {
-                    "input_tokens": counts[0],
-                    "output_tokens": counts[1],
-                    "total_tokens": sum(counts),
-                }
-            yield line
+        ],
+        "evaluation": {"score": value, "is_correct": value == 1},
+        "metadata": _texts(_about_sample(cell, row)),
+    }
+
+    usage = row.get("usage") or {}
+    counts = usage.get("prompt_tokens"), usage.get("completion_tokens")
+    if None not in counts:
+        line["token_usage"] = {
+            "input_tokens": counts[0],
+            "output_tokens": counts[1],
+            "total_tokens": sum(counts),
+        }
+    return line
 
 
 def _about_sample(cell: Cell, row: JSON) -> JSON:
@@ -461,32 +476,15 @@ def hub_results(
     """What `.eval_results/ruler.yaml` of a model's repository holds: an entry for each length at
     which all tasks are complete, in percent. The interval goes into the notes: the format has no
     field for it."""
-    summary = evaluation.summary
-    form = evaluation.result["prompt_format"]
+    day = datetime.fromtimestamp(evaluation.time, UTC).date()
     entries = []
-    for row in _records(summary.lengths):
-        if row["category"] != "all" or math.isnan(row["score"]):
-            continue
-        length = int(row["length"])
-        texts = ", stand-in texts" if row["stand_in"] else ""
-        thinks = "thinking" if form["thinking_tokens"] else "no thinking"
-        environment = evaluation.cells[0].record["environment"]
+    for row in _complete_lengths(evaluation):
+        task = f"ruler_{length_name(int(row['length'])).lower()}"
         entry: JSON = {
-            "dataset": {
-                "id": dataset,
-                "task_id": f"ruler_{length_name(length).lower()}",
-            },
+            "dataset": {"id": dataset, "task_id": task},
             "value": round(float(row["score"]), 2),
-            "date": datetime.fromtimestamp(evaluation.time, UTC)
-            .date()
-            .isoformat(),
-            "notes": (
-                f"RULER, {int(row['tasks'])} tasks, {length_name(length)} ({length} tokens with "
-                f"{evaluation.result['tokenizer']['name']}), {int(row['n'])} examples each, "
-                f"{100 * summary.confidence:g} % interval {row['low']:.1f} to {row['high']:.1f}, "
-                f"protocol {evaluation.result['protocol']}, seed {evaluation.result['seed']}"
-                f"{texts}, {thinks}, rulerkit {environment.get('rulerkit') or 'unknown'}"
-            ),
+            "date": day.isoformat(),
+            "notes": _hub_notes(evaluation, row),
         }
         if source:
             entry["source"] = {
@@ -495,6 +493,22 @@ def hub_results(
             }
         entries.append(entry)
     return entries
+
+
+def _hub_notes(evaluation: Evaluation, row: Mapping[str, Any]) -> str:
+    """What was asked and how, and the interval of a length's mean, in one line."""
+    result, length = evaluation.result, int(row["length"])
+    environment = evaluation.cells[0].record["environment"]
+    texts = ", stand-in texts" if row["stand_in"] else ""
+    thinks = result["prompt_format"]["thinking_tokens"]
+    return (
+        f"RULER, {int(row['tasks'])} tasks, {length_name(length)} ({length} tokens with "
+        f"{result['tokenizer']['name']}), {int(row['n'])} examples each, "
+        f"{100 * evaluation.summary.confidence:g} % interval {row['low']:.1f} to "
+        f"{row['high']:.1f}, protocol {result['protocol']}, seed {result['seed']}{texts}, "
+        f"{'thinking' if thinks else 'no thinking'}, "
+        f"rulerkit {environment.get('rulerkit') or 'unknown'}"
+    )
 
 
 def write_hub_results(
@@ -511,7 +525,7 @@ def write_hub_results(
     """
     import yaml
 
-    if not re.fullmatch(r"\w[\w.-]*/\w[\w.-]*", dataset):
+    if not _HUB_ID.fullmatch(dataset):
         raise UserError(
             "--dataset names the benchmark's dataset on the hub, ORG/NAME, which holds an "
             f"eval.yaml; seen: {dataset or 'nothing'}"
@@ -547,9 +561,16 @@ def write_hub_results(
 # --- values ---------------------------------------------------------------------------------------
 
 
-def _records(frame: "pd.DataFrame") -> list[dict[str, Any]]:
-    rows: Any = frame.to_dict("records")
+def _complete(frame: "pd.DataFrame") -> list[dict[str, Any]]:
+    """The rows of a summary that have a score."""
+    rows: Any = frame[frame["score"].notna()].to_dict("records")
     return list(rows)
+
+
+def _complete_lengths(evaluation: Evaluation) -> list[dict[str, Any]]:
+    """The means over the tasks at the lengths where all are complete."""
+    lengths = evaluation.summary.lengths
+    return _complete(lengths[lengths["category"] == "all"])
 
 
 def _proportion(percent: float) -> float:
