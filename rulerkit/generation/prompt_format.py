@@ -65,8 +65,11 @@ class PromptFormat:
             object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
         usual = "none" if self.thinking_tokens else "assistant"
         object.__setattr__(self, "prefix_in", self.prefix_in or usual)
-        names = ("auto", *FORMS, *stored_forms())
+        names = ("auto", *FORMS)
         text = isinstance(self.template, str) and "{" in self.template
+        # The folder of stored forms is listed only for names that may be in it.
+        if self.template not in names and not text:
+            names = (*names, *stored_forms())
         if self.template not in names and not text:
             hint = "The text of a Jinja chat template may stand here too"
             raise unknown("template", self.template, names, hint)
@@ -79,8 +82,8 @@ class PromptFormat:
     @cached_property
     def form(self) -> str:
         """The named form in use, or the text of the Jinja template."""
-        if self.template in stored_forms():
-            return stored_forms()[self.template].read_text(encoding="utf-8")
+        if stored := stored_forms().get(self.template):
+            return stored.read_text(encoding="utf-8")
         if self.template != "auto":
             return self.template
         return self.tokenizer.chat_template or "base"
@@ -132,11 +135,10 @@ class PromptFormat:
     @property
     def switch(self) -> dict[str, bool]:
         """What tells a template whether to think; empty where nothing was said."""
-        if not self.thinking_tokens and self.enable_thinking is None:
-            return {}
-        # Templates call this switch by one of two names; the other one does no harm.
-        thinks = self.enable_thinking is not False
-        return dict.fromkeys(("enable_thinking", "thinking"), thinks)
+        thinks = self.enable_thinking
+        if thinks is None and self.thinking_tokens:
+            thinks = True
+        return thinking_switch(thinks)
 
     @cached_property
     def bos(self) -> tuple[int, ...]:
@@ -198,6 +200,14 @@ class PromptFormat:
                 "another template"
             )
         return str(rendered)
+
+
+def thinking_switch(thinks: bool | None) -> dict[str, bool]:
+    """The values by which templates are told whether to think; none where `thinks` is None, which
+    leaves it to the template."""
+    # Templates call this switch by one of two names; the other one does no harm.
+    names = () if thinks is None else ("enable_thinking", "thinking")
+    return dict.fromkeys(names, bool(thinks))
 
 
 def stored_forms() -> dict[str, Path]:

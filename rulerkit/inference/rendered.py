@@ -14,7 +14,7 @@ import httpx2
 
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.prompt_format import PromptFormat, thinking_switch
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.process import Address
 
@@ -79,13 +79,6 @@ def rendered_ids(
     )
 
 
-def switch_values(thinks: bool | None) -> JSON:
-    """The values by which templates are told whether to think: each knows one of the two names."""
-    if thinks is None:
-        return {}
-    return dict.fromkeys(("enable_thinking", "thinking"), thinks)
-
-
 def form_of_server(
     address: Address,
     served_as: str,
@@ -105,7 +98,7 @@ def form_of_server(
             address,
             served_as,
             tokenizer,
-            switch_values(thinks) | dict(values),
+            thinking_switch(thinks) | dict(values),
             extra,
         )
         for thinks in _SWITCHES
