@@ -10,6 +10,7 @@ stands in many places it is the mean of these places.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -21,7 +22,7 @@ from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
-from rulerkit.scoring.scores import answer_of
+from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.store.cells import Cell, Report
 
@@ -112,10 +113,11 @@ def recall_by_depth(
     for (path, *_), answers in with_progress(groups, "cells"):
         cell = cells[path]
         make = remaker(cell)
-        judged = _judged_texts(cell)
+        # As the examples: read once, and only where an answer has several items.
+        texts = cache(partial(_judged_texts, cell))
         try:
             for answer in answers.to_dict("records"):
-                rows += _rows(answer, judged[answer["index"]], make)
+                rows += _rows(answer, texts, make)
         except UserError as error:
             report(f"no depths: {error}")
 
@@ -128,23 +130,19 @@ def recall_by_depth(
 
 def _judged_texts(cell: Cell) -> dict[int, str]:
     """Index -> what of an answer is judged: without its thought."""
-    texts = {}
-    for row in cell.rows:
-        prefix = row.get("answer_prefix", "")
-        texts[row["index"]], _ = answer_of(row["pred"], cell.record, prefix)
-    return texts
+    return {row["index"]: judged_text(row, cell.record)[0] for row in cell.rows}
 
 
 def _rows(
     answer: Mapping[str, Any],
-    text: str,
+    texts: Callable[[], Mapping[int, str]],
     make: Callable[[Any], Example],
 ) -> list[tuple[Any, ...]]:
     """COLUMNS of each item of an answer."""
     about = [answer[name] for name in [*_CELL, "index"]]
     rows: list[tuple[Any, ...]] = []
     depth_before = np.nan
-    for number, item in enumerate(_items(answer, text, make)):
+    for number, item in enumerate(_items(answer, texts, make)):
         distance = item.depth - depth_before
         rows.append((*about, number, item.depth, distance, item.recalled))
         depth_before = item.depth
@@ -152,7 +150,9 @@ def _rows(
 
 
 def _items(
-    answer: Mapping[str, Any], text: str, make: Callable[[Any], Example]
+    answer: Mapping[str, Any],
+    texts: Callable[[], Mapping[int, str]],
+    make: Callable[[Any], Example],
 ) -> list[Item]:
     """The items of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
@@ -166,7 +166,7 @@ def _items(
         return [Item(float(depth), score) for depth in depths]
 
     depths_of = _depths_by_name(places(make(answer)))
-    missing = judge.missing(text, references)
+    missing = judge.missing(texts()[answer["index"]], references)
     items = []
     for reference in references:
         name = reference.lower()

@@ -28,9 +28,8 @@ from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import judge_of, without_suites
 from rulerkit.generation.tasks import task as family_task
-from rulerkit.generation.thoughts import without_thought
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.scoring.scores import clean
+from rulerkit.scoring.scores import answer_of
 from rulerkit.store.records import plain
 
 _MOST_BYTES = 10**9
@@ -43,11 +42,13 @@ def string_match() -> Scorer:
     here; one that has no end leaves no answer."""
 
     async def score(state: TaskState, target: Target) -> Score:
-        text = state.output.completion
-        if state.metadata["thinking_tokens"]:
-            text = without_thought(text, False) or ""
-        answer = clean(state.metadata["answer_prefix"] + text) if text else ""
-        judge = judge_of(state.metadata["asked"]["task"])
+        asked = state.metadata["asked"]
+        answer, _ = answer_of(
+            state.output.completion,
+            {"result": asked},
+            state.metadata["answer_prefix"],
+        )
+        judge = judge_of(asked["task"])
         value = judge.score(answer, [*target])
         cut_off = state.output.stop_reason in ("max_tokens", "model_length")
         return Score(value=value, answer=answer, metadata={"cut_off": cut_off})

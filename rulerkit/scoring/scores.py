@@ -88,6 +88,13 @@ def answer_of(
     return (clean(prefix + text) if prefix and text else text), unfinished
 
 
+def judged_text(
+    row: Mapping[str, Any], record: Mapping[str, Any]
+) -> tuple[str, bool]:
+    """As `answer_of`, of a row of predictions with the answer prefix that it holds."""
+    return answer_of(row["pred"], record, row.get("answer_prefix", ""))
+
+
 def _without_thought(
     prediction: str, record: Mapping[str, Any]
 ) -> tuple[str, bool]:
@@ -575,7 +582,7 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         )
 
     # The rule of the task gives the score; the strict one stands beside it.
-    text, unfinished = answer_of(raw, cell.record, row.get("answer_prefix", ""))
+    text, unfinished = judged_text(row, cell.record)
     value = judge.score(text, references)
     strict = judge.strict(text, references)
 
