@@ -341,14 +341,15 @@ def make_batch(
 ) -> tuple[Any, Any]:
     """Token ids of examples with their answers, padded on the right, and where the answers are."""
     # Half of the batches have the longest examples, the others any length.
-    length = (
+    drawn = (
         longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
     )
-    fitting = [task for task in tasks if fits(task, length, form)]
-    if not fitting:
-        length = longest
+    # Where a shorter length has room for no task, the longest one is taken.
+    for length in (drawn, longest):
         fitting = [task for task in tasks if fits(task, length, form)]
-    if not fitting:
+        if fitting:
+            break
+    else:
         names = ", ".join(task.name for task in tasks)
         raise rk.UserError(
             f"none of the tasks {names} fits into {longest} tokens, the longest examples at this "

@@ -1,10 +1,10 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -414,15 +414,19 @@ def export(
 
     docs/reference.md lists the columns.
     """
-    options = {"organization": organization, "relationship": relationship}
-    options |= {"dataset": dataset, "source": source}
-    _check_options(
-        format, options, labels=labels, samples=samples, model_id=model_id
-    )
-    if format in ("eee", "hf"):
+    options = {
+        "labels": labels,
+        "organization": organization,
+        "relationship": relationship,
+        "samples": samples,
+        "model_id": model_id or [],
+        "dataset": dataset,
+        "source": source,
+    }
+    _check_options(format, options)
+    if format in _EXPORT_OPTIONS:
         folder = Path("data") if output == Path("results.csv") else output
-        given = organization, relationship, dataset, source
-        _export_means(place, folder, format, model_id or (), samples, given)
+        _export_means(place, folder, format, options)
         return
 
     from rulerkit.analysis.results import export as write
@@ -440,12 +444,10 @@ _EXPORT_OPTIONS = {
 }
 
 
-def _check_options(
-    format: str | None, texts: dict[str, str], **others: object
-) -> None:
+def _check_options(format: str | None, options: Mapping[str, Any]) -> None:
     """Raise UserError for an option that does not go with a format of `export`."""
     allowed = _EXPORT_OPTIONS.get(format or "", {"labels"})
-    for name, value in {**texts, **others}.items():
+    for name, value in options.items():
         if value and name not in allowed:
             option = f"--{name.replace('_', '-')}"
             raise UserError(
@@ -457,15 +459,13 @@ def _export_means(
     place: list[str] | None,
     folder: Path,
     format: str,
-    model_ids: Sequence[str],
-    samples: bool,
-    given: tuple[str, str, str, str],
+    options: Mapping[str, Any],
 ) -> None:
     """Write results in the format of a site that collects them."""
     from rulerkit.analysis import exchange
     from rulerkit.analysis.results import find_cells
 
-    organization, relationship, dataset, source = given
+    organization, relationship = options["organization"], options["relationship"]
     if format == "eee" and not (organization and relationship):
         raise UserError(
             "--format eee needs --organization NAME, who evaluates, and --relationship "
@@ -473,13 +473,17 @@ def _export_means(
         )
     if folder.is_file():
         raise UserError(f"{folder} is a file: -o names a folder for this format")
-    found = exchange.evaluations(find_cells(place or ("outputs",)), model_ids)
+    found = exchange.evaluations(
+        find_cells(place or ("outputs",)), options["model_id"]
+    )
     if format == "eee":
         written = exchange.write_every_eval_ever(
-            found, folder, organization, relationship, samples
+            found, folder, organization, relationship, options["samples"]
         )
     else:
-        written = exchange.write_hub_results(found, folder, dataset, source)
+        written = exchange.write_hub_results(
+            found, folder, options["dataset"], options["source"]
+        )
     for file in written:
         echo(str(file))
 
