@@ -218,6 +218,27 @@ def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
             assert [0] * adds_bos + ids in prompts
 
 
+def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
+    about = {
+        "tokenizer": str(folder),
+        "prompt_path": "text",
+        "template": TEMPLATE.removeprefix("{{ bos_token }}"),
+    }
+    for adds_bos in (True, False):
+        with serving(
+            ReaderServer(load_tokenizer(str(folder)), adds_bos)
+        ) as server:
+            model = client(server, **about)
+            answers, problem = ask(model, some(model))
+            if adds_bos:
+                assert (answers, server.real) == ({}, [])
+                assert "puts <s> before each prompt" in problem
+                assert "add_special_tokens: false" in problem
+            else:
+                assert problem == ""
+                assert len(answers) == len(server.real)
+
+
 def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder):
     with serving(
         ReaderServer(load_tokenizer(str(folder)), True, SERVED)

@@ -227,6 +227,18 @@ def test_a_bos_may_have_the_id_0():
     assert CHECKS["BOS"](case) == "<s> once, first"
 
 
+def test_a_bos_that_the_template_leaves_out_is_noted(folder):
+    """Our prompts have none either; one that has it is wrong."""
+    text = TEMPLATES["gemma"][0].removeprefix("{{ bos_token }}")
+    whole = one(asked_of(folder("gemma", template=text)))
+    found = CHECKS["BOS"](whole)
+    assert found.level == "note"
+    assert "no <bos>, because the chat template writes none" in found.seen
+    bos = whole.tokenizer.bos_id
+    twice = with_ids(whole, np.array([bos, bos, *whole.example.ids]))
+    assert CHECKS["BOS"](twice).level == FAIL
+
+
 # --- faults put into prompts ----------------------------------------------------------------------
 
 

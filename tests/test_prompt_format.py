@@ -223,6 +223,38 @@ def test_sentencepiece_template_has_one_bos(data, tmp_path):
     assert made.num_tokens <= 1400 - 128
 
 
+BARE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}<|end|>"
+
+
+@pytest.mark.parametrize(
+    ("source", "bos"),
+    [
+        ("llama-3", "<|begin_of_text|>"),
+        ("llama-2/tokenizer.model", "<s>"),
+        ("mistral/mistral_instruct_tokenizer_241114.model.v7", "<s>"),
+    ],
+)
+def test_a_chat_template_says_alone_whether_there_is_a_bos(data, source, bos):
+    """As vLLM renders chats. These tokenizers put a BOS before a text, which named forms keep."""
+    real = load_tokenizer(str(data / "tokenizers" / source))
+    assert real.bos_id is not None
+
+    bare = PromptFormat(real, BARE)
+    made = example(bare)
+    assert bare.bos == ()
+    assert made.ids.tolist() == real.encode(made.prompt).tolist()
+    assert real.bos_id not in made.ids
+    assert bare.settings()["bos"] is False
+
+    whole = PromptFormat(real, bos + BARE)
+    assert whole.bos == ()
+    assert example(whole).ids.tolist().count(real.bos_id) == 1
+    base = PromptFormat(real)
+    assert base.bos == (real.bos_id,)
+    for form in (whole, base, PromptFormat("builtin", BARE)):
+        assert "bos" not in form.settings()
+
+
 # --- budgets --------------------------------------------------------------------------------------
 
 

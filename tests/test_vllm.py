@@ -174,12 +174,11 @@ def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
         )
         assert "stands here '[INST]" in said
         assert "there '<|user|>" in said
-        # A BOS that a tokenizer adds and a template lacks is ours alone: vLLM sends none.
+        # A BOS that a tokenizer adds and a template lacks is sent by neither.
         bare = TEMPLATES["llama"].removeprefix("{{ bos_token }}")
-        said = compare_with_server(
-            PromptFormat(tokenizer, bare), address, "m", {"chat_template": bare}
-        )
-        assert "stands here '<s>[INST]" in said
+        form, extra = PromptFormat(tokenizer, bare), {"chat_template": bare}
+        assert form.lacks_bos
+        assert compare_with_server(form, address, "m", extra) == ""
     finally:
         running.kill()
         running.wait()

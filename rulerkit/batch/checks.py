@@ -255,8 +255,8 @@ def thinking(case: Case) -> CheckResult:
 
 
 def one_bos(case: Case) -> CheckResult:
-    """Exactly one beginning-of-sequence token, first, where the model has one; two move VT at 128K
-    by 17 points."""
+    """Exactly one beginning-of-sequence token, first, where the model has one and its template does
+    not leave it out; two move VT at 128K by 17 points."""
     bos = case.tokenizer.bos_id
     if bos is None:
         return "the tokenizer adds none"
@@ -266,6 +266,10 @@ def one_bos(case: Case) -> CheckResult:
     )
     if places.tolist() == [0]:
         return f"{name} once, first"
+    if not places.size and case.form.lacks_bos:
+        seen = f"no {name}, because the chat template writes none; vLLM sends none either"
+        fix = "if the model was trained with one, give a template that writes it"
+        return Finding(seen, fix, NOTE)
     seen = f"{name} {len(places)} times, not once and first"
     return Finding(seen, "either the template or the tokenizer must write it")
 

@@ -142,17 +142,36 @@ class PromptFormat:
 
     @cached_property
     def bos(self) -> tuple[int, ...]:
-        """The one id put before the prompt: none where the template begins with it or the model has
-        none."""
+        """The one id put before the prompt of a named form: none where the form begins with it or
+        the model has none. A chat template writes its own, and none is put before it, whatever the
+        tokenizer does with a text: so vLLM renders chats."""
+        token = self.tokenizer
+        if (
+            token.bos_id is None
+            or self.form not in FORMS
+            or self._begins_with_bos
+        ):
+            return ()
+        return (token.bos_id,)
+
+    @property
+    def lacks_bos(self) -> bool:
+        """Whether the prompt begins without the BOS that the tokenizer puts before a text, because
+        the chat template writes none."""
+        known = self.tokenizer.bos_id is not None
+        return known and self.form not in FORMS and not self._begins_with_bos
+
+    @property
+    def _begins_with_bos(self) -> bool:
+        """Whether the text before the user's part begins with the token of a BOS."""
         # Two BOS would be a prompt that no model has seen in training.
         token = self.tokenizer
         opening = _TABLE["openings"].get(self.form) or token.bos_token
-        carried = (
+        return bool(
             opening
             and self.around[0].startswith(opening)
             and token.count(opening) == 1
         )
-        return () if token.bos_id is None or carried else (token.bos_id,)
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
@@ -168,6 +187,9 @@ class PromptFormat:
             values["thinking_marks"] = list(marks)
         if not self.chat_template_kwargs:
             del values["chat_template_kwargs"]
+        if self.lacks_bos:
+            # Until November 2026 such prompts began with one.
+            values["bos"] = False
         return values | {"before": before, "after": after}
 
     def _render(self) -> str:

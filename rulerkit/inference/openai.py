@@ -341,6 +341,12 @@ class OpenAI(ServerEngine):
             # Without a count, ids are taken as they are.
             adds_one = count != ours if facts.exact else way == "text"
             facts.adds_bos = adds_one and tokenizer.bos_id is not None
+        if facts.adds_bos and self.prompt_format.lacks_bos:
+            raise UserError(
+                f"model {self.name}: its server puts {tokenizer.bos_token} before each prompt, and "
+                "the chat template writes none: use `prompt_path: chat` or ids, or tell the server "
+                "in `extra_body` to add none (vLLM: add_special_tokens: false)"
+            )
 
     def _find_out_chat(self, replica: Replica, facts: ServerFacts) -> None:
         """How a server counts the tokens of a chat, and whether it goes on with a `prefill`."""
