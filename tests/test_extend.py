@@ -7,9 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
+from hashlib import md5
 
 import pytest
 
+import rulerkit as rk
+from rulerkit.common import plugins
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import judge_of
 from tests.projects import REPOSITORY
@@ -276,12 +279,198 @@ def test_a_score_is_a_number_from_0_to_1(value):
         Judged(name="bare").score("teal", ("teal",))
 
 
-def test_an_engine_with_the_name_of_one_of_ours_is_refused(tmp_path, monkeypatch):
-    import rulerkit as rk
-    from rulerkit.common import plugins
+RAISES = [
+    (
+        "        word =",
+        '        raise KeyError("key")\n        word =',
+        "in draft",
+    ),
+    (
+        "        return fill_with_sentences",
+        '        raise KeyError("key")\n        return fill_with_sentences',
+        "in fill",
+    ),
+    (
+        "return fill_with_sentences(draft.plan, budget)",
+        "return 3",
+        "cannot be used",
+    ),
+    ("(word,), plan", "(), plan", "has no references"),
+    (
+        "    floors = ()",
+        '    match = "count"',
+        "under `count` it is a whole number",
+    ),
+    (
+        "    floors = ()",
+        '    match = "f1"',
+        "gives 0.00 to the right answer 'Final Answer: [one, two]'",
+    ),
+]
 
-    (tmp_path / "clashing.py").write_text("ENGINES = {'openai': object}")
-    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+
+def own_module(folder, monkeypatch, text):
+    """The name of a new plug-in module in a project of its own."""
+    name = f"own_{md5(text.encode()).hexdigest()[:8]}"
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.setenv("RULERKIT_HOME", str(folder))
     monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.syspath_prepend(str(folder))
+    return name
+
+
+@pytest.mark.parametrize(("old", "new", "message"), RAISES)
+def test_an_error_in_a_family_names_its_line(
+    tmp_path, monkeypatch, old, new, message
+):
+    assert old in BARE
+    text = BARE.replace(old, new)
+    if "f1" in new:
+        text = text.replace('"ochre", "teal"', '"one, two"')
+    name = own_module(tmp_path, monkeypatch, text)
+    study = rk.study(
+        plugins=[name],
+        model="perfect",
+        tasks=["bare"],
+        lengths=[1024],
+        num_examples=1,
+    )
+    with pytest.raises(UserError) as caught:
+        rk.evaluate(study, progress=False)
+    said = str(caught.value)
+    assert message in said
+    assert "\n" not in said
+    if "key" in new:
+        assert "KeyError" in said
+        assert "'key'" in said
+    if "in " in message[:3]:
+        line = 1 + text[: text.index("raise KeyError")].count("\n")
+        assert f"{name}.py, line {line}, {message}" in said
+        assert "example 0 of bare at 1024 tokens" in said
+
+
+ENGINE = """
+from rulerkit.inference.model import Answer, Engine, Failure
+
+class Mine(Engine):
+    on_gpu = False
+
+    def identity(self):
+        return {"engine": "mine"}
+
+    def answer(self, examples):
+        for example in examples:
+            if example.index == 1:
+                raise KeyError("key")
+            yield example, Answer("teal", "stop", 1)
+
+ENGINES = {"mine": Mine}
+"""
+FAULTY = [
+    ("    def identity", "    def other", "brings no `identity`"),
+    ("    def answer", "    def other", "brings no `answer`"),
+    (
+        'return {"engine": "mine"}',
+        'raise KeyError("key")',
+        "in identity: KeyError",
+    ),
+    (
+        "ENGINES",
+        "ENGINES",
+        "in answer: KeyError: 'key' (answer of the model own)",
+    ),
+    ("yield example, Answer", 'yield "teal" #', "yields 'teal': it must yield"),
+    (
+        "            yield",
+        "            yield example, Failure('no')\n            yield",
+        "example 0 of vt twice",
+    ),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), FAULTY)
+def test_an_error_in_an_engine_names_its_line(
+    tmp_path, monkeypatch, old, new, message
+):
+    """What it answered before stays."""
+    assert old in ENGINE
+    name = own_module(tmp_path, monkeypatch, ENGINE.replace(old, new))
+    said = []
+    try:
+        study = rk.study(
+            plugins=[name],
+            model={"engine": "mine", "name": "own"},
+            tasks=["vt"],
+            lengths=[1024],
+            num_examples=3,
+        )
+        rk.evaluate(study, progress=False, failed=said.append)
+    except UserError as error:
+        said.append(error)
+    assert len(said) == 1
+    assert message in str(said[0])
+    rows = list(tmp_path.rglob("vt/1024.jsonl"))
+    if "answer of" in message:
+        assert len(rows[0].read_text().splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("import no_such_module", "cannot be imported (ModuleNotFoundError"),
+        ("", "it has no TASKS"),
+    ],
+)
+def test_a_broken_installed_plug_in_is_named_and_left_out(
+    tmp_path, text, problem
+):
+    site = tmp_path / "site"
+    about = site / "broken-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(
+        "[rulerkit.tasks]\nx = broken_tasks\n"
+    )
+    (site / "broken_tasks.py").write_text(text)
+    (tmp_path / "own.py").write_text(BARE)
+    said = rulerkit("tasks", cwd=tmp_path, path=site)
+    named = "left out: the plug-in broken_tasks of the installed package broken:"
+    assert said.count(named) == 1
+    assert problem in said
+    assert "niah_single_1" in said
+    asked = "{model: perfect, plugins: [own], tasks: [bare], lengths: [1K], num_examples: 1}"
+    assert "bare" in rulerkit("evaluate", "-y", asked, cwd=tmp_path, path=site)
+
+
+@pytest.mark.slow
+def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
+    (tmp_path / "own.py").write_text(
+        BARE.replace("floors = ()", 'match = "own"').replace(
+            "TASKS",
+            "    def score(self, text, references):\n        return 1\n\nTASKS",
+        )
+    )
+    asked = (
+        "{model: perfect, plugins: [own], tasks: [bare, vt], lengths: [1K, 2K], "
+        "num_examples: 1}"
+    )
+    rulerkit("evaluate", "-y", asked, cwd=tmp_path)
+    (tmp_path / "own.py").unlink()
+    shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
+    for command in ("score", "report"):
+        said = rulerkit(command, "outputs/predictions", cwd=tmp_path)
+        assert said.count("left out: ") == 1
+        assert re.search(
+            r"bare/1024.jsonl, \S+bare/2048.jsonl: the answers of bare", said
+        )
+        assert "100.0" in said or "1/13 tasks" in said
+    alone = rulerkit(
+        "score", "outputs/predictions/main/perfect/bare", fails=True, cwd=tmp_path
+    )
+    assert "cannot be imported" in alone
+
+
+def test_an_engine_with_the_name_of_one_of_ours_is_refused(tmp_path, monkeypatch):
+    name = own_module(tmp_path, monkeypatch, "ENGINES = {'openai': object}")
     with pytest.raises(UserError, match="its engine openai has the name of one"):
-        rk.study(plugins=["clashing"], model="perfect", tasks=["vt"])
+        rk.study(plugins=[name], model="perfect", tasks=["vt"])

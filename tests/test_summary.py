@@ -406,6 +406,22 @@ def test_suites_stand_apart(capsys):
         summarize(together.replace({"suite": {"ruler": "small"}}))
 
 
+def test_other_tasks_enter_no_mean_of_the_thirteen():
+    """Nor where they are named beside them."""
+    rights = {("a", 4096): 1.0}
+    own = scores_of({("a", 4096): 0.0}, ["mine"]).assign(category="mine")
+    scores = pd.concat([scores_of(rights), own], ignore_index=True)
+    for named in (None, [*THIRTEEN, "mine"]):
+        summary = summarize(scores, named)
+        model = row(summary.models, category="all")
+        assert (model["avg"], model["tasks"]) == (pytest.approx(100), 13)
+        assert model["effective_length"] == ">4K"
+        assert "mine" in set(summary.cells["task"])
+    assert (
+        row(summarize(scores, ["vt", "mine"]).models, category="all")["avg"] == 50
+    )
+
+
 def test_a_family_may_bring_its_threshold():
     rights = {("a", 4096): 0.9, ("a", 8192): 0.7, ("a", 16384): 0.6}
     scores = scores_of(rights, ["mine_1", "mine_2"]).assign(
@@ -414,7 +430,7 @@ def test_a_family_may_bring_its_threshold():
     model = row(summarize(scores).models, category="all")
     assert (model["threshold"], model["effective_length"]) == (70, "8K")
     assert model["threshold_of"] == "the threshold of its family"
-    assert "at least 70.0 (chat), the threshold of its family" in table_text(
+    assert "at least 70, the threshold of its family" in table_text(
         summarize(scores)
     )
     # Two families with two thresholds have no common one.

@@ -7,8 +7,9 @@ saw, or None where its label does not fit.
 
 import re
 
+from rulerkit.common.plugins import errors_of
 from rulerkit.generation.tasks import all_families, family_here, read_prompt
-from rulerkit.generation.tasks.base import JudgedAnswer, Rule
+from rulerkit.generation.tasks.base import JudgedAnswer, Rule, Task
 
 _SHORTEST_COPY = 20  # characters: less may stand in a demonstration by chance
 _COPIED_WORDS = 8
@@ -232,12 +233,11 @@ def definitions() -> dict[str, str]:
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
     # files of other programs name no family
-    rules_of_family: tuple[Rule, ...] = ()
-    if answer.settings["family"]:
-        family = family_here(answer.settings)
-        rules_of_family = family.failure_rules if family else ()
+    family = family_here(answer.settings) if answer.settings["family"] else None
+    rules_of_family = family.failure_rules if family else ()
     for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
-        detail = rule.test(answer)
+        with errors_of(family or Task, f"the failure rule {rule.label!r}"):
+            detail = rule.test(answer)
         if detail is not None:
             return rule.label, detail
     raise AssertionError("the last rule fits every answer")

@@ -250,7 +250,10 @@ def report(
     problems: list[str] = []
     cells = rk.read_cells(folder, report=problems.append, scan=False)
     scores = rk.score(cells, problems.append, max_failures)
-    for line in filter(None, [*problems, lacking_line(cells, scores)]):
+    # A table has a place for what was left out; a CSV has none.
+    in_table = bool(cells) and format != "csv"
+    lines = [lacking_line(cells, scores), *([] if in_table else problems)]
+    for line in filter(None, lines):
         echo(line, err=True)
     if not cells:
         raise UserError(
@@ -265,7 +268,13 @@ def report(
     ]
     check_same(shown)
     problem_lines = [f"{problem}." for problem in problems]
-    print_leaderboards(shown, scores, format, category, problem_lines)
+    try:
+        print_leaderboards(shown, scores, format, category, problem_lines)
+    except UserError:
+        # There is no table, so its reasons stand here.
+        for line in problems if in_table else ():
+            echo(line, err=True)
+        raise
 
 
 @app.command(rich_help_panel=LOOK)

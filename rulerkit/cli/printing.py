@@ -10,12 +10,13 @@ import typer
 
 import rulerkit as rk
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, counted
+from rulerkit.common.errors import UserError, counted, remark
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from rulerkit.evaluation.study import Study
+    from rulerkit.scoring.summary import Summary
     from rulerkit.store.cells import Cell
 
 
@@ -61,7 +62,8 @@ def print_scores(
     max_failures: float | None = None,
 ) -> "pd.DataFrame":
     """Print the scores of each model by task and length, a table for each suite; tasks, lengths and
-    examples are those of `summarize`. Returns the rows of `score`."""
+    examples are those of `summarize`. A cell that cannot be judged is named on stderr and left out.
+    Returns the rows of `score`; raises UserError where no cell can be judged."""
     from rulerkit.generation.tasks import TASKS_OF
     from rulerkit.report.tables import (
         footnotes,
@@ -79,7 +81,12 @@ def print_scores(
     for group in by_model.values():
         check_same(group)
 
-    scores = rk.score(cells, max_failures=max_failures)
+    problems = list[str]()
+    scores = rk.score(cells, problems.append, max_failures)
+    if problems and scores.empty:
+        raise UserError(problems[0].removeprefix("left out: "))
+    for problem in problems:
+        remark(problem)
     suites = suites_of(scores)
     for suite in suites:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
@@ -142,8 +149,24 @@ def print_leaderboards(
             text = frontier_text(rk.frontier(scores), format, notes)
         else:
             summary = rk.summarize(scores, suite=suite)
+            if category == "all":
+                notes += _other_categories(summary)
             text = table_text(summary, format, category, notes)
         echo(text if suite == suites[0] else f"\n{text}", nl=False)
+
+
+def _other_categories(summary: "Summary") -> list[str]:
+    """A line that names the categories of families from outside, whose scores stand beside the mean
+    of the thirteen; none where the mean is over them."""
+    from rulerkit.scoring.scores import CATEGORIES
+
+    if set(summary.models["category"]).isdisjoint(CATEGORIES):
+        return []
+    others = {*summary.cells["category"]} - {*CATEGORIES}
+    names = ", ".join(sorted(others))
+    return (
+        [f"Not in this table: {names} (--category shows each)."] if others else []
+    )
 
 
 def list_cells(study: "Study") -> None:

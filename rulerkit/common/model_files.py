@@ -191,9 +191,8 @@ def _name(spec: Spec) -> str:
     elif "path" in spec:
         name = resolve(spec["path"]).name
     else:
-        raise UserError(
-            f"the model of {spec.get('entry', 'a function')} needs a name: add `name:`"
-        )
+        answers = spec.get("entry", f"engine {spec['engine']}")
+        raise UserError(f"the model of {answers} needs a name: add `name:`")
 
     # The name becomes a folder, part of a job's name, and a word of a shell script.
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}", name):

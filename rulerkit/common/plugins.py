@@ -6,7 +6,9 @@ module in the record of an answer. `docs/extend.md` shows one of each.
 """
 
 import sys
-from collections.abc import Collection, Iterable, Mapping
+import traceback
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import cache
 from hashlib import sha256
 from importlib import import_module
@@ -16,7 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
-from rulerkit.common.errors import UserError, first_line, shortened
+from rulerkit.common.errors import UserError, first_line, remark, shortened
 from rulerkit.common.paths import home
 
 GROUPS = {"TASKS": "rulerkit.tasks", "ENGINES": "rulerkit.engines"}
@@ -113,19 +115,56 @@ def source_digest(module: str) -> str:
     return sha256(Path(file).read_bytes()).hexdigest()[:16]
 
 
+def is_outside(cls: type) -> bool:
+    """Whether a class stands in a module outside the package."""
+    return cls.__module__.partition(".")[0] != "rulerkit"
+
+
+@contextmanager
+def errors_of(cls: type, doing: str) -> Iterator[None]:
+    """Within it, an exception in the code of a plug-in's class is a `UserError` that says where it
+    was raised; `doing` says what the code was asked for. Exceptions of our own classes pass on."""
+    try:
+        yield
+    except UserError:
+        raise
+    except Exception as error:  # it is the user's code
+        if not is_outside(cls):
+            raise
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        steps = traceback.extract_tb(error.__traceback__)
+        own = [step for step in steps if step.filename == file]
+        what = f"what {cls.__name__} gave cannot be used"
+        if own:
+            # The innermost line of the plug-in, whatever it called.
+            name = Path(own[-1].filename).name
+            what = f"{name}, line {own[-1].lineno}, in {own[-1].name}"
+        raise UserError(
+            f"plug-in {cls.__module__}: {what}: {_told(error)} ({doing})"
+        ) from error
+
+
 @cache
 def _installed(attribute: str) -> dict[str, ModuleType]:
-    """The modules that installed packages bring by their entry points."""
+    """The modules that installed packages bring by their entry points. A broken one is named and
+    left out, since few commands need it."""
     points = entry_points(group=GROUPS[attribute])
     modules = {}
     for point in sorted(points, key=lambda point: point.value):
-        module = _imported(point.value)
-        if not hasattr(module, attribute):
-            raise UserError(
-                f"plug-in {point.value}: an entry point of {GROUPS[attribute]} names it, and it "
-                f"has no {attribute}; docs/extend.md shows what is expected"
-            )
-        modules[module.__name__] = module
+        try:
+            module = _import(point.value)
+        except Exception as error:  # it is the user's code
+            problem = f"it cannot be imported ({_told(error)})"
+        else:
+            if hasattr(module, attribute):
+                modules[module.__name__] = module
+                continue
+            problem = f"it has no {attribute} (docs/extend.md)"
+        package = point.dist.name if point.dist else point.value
+        remark(
+            f"left out: the plug-in {point.value} of the installed package {package}: {problem}; "
+            "repair or uninstall the package"
+        )
     return modules
 
 
@@ -135,12 +174,28 @@ def _find_in_project() -> None:
         sys.path.append(str(home()))
 
 
-def _imported(name: str) -> ModuleType:
+def _import(name: str) -> ModuleType:
     _find_in_project()
+    return import_module(name)
+
+
+def _imported(name: str) -> ModuleType:
+    """The module that parameters or a record name; raises UserError where it cannot be imported."""
     try:
-        return import_module(name)
+        return _import(name)
     except Exception as error:  # it is the user's code
+        absent = (
+            getattr(error, "name", None)
+            if isinstance(error, ImportError)
+            else None
+        )
+        advice = "mend the module"
+        if absent and f"{name}.".startswith(f"{absent}."):
+            advice = f"give a module that is installed, or lies below the project root {home()}"
         raise UserError(
-            f"plug-in {name} cannot be imported ({type(error).__name__}: {first_line(error)}): "
-            f"give a module that is installed, or lies below the project root {home()}"
+            f"plug-in {name} cannot be imported ({_told(error)}): {advice}"
         ) from error
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {first_line(error)}"

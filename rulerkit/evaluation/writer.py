@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.common.errors import ModelError, UserError, remark
+from rulerkit.common.errors import ModelError, UserError, remark, shortened
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
@@ -144,7 +144,8 @@ def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
     try:
         # An engine may have requests under way: closing ends them where we stop early.
         with closing(errors_of_model(model.answer(examples))) as answers:
-            for example, answer in answers:
+            for answered in answers:
+                example, answer = _checked(answered, model)
                 writer_of[example.task].write(example, answer, bar)
     finally:
         for writer in writers:
@@ -157,6 +158,17 @@ def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
                 f"{writer.path} unanswered, the first is example {min(writer.left)}: the others "
                 "are on disk; the same command asks for these again"
             )
+
+
+def _checked(answered: Any, model: Model) -> tuple[Any, Answer | Failure]:
+    """What a model yields; raises `ModelError` where it is no example with an answer."""
+    match answered:
+        case (example, Answer() | Failure() as answer):
+            return example, answer
+    raise ModelError(
+        f"{model.name}: its engine yields {shortened(answered)}: it must yield each example with "
+        "an Answer or a Failure"
+    )
 
 
 class CellWriter:
@@ -333,6 +345,11 @@ class CellWriter:
     def _take_turn(self, example: Any) -> Log:
         """Check that an example that came back was asked for and that the cell is still ours;
         returns the file of rows. The record is written before it is opened first."""
+        if example.index not in self.left:
+            raise ModelError(
+                f"{self.model.name}: its engine answered example {example.index} of {self.task} "
+                "twice, or was not asked for it"
+            )
         self.left.remove(example.index)
         assert self._lock is not None
         self._lock.check()

@@ -2,7 +2,7 @@
 token budget."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -10,8 +10,9 @@ from math import ceil
 
 import numpy as np
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.lengths import parse_length
+from rulerkit.common.plugins import errors_of
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import (
     ContextBudget,
@@ -110,8 +111,13 @@ class Examples:
         }
 
     def _compose(self, index: int) -> Example | None:
-        """Draft the example, encode what is fixed, fill the rest of the length with context. None
-        where its pieces do not fit into the length."""
+        """The example; None where its pieces do not fit into the length."""
+        doing = f"example {index} of {self.task.name} at {self.length} tokens"
+        with errors_of(type(self.task), doing):
+            return self._composed(index)
+
+    def _composed(self, index: int) -> Example | None:
+        """Draft the example, encode what is fixed, fill the rest of the length with context."""
         if self.task.protocol == "paper" and self._growth:
             return self._compose_as_upstream(index, self._growth)
         frame = self._frame(index)
@@ -143,18 +149,33 @@ class Examples:
         # any example can be made on its own.
         stream = ExampleStream(self.seed, self.task.name, index)
         draft = self.task.draft(stream, self.length)
-        if not draft.references and not self.task.rule.allows_nothing:
-            raise UserError(
-                f"{self.task.name}: example {index} has no references, and the rule "
-                f"{self.task.match} knows no question whose right answer is nothing: let the "
-                "family name another rule, or draw references"
-            )
+        self._check_references(index, draft.references)
         # A prefix that is a part of the answer is for models that only go on with a text.
         if self.task.judges_prefix and self.prompt_format.form != "base":
             draft = replace(draft, answer_prefix="")
         second_seed = stream.random.getrandbits(32)
         head, tail = _fixed(draft, self.prompt_format)
         return _Frame(self, index, draft, second_seed, tuple(head), tuple(tail))
+
+    def _check_references(self, index: int, references: Sequence[str]) -> None:
+        """Raises UserError for references that the task's rule could never find."""
+        task = self.task
+        if not references and not task.rule.allows_nothing:
+            raise UserError(
+                f"{task.name}: example {index} has no references, and the rule {task.match} knows "
+                "no question whose right answer is nothing: let the family name another rule, or "
+                "draw references"
+            )
+        if task.rule.written is None:
+            return
+        right = task.rule.written(references)
+        if (score := task.score(right, references)) < 1:
+            raise UserError(
+                f"{task.name}: example {index} has the references {shortened(references)}, and the "
+                f"rule {task.match} gives {score:.2f} to the right answer {shortened(right)}: "
+                "an item is not empty, holds no comma, bracket or line end, and stands there "
+                "once; under `count` it is a whole number"
+            )
 
     # --- the protocol `paper` ---------------------------------------------------------------------
 

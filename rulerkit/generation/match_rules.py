@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 ItemForm = Callable[[str], str | None]
 """An item of an answer -> the form in which it is compared; None is no item."""
@@ -309,6 +309,8 @@ class MatchRule:
     is_written_alone: bool = True
     """Whether a reference and no more is a right answer, so that the probability of its tokens says
     something."""
+    written: Callable[[Sequence[str]], str] | None = None
+    """A right answer, written down from the references."""
 
 
 def _substrings(
@@ -337,11 +339,14 @@ def _lists(score: Callable[[Strict], float], in_order: bool = False) -> MatchRul
         missing=_missing_items,
         allows_nothing=True,
         is_written_alone=False,
+        written=lambda references: f"Final Answer: [{', '.join(references)}]",
     )
 
 
 def _whole_answers(
-    score: Callable[[str, Sequence[str]], float], is_written_alone: bool
+    score: Callable[[str, Sequence[str]], float],
+    is_written_alone: bool,
+    written: Callable[[Sequence[str]], str] | None = None,
 ) -> MatchRule:
     """A rule that judges an answer as a whole: its strict scores are the score."""
     return MatchRule(
@@ -354,6 +359,7 @@ def _whole_answers(
         ),
         any_is_enough=True,
         is_written_alone=is_written_alone,
+        written=written,
     )
 
 
@@ -368,7 +374,11 @@ MATCH_RULES: dict[str, MatchRule] = {
     "exact": _lists(lambda strict: strict.exact),
     "ordered": _lists(lambda strict: strict.f1, in_order=True),
     "ratio": _whole_answers(match_ratio, is_written_alone=True),
-    "count": _whole_answers(match_count, is_written_alone=False),
+    "count": _whole_answers(
+        match_count,
+        is_written_alone=False,
+        written=lambda references: f"Final Answer: {references[0]}",
+    ),
 }
 """Name -> rule. `all`: share of the references found; `part`: 1 if any is found; `f1`: F1 over the
 items of the answer line; `exact`: 1 for exactly the right ones in any order; `ordered`: 2 LCS /
@@ -380,11 +390,14 @@ OWN = "own"
 
 def own_rule(score: Callable[[str, Sequence[str]], float]) -> MatchRule:
     """The rule of a family with a `score` of its own, of which nothing else is known."""
+
+    def strict(text: str, references: Sequence[str], *_: Any) -> Strict:
+        value = score(text, references)
+        return Strict(value, value, float(value == 1))
+
     return MatchRule(
         score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, *_: Strict(
-            *3 * [score(text, references)]
-        ),
+        strict=strict,
         missing=lambda text, references, _: (
             () if score(text, references) == 1 else tuple(references)
         ),

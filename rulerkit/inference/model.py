@@ -7,8 +7,9 @@ module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
 from bisect import bisect_left
-from collections.abc import Generator, Iterable, Iterator
-from functools import cached_property
+from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import cached_property, wraps
+from inspect import isgeneratorfunction
 from math import ceil
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -17,7 +18,7 @@ from zlib import crc32
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.gpus import torch_module
 from rulerkit.common.model_files import check_spec, read_spec
-from rulerkit.common.plugins import brought
+from rulerkit.common.plugins import brought, errors_of, is_outside
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import (
@@ -124,7 +125,29 @@ def engine_class(name: str) -> Any:
             f"plug-in {module}: its engine {name} is {shortened(outside)}: it must be a class made "
             "from rulerkit.inference.model.Engine"
         )
+    for method in ("identity", "answer"):
+        if getattr(outside, method) is getattr(Model, method):
+            raise UserError(
+                f"plug-in {module}: its engine {name} brings no `{method}`; docs/extend.md says "
+                "what an engine must bring"
+            )
     return outside
+
+
+def _with_place(method: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """A method of an engine from outside, whose exceptions say where they were raised."""
+
+    @wraps(method)
+    def called(engine: "Engine", *arguments: Any) -> Any:
+        with errors_of(type(engine), f"{name} of the model {engine.name}"):
+            return method(engine, *arguments)
+
+    @wraps(method)
+    def iterated(engine: "Engine", *arguments: Any) -> Any:
+        with errors_of(type(engine), f"{name} of the model {engine.name}"):
+            yield from method(engine, *arguments)
+
+    return iterated if isgeneratorfunction(method) else called
 
 
 class Engine(Model):
@@ -136,6 +159,11 @@ class Engine(Model):
     `settings.ENGINE_KEYS`."""
     on_gpu: ClassVar[bool] = True
     """Whether it computes here, so that a batch gives it a GPU; a service or a rule needs none."""
+
+    def __init_subclass__(cls) -> None:
+        for name in ("identity", "environment", "too_long", "answer"):
+            if is_outside(cls) and name in vars(cls):
+                setattr(cls, name, _with_place(vars(cls)[name], name))
 
     def __init__(self, spec: Spec) -> None:
         self.spec = dict(spec)
@@ -536,7 +564,9 @@ def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model
 
 
 def _engine(spec: Spec, *target: Any) -> Model:
-    engine: Model = engine_class(spec["engine"])(spec, *target)
+    engine_of = engine_class(spec["engine"])
+    with errors_of(engine_of, f"making the model {spec['name']}"):
+        engine: Model = engine_of(spec, *target)
     return engine
 
 

@@ -250,9 +250,11 @@ def table_text(
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
     percent = f"{100 * summary.confidence:g} %"
+    judged = models["effective_length"] != ""
+    marks = "marked scores reach the threshold; " if judged.any() else ""
     further = [
-        f"Means over {counted(models['tasks'].iloc[0], 'task')}; marked scores reach the "
-        f"threshold; ± is the wider side of the {percent} interval.",
+        f"Means over {counted(models['tasks'].iloc[0], 'task')}; {marks}± is the wider side of the "
+        f"{percent} interval.",
         "wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; their ranks are among "
         "models of the same alignment.",
         *_effective_rules(models, category, percent),
@@ -266,9 +268,7 @@ def table_text(
     ]
     models["group"] = ""
     # of other tasks than those of the threshold no score is marked
-    models["threshold"] = models["threshold"].where(
-        models["effective_length"] != ""
-    )
+    models["threshold"] = models["threshold"].where(judged)
     columns = [
         "claimed_length",
         "effective_length",
@@ -396,7 +396,7 @@ def _effective_rules(
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
     if not len(sources) and models["threshold"].any():
         return [
-            f"No effective length: its thresholds ({used}) are for a complete score on {tasks}."
+            f"No effective length: the threshold, {used}, is for a complete score on {tasks}."
         ]
     rules = []
     for source in sources:
@@ -405,7 +405,10 @@ def _effective_rules(
                 f"a score of at least {used}, {source} on {tasks} in the paper"
             )
         elif source == OWN_THRESHOLD:
-            rules.append(f"a score of at least {used}, {source}")
+            own = models["threshold"].dropna().unique()
+            rules.append(
+                f"a score of at least {', '.join(f'{one:g}' for one in own)}, {source}"
+            )
         else:
             rules.append(f"at least {source}, as NoLiMa counts it")
     allowed = f"in brackets all that the {percent} intervals cannot rule out"

@@ -48,6 +48,7 @@ Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
 
+_MOST_NAMED = 20  # files in one line
 _CONTROL = re.compile(r"[\x00-\x1f]")
 
 
@@ -127,7 +128,8 @@ _ROW = {
     "score": "0 to 1: the share of references found, or whether any is (qa)",
     "strict": "0 to 1: F1 over all items that the prediction names",
     "precision": "0 to 1: the share of the items named that are references",
-    "exact": "1 where everything is right and nothing else is named, else 0",
+    "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
+    "and count the score",
     "empty": "whether the prediction is empty",
     "cut_off": "whether the prediction ended at the room for the answer",
     "cut_thought": "whether a thinking model never ended its thought",
@@ -265,13 +267,14 @@ def score(
 
     # A cell that stands in two files would count twice in every mean.
     by_cell: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
+    left_out: dict[str, list[Cell]] = {}
     for cell in cells:
         try:
             rows, about = judged(cell), describe(cell)
         except UserError as error:
             if not report:
                 raise
-            report(f"left out: {error}")
+            left_out.setdefault(str(error), []).append(cell)
             # No later line about this cell needs its files.
             cell.present, cell.failures, cell.wanted = [], {}, 0
             continue
@@ -287,12 +290,14 @@ def score(
                 "only one of the two files"
             )
         by_cell[key] = about, rows
+    for problem, cells_of in left_out.items():
+        names = listed((cell.path for cell in cells_of), _MOST_NAMED)
+        is_named = str(cells_of[0].path) in problem
+        assert report
+        report(f"left out: {problem if is_named else f'{names}: {problem}'}")
     if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
     return _table_of(list(by_cell.values()))
-
-
-_MOST_NAMED = 20  # files in one line
 
 
 def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:

@@ -147,13 +147,14 @@ def summarize(
 ) -> Summary:
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
-    Without `tasks`, means are over the benchmark's thirteen, and other tasks stand in `cells` and
-    in the means of a category of one's own; with them, or where none of the thirteen was answered,
-    means are over those given or answered. `lengths` are those given (4096 or 4K), else all that
-    any model was asked; `num_examples` are the first so many, else as many as each cell was to
-    have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells without
-    a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as `score` sets
-    it. A model that answered several times (`repeat`) is one model: see `merge_repetitions`.
+    Without `tasks`, or where all thirteen of the benchmark are among them, means are over the
+    thirteen, and other tasks stand in `cells` and in the means of a category of one's own. With
+    others, or where none of the thirteen was answered, means are over those given or answered.
+    `lengths` are those given (4096 or 4K), else all that any model was asked; `num_examples` are
+    the first so many, else as many as each cell was to have. What the grid lacks is shown as
+    missing, and no mean is taken over the rest. Cells without a row show how many requests failed,
+    if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered several
+    times (`repeat`) is one model: see `merge_repetitions`.
     All rows of a summary are of one suite: `suite`, or what `of_one_suite` chooses. Raises
     UserError if there is nothing to summarize, and for tasks of several suites.
     """
@@ -305,10 +306,12 @@ def _grid_of(
         zip(first_rows["task"], first_rows["category"], strict=True)
     )
     answered = list(category_of)
-    if tasks:
+    thirteen = list(scoring.THIRTEEN)
+    # Other tasks named beside all thirteen are shown and enter no mean of them.
+    if tasks and not set(thirteen) <= set(tasks):
         averaged = list(tasks)
-    elif set(answered) & set(scoring.THIRTEEN):
-        averaged = list(scoring.THIRTEEN)
+    elif set(tasks or answered) & set(thirteen):
+        averaged = thirteen
     else:
         averaged = answered
 
@@ -619,7 +622,7 @@ def _judge_by_paper(
     threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
     whose = PAPERS_THRESHOLD
     if np.isnan(threshold):
-        whose = f"the paper has no category {category}"
+        whose = f"neither the paper nor the family has a threshold for {category}"
 
     # It holds for the benchmark's own tasks only, and for all of them.
     benchmark = {

@@ -14,6 +14,7 @@ from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origi
 import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
 from rulerkit.generation.example import (
     ContextBudget,
@@ -158,7 +159,8 @@ def _checked(score: Callable[..., Any]) -> Callable[..., float]:
 
     @wraps(score)
     def checked(task: "Task", text: str, references: Sequence[str]) -> float:
-        value = score(task, text, references)
+        with errors_of(type(task), f"the score of the answer {shortened(text)}"):
+            value = score(task, text, references)
         is_number = isinstance(value, int | float | np.number)
         if not is_number or not 0 <= value <= 1:  # also where it is NaN
             raise UserError(
@@ -336,7 +338,9 @@ class Task(ABC):
         questions = list(re.finditer(cls.question_form, text))
         if not questions:
             return None
-        reading = cls.read_context(text[: questions[-1].start()], questions[-1])
+        asked = questions[-1]
+        with errors_of(cls, "reading a prompt"):
+            reading = cls.read_context(text[: asked.start()], asked)
         return replace(reading, join=cls.join) if reading else None
 
     @classmethod
@@ -374,7 +378,7 @@ class Task(ABC):
         return self.rule.score(text, references, self.item_form)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        """The answer judged by all that it says; of a `score` of one's own the same three times."""
+        """The answer judged by all that it says; a `score` of one's own is its F1 and precision."""
         blanks = self.separator == " "
         return self.rule.strict(text, references, self.item_form, blanks)
 
@@ -420,7 +424,7 @@ class Task(ABC):
     def _whereabouts(cls) -> dict[str, Any]:
         """Where a family from outside the package is, and whether its answers cannot be judged
         without it."""
-        if cls.__module__.partition(".")[0] == "rulerkit":
+        if not is_outside(cls):
             return {}
         plain: Any = (Task.score, Task.strict, Task.missing, Task.item_form)
         own: Any = (cls.score, cls.strict, cls.missing, cls.item_form)
