@@ -98,11 +98,12 @@ def test_what_cannot_be_had_is_absent_and_never_the_same(run):
     assert states(run, sealed) == {
         "main/reader-1024 vt 1024": ["absent", "absent"],
         "main/reader-1024 vt 2048": ["absent", "absent"],
-        "main/reader-1024 qa_1 1024": ["same", "absent"],
+        "main/reader-1024 qa_1 1024": ["rewritten", "absent"],
     }
-    assert states(run, sealed, prompts=False).keys() == {
-        "main/reader-1024 vt 1024",
-        "main/reader-1024 vt 2048",
+    assert states(run, sealed, prompts=False) == {
+        "main/reader-1024 vt 1024": ["absent"],
+        "main/reader-1024 vt 2048": ["absent"],
+        "main/reader-1024 qa_1 1024": ["rewritten"],
     }
 
 
@@ -120,6 +121,83 @@ def test_one_byte_of_any_file_of_a_cell_is_found(run, byte):
         file.write_bytes(changed)
         assert list(states(run, sealed, prompts=False)) == [name], file
         file.write_bytes(whole)
+
+
+FAILED = {"time": "", "reason": "it broke", "refused": False}
+SOFT = {
+    "gold_probability": 0.5,
+    "gold_product": 0.5,
+    "gold_greedy": True,
+    "num_tokens": 2,
+}
+
+
+@pytest.fixture
+def sides(run):
+    """The rows of a cell with every kind of file beside them: examples 0 and 1 failed once, example
+    3 twice and for good."""
+    path = run / "reader-2048/vt/1024.jsonl"
+    record = json.loads(path.with_suffix(".json").read_text())
+    rows, _, failures, soft = cell_files(path)
+    attempts = [{"index": index, **FAILED} for index in (0, 1, 3, 3)]
+    attempts[-1] = attempts[-1] | {"time": "later"}
+    failures.write_bytes(lines_of(record, attempts))
+    soft.write_bytes(lines_of(record, [{"index": i, **SOFT} for i in range(3)]))
+    rows.write_bytes(b"".join(rows.read_bytes().splitlines(True)[:3]))
+    rows.parents[2].joinpath("seed.txt").write_text("42\n")
+    rk.score(rk.read_cells(run))
+    return path
+
+
+CHANGES = {
+    "a line twice": lambda lines: [lines[0], *lines],
+    "a line twice at the end": lambda lines: [*lines, lines[0]],
+    "the first line dropped": lambda lines: lines[1:],
+    "the first two exchanged": lambda lines: lines[1::-1] + lines[2:],
+    "two of a record exchanged": lambda lines: [
+        *lines[:2],
+        *reversed(lines[2:4]),
+        *lines[4:],
+    ],
+    "a blank line": lambda lines: [*lines, b"\n"],
+    "a blank at the end of a line": lambda lines: [
+        lines[0].replace(b"\n", b" \n"),
+        *lines[1:],
+    ],
+    "no file": lambda lines: None,
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+@pytest.mark.parametrize("file", range(5))
+def test_lines_of_any_file_are_those_that_were_sealed(run, sides, file, change):
+    """What has no effect on a number is found too, and named by its file."""
+    place = [*cell_files(sides), run / "seed.txt"][file]
+    sealed = seals.seal(run)
+    assert list(states(run, sealed, prompts=False)) == []
+    old = place.read_bytes()
+    new = CHANGES[change](old.splitlines(True))
+    if new is None:
+        place.unlink()
+    else:
+        place.write_bytes(b"".join(new))
+    found = [one.scores for one in seals.verify(run, sealed, prompts=False)]
+    wrong = [text for text in found if text != "same"]
+    if new is None or b"".join(new) != old:
+        assert [str(place) in text for text in wrong] == [True], wrong
+    else:
+        assert wrong == []
+
+
+def test_a_cell_of_failures_alone_is_sealed_too(run, sides):
+    sides.unlink()
+    sealed = seals.seal(run)
+    name = "main/reader-2048 vt 1024"
+    (one,) = (cell for cell in sealed.cells if str(cell) == name)
+    assert (one.rows, one.score) == (0, None)
+    assert states(run, sealed, prompts=False) == {}
+    cell_files(sides)[2].unlink()
+    assert states(run, sealed, prompts=False) == {name: ["changed"]}
 
 
 @pytest.mark.parametrize("lost", ["rows", "the last row", "half a row", "record"])
@@ -165,14 +243,17 @@ def test_a_copy_to_share_names_no_host_no_path_and_no_user(
 
 
 def test_a_seal_that_was_changed_is_none(run):
-    sealed = seals.seal(run)
+    """Every byte of it counts."""
     file = run / "seal.json"
-    text = seals.seal_text(sealed)
-    for old, new in (
-        ('"length": 2048', '"length": 4096'),
-        (sealed.digest, "0" * 16),
-        ('"cells"', '"calls"'),
-    ):
-        file.write_text(text.replace(old, new))
+    text = seals.seal_text(seals.seal(run)).encode()
+    file.write_bytes(text)
+    assert seals.read_seal(file) == seals.seal(run)
+    for place in range(0, len(text), 7):
+        changed = bytearray(text)
+        changed[place] ^= 0x04
+        file.write_bytes(changed)
         with pytest.raises(UserError, match=r"seal\.json (was changed|is no)"):
             seals.read_seal(file)
+    file.write_bytes(text[:-1])
+    with pytest.raises(UserError, match=r"seal\.json was changed"):
+        seals.read_seal(file)

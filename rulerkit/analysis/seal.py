@@ -1,15 +1,15 @@
 """Seals: one digest over what a table was made from, and whether a folder still holds it.
 
 `seal` describes the cells of a folder in a small file that can be printed in a paper: for each cell
-a digest over its rows, record, failed requests and soft scores (`Cell.seal`), its score, and one
-digest over all of them and the code that judged them, which stands at the foot of every table.
-`verify` holds a folder against such a file. `anonymous` copies a folder without hosts, paths and
-users.
+a digest over its rows, record, failed requests and soft scores (`Cell.seal`), its score, and a
+digest of each of its files; and one digest over all cells and the code that judged them, which
+stands at the foot of every table. `verify` holds a folder against such a file. `anonymous` copies a
+folder without hosts, paths and users.
 """
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator
+from hashlib import sha256
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -23,17 +23,19 @@ from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import cache_problem, code_version, judged, seal_of
 from rulerkit.store.cells import Cell, cell_files, read_cells
-from rulerkit.store.files import row_line, write_whole
+from rulerkit.store.files import SEED_FILE, row_line, write_whole
 from rulerkit.store.records import check_schema, record_text, result_digest
 
 NAME = "seal.json"
 """The file of a seal, in the folder that it is about."""
-SAME, ABSENT = "same", "absent"
+SAME, REWRITTEN, ABSENT = "same", "rewritten", "absent"
+"""States of a cell. A rewritten one says the same in other bytes, as after a merge."""
 _Key = tuple[str, str, str, int]
 
 
 class SealedCell(BaseModel):
-    """One cell of a seal. `score` is the mean of its rows, in percent."""
+    """One cell of a seal. `score` is the mean of its rows, in percent, None without rows; `files`
+    holds a digest of each of its files, by name."""
 
     model_config = ConfigDict(strict=True, extra="forbid", allow_inf_nan=False)
 
@@ -41,9 +43,10 @@ class SealedCell(BaseModel):
     model: str
     task: str
     length: int
-    rows: Annotated[int, Field(ge=1)]
-    score: Annotated[float, Field(ge=0, le=100)]
+    rows: Annotated[int, Field(ge=0)]
+    score: Annotated[float, Field(ge=0, le=100)] | None
     seal: str
+    files: dict[str, str]
 
     @property
     def key(self) -> _Key:
@@ -54,20 +57,22 @@ class SealedCell(BaseModel):
 
 
 class Seal(BaseModel):
-    """What `seal` writes. `code` is the digest of the code that judged."""
+    """What `seal` writes. `code` is the digest of the code that judged; `seeds` are those that were
+    drawn for runs."""
 
     model_config = ConfigDict(strict=True, extra="forbid")
 
-    format: Annotated[int, Field(ge=1, le=1)] = 1
+    format: Annotated[int, Field(ge=2, le=2)] = 2
     digest: str
     rulerkit: str
     code: str
+    seeds: dict[str, str]
     cells: list[SealedCell]
 
 
 class Found(NamedTuple):
-    """What `verify` found of one cell. `scores` and `prompts` are SAME, or what is not; `prompts`
-    is "" where nobody asked."""
+    """What `verify` found of one cell. `scores` and `prompts` are a state, or a state, a colon and
+    the reason; `prompts` is "" where nobody asked."""
 
     cell: str
     scores: str
@@ -78,29 +83,32 @@ class Found(NamedTuple):
 
 
 def seal(folder: Path) -> Seal:
-    """The seal of the cells below a folder that have rows.
+    """The seal of the cells below a folder.
 
-    Raises UserError where a cell is damaged, and where there is none.
+    Raises UserError where a cell is damaged, and where none has rows.
     """
     problems: list[str] = []
     cells = read_cells(folder, report=problems.append)
     if problems:
         raise UserError(f"{folder} cannot be sealed: {problems[0]}")
     sealed = [_sealed(cell) for cell in with_progress(cells, "cells")]
-    sealed = [cell for cell in sealed if cell.rows]
-    if not sealed:
+    # The digest is that of a table, which has no line for a cell without rows.
+    with_rows = [cell for cell in sealed if cell.rows]
+    if not with_rows:
         raise UserError(f"{folder} holds no answers that could be sealed")
-    digest = seal_of((cell.key, cell.seal) for cell in sealed)
-    version = package_version("rulerkit") or ""
     return Seal(
-        digest=digest, rulerkit=version, code=code_version(), cells=sealed
+        digest=seal_of((cell.key, cell.seal) for cell in with_rows),
+        rulerkit=package_version("rulerkit") or "",
+        code=code_version(),
+        seeds=_seeds(cells),
+        cells=sealed,
     )
 
 
 def _sealed(cell: Cell) -> SealedCell:
     """A cell as its files say, judged now: no cache is asked."""
     scores = judged(cell, cached=False)["score"]
-    mean = round(100 * float(scores.mean()), 9) if len(scores) else 0.0
+    mean = round(100 * float(scores.mean()), 9) if len(scores) else None
     return SealedCell.model_construct(
         run=cell.run,
         model=cell.model,
@@ -109,18 +117,42 @@ def _sealed(cell: Cell) -> SealedCell:
         rows=len(scores),
         score=mean,
         seal=cell.seal,
+        files=_digests(cell),
     )
+
+
+def _digests(cell: Cell) -> dict[str, str]:
+    """16 hex digits over each file of a cell, by name."""
+    return {
+        file.name: sha256(file.read_bytes()).hexdigest()[:16]
+        for file in cell_files(cell.path)
+        if file.exists()
+    }
+
+
+def _seeds(cells: Iterable[Cell]) -> dict[str, str]:
+    """The text of the file with the drawn seed of each run that has one."""
+    files = {cell.run: cell.path.parents[2] / SEED_FILE for cell in cells}
+    return {
+        run: file.read_text(encoding="utf-8", errors="replace")
+        for run, file in files.items()
+        if file.exists()
+    }
 
 
 def seal_text(sealed: Seal) -> str:
     """A seal as its file holds it."""
-    return json.dumps(sealed.model_dump(), indent=1) + "\n"
+    return record_text(sealed.model_dump())
 
 
 def read_seal(file: Path) -> Seal:
-    """The seal of a file; UserError where it is none, or was changed by hand."""
+    """The seal of a file; UserError where it is none, or was changed."""
     try:
-        sealed = check_schema(Seal, parse_json(file.read_bytes()))
+        text = file.read_bytes()
+        values = parse_json(text)
+        if isinstance(values, dict):
+            values.pop("checksum", None)
+        sealed = check_schema(Seal, values)
     except OSError as error:
         raise UserError(
             f"cannot read the seal {file}: {error.strerror}; `rulerkit seal FOLDER` writes one, "
@@ -130,11 +162,10 @@ def read_seal(file: Path) -> Seal:
         raise UserError(
             f"{file} is no seal: {error}; bring it back from a copy"
         ) from None
-    cells = ((cell.key, cell.seal) for cell in sealed.cells)
-    if seal_of(cells, sealed.code) != sealed.digest:
+    if text != seal_text(sealed).encode():
         raise UserError(
-            f"{file} was changed: its cells do not have the digest {sealed.digest}; bring it back "
-            "from a copy"
+            f"{file} was changed: it does not have the checksum that it names; bring it back from "
+            "a copy"
         )
     return sealed
 
@@ -143,12 +174,11 @@ def read_seal(file: Path) -> Seal:
 
 
 def verify(folder: Path, sealed: Seal, prompts: bool = True) -> Iterator[Found]:
-    """Hold a folder against a seal, cell by cell; then what is in the folder and not in the seal,
-    and caches of scores that are not as they were written.
+    """Hold a folder against a seal, cell by cell; then what is in the folder and not in the seal.
 
-    The level `scores` needs the folder alone: the digest of the files, and the scores judged again.
-    The level `prompts` generates every example again, which needs the tokenizer and the corpora.
-    What cannot be had is ABSENT, with the reason.
+    The level `scores` needs the folder alone: the digest of what it says, the scores judged again,
+    the bytes of its files, and the cache of its scores. The level `prompts` generates every example
+    again, which needs the tokenizer and the corpora. What cannot be had is ABSENT, with the reason.
     """
     problems: list[str] = []
     cells = {
@@ -179,47 +209,66 @@ def verify(folder: Path, sealed: Seal, prompts: bool = True) -> Iterator[Found]:
         places = (f"/{run}/{m}/{task}/{n}." for run, m, task, n in named)
         if not any(place in problem for place in places):
             yield Found("elsewhere", f"damaged: {problem}")
+    yield from _changed_seeds(cells.values(), sealed)
+
+
+def _changed_seeds(cells: Collection[Cell], sealed: Seal) -> Iterator[Found]:
+    """The runs whose drawn seed is not that of the seal."""
+    now = _seeds(cells)
+    for cell in {cell.run: cell for cell in cells}.values():
+        run, file = cell.run, cell.path.parents[2] / SEED_FILE
+        if now.get(run) != sealed.seeds.get(run):
+            text = f"changed: {file} does not hold the seed that was drawn for the run"
+            yield Found(run, text)
 
 
 def _scores_level(cell: Cell, one: SealedCell) -> str:
-    """Whether the files of a cell are as they were written, and its scores those of the seal."""
-    record = cell.path.with_suffix(".json")
+    """Whether a cell says what was sealed, is judged as it was, and lies in the same files."""
     try:
         now = _sealed(cell)
-        _ = cell.soft, cell.failures
-        if record.read_bytes() != record_text(cell.record).encode():
-            return f"changed: {record} says the same in other bytes"
-        for file in cell_files(cell.path):
-            if problem := _torn(file):
-                return f"damaged: {problem}"
     except UserError as error:
         return f"damaged: {error}"
-    if cell.warnings:
-        return f"damaged: {cell.warnings[0]}"
+    except OSError as error:
+        return f"damaged: {error.filename} cannot be read ({error.strerror})"
+    others = [
+        file
+        for file in cell_files(cell.path)
+        if now.files.get(file.name) != one.files.get(file.name)
+    ]
+    names = " and ".join(map(str, others)) or str(cell.path)
+
     if now.seal != one.seal:
+        return f"changed: {names} is not what was sealed"
+    is_now, was = now.score or 0.0, one.score or 0.0
+    if abs(is_now - was) > 1e-6:
         return (
-            f"changed: {cell.path} or a file beside it is another than was sealed"
-        )
-    if abs(now.score - one.score) > 1e-6:
-        return (
-            f"changed: {cell.path} is judged {now.score:.4f}, sealed {one.score:.4f}: the code "
-            "that judges is another"
+            f"changed: {cell.path} is judged {is_now:.4f}, sealed {was:.4f}: the code that judges "
+            "is another"
         )
     if problem := cache_problem(cell):
         return f"damaged: {problem}; delete it"
+    if problem := next(filter(None, map(_torn, others)), ""):
+        return f"damaged: {problem}"
+    if others:
+        return (
+            f"{REWRITTEN}: {names} has other bytes than were sealed; its answers, its scores and "
+            "what defines them are the same"
+        )
     return SAME
 
 
 def _torn(file: Path) -> str:
-    """What stands in a file of lines beside whole lines; "" for nothing."""
+    """What stands in a file of lines beside whole lines, each once; "" for nothing."""
     if file.suffix != ".jsonl" or not file.exists():
         return ""
-    content = file.read_bytes()
-    lines = content.split(b"\n")
-    if lines[-1]:
+    lines = file.read_bytes().split(b"\n")
+    last = lines.pop()
+    if last:
         return f"{file} ends within a line"
-    if any(line != line.strip() or not line for line in lines[:-1]):
+    if any(line != line.strip() or not line for line in lines):
         return f"{file} has blanks that nobody wrote"
+    if len(set(lines)) < len(lines):
+        return f"{file} has a line twice"
     return ""
 
 

@@ -1,6 +1,7 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
+from collections import Counter
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -348,7 +349,8 @@ def verify(
     """Hold a folder of predictions against its seal, cell by cell.
 
     Scores need the folder alone; prompts are generated again, and where their tokenizer or corpora
-    are not here, that is said. Ends with 0 where all is the same, 1 where anything was changed, 3
+    are not here, that is said. A cell that says the same in other bytes, as after a merge, is
+    "rewritten". Ends with 0 where all is the same or rewritten, 1 where anything was changed, 3
     where something is absent.
     """
     from rulerkit.analysis import seal as seals
@@ -374,15 +376,16 @@ def verify(
     echo(render(header, rows, notes=reasons), nl=False)
 
     levels = [level for one in found for level in one[1:] if level]
-    same = sum(level == seals.SAME for level in levels)
-    absent = sum(level.startswith(seals.ABSENT) for level in levels)
-    changed = len(levels) - same - absent
+    states = Counter(level.partition(":")[0] for level in levels)
+    unchanged = ("same", "rewritten", "absent")
+    changed = len(levels) - sum(states[name] for name in unchanged)
     echo(
-        f"seal {sealed.digest}: {same} the same, {changed} changed, {absent} absent"
+        f"seal {sealed.digest}: {states['same']} the same, {states['rewritten']} rewritten, "
+        f"{changed} changed, {states['absent']} absent"
     )
     if changed:
         raise typer.Exit(ExitStatus.FAILED)
-    if absent:
+    if states["absent"]:
         raise typer.Exit(ExitStatus.UNDECIDED)
 
 
