@@ -4,7 +4,7 @@ on stderr."""
 import re
 import reprlib
 import sys
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from difflib import get_close_matches
 from enum import IntEnum
 from typing import Any
@@ -16,7 +16,7 @@ _SECRET_NAME = re.compile(rf"({_SECRET})(_env)?$", re.IGNORECASE)
 _SECRET_TEXT = re.compile(
     # the user of a URL; what follows api_key=, "token": or Authorization: Bearer; the value of
     # --api-key
-    rf"(://)[^/@\s]+(?=@)|((?:{_SECRET})[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?|--[\w-]*(?:{_SECRET})\s+)[^\s\"'&,;{{}}]+",
+    rf"(://)[^/@\s]+(?=@)|((?:{_SECRET})[\"']?\s*[=:]\s*[\"']?(?:bearer\s+)?|(?<![\w-])--[\w-]*(?:{_SECRET})\s+)[^\s\"'&,;{{}}]+",
     re.IGNORECASE,
 )
 _KEY_LIKE = re.compile(
@@ -26,7 +26,7 @@ _KEY_LIKE = re.compile(
     r"|\b(?:sk-(?=[\w-]*\d|[\w-]{16})[\w-]{6,}"
     r"|hf_(?=\w*[A-Z\d]|\w{20})\w{6,}"
     r"|gh[opsru]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}"
-    r"|AKIA[A-Z\d]{12,}|AIza[\w-]{20,}|eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)",
+    r"|AKIA[A-Z\d]{12,}|AIza[\w-]{20,}|(?<!-)eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)",
 )
 _NAMED = re.compile(
     r"(\b\w*(?:api_?key|password|passwd|secret|authorization|access_token|auth_token)"
@@ -35,8 +35,14 @@ _NAMED = re.compile(
 )
 """A secret in a message, behind a name that is no word of ours."""
 _USER = re.compile(r"(://)[^/@\s]+(?=@)")
-_DEEPEST = 40  # levels of lists and mappings that are shown
-_QUERY = re.compile(r"(https?://[^\s?]*\?)[^\s\"'#]*")
+_QUERY = re.compile(
+    # An address without a query matches too: it is not read again from each `http` in it.
+    r"(https?://[^\s?]*)(\?[^\s\"'#]*)?"
+)
+_DEEPEST = 40
+"""Levels of lists and mappings that are shown."""
+_MOST_VALUES = 100_000
+"""Values that are shown: a few lists within each other can stand for more than memory holds."""
 
 
 class ExitStatus(IntEnum):
@@ -178,16 +184,20 @@ def without_keys(text: str) -> str:
     'sent Bearer *** to https://***@host/v1'
     """
     text = _NAMED.sub(r"\1***", _KEY_LIKE.sub(_stars, text))
-    return _QUERY.sub(r"\1***", _USER.sub(r"\1***", text))
+    return _QUERY.sub(_without_query, _USER.sub(r"\1***", text))
+
+
+def _without_query(match: re.Match[str]) -> str:
+    return match[1] + ("?***" if match[2] else "")
 
 
 def _stars(match: re.Match[str]) -> str:
     return f"{match[1] or ''}***"
 
 
-def redact(value: Any, depth: int = 0) -> Any:
+def redact(value: Any) -> Any:
     """A text, or a mapping, as records and messages may show it: keys, passwords and what follows
-    `?` in a URL are ***.
+    `?` in a URL are ***. What is nested too deeply, or beyond 100,000 values, is "...".
 
     A name such as api_key or Authorization makes its value a secret, and so does what it looks
     like, such as sk-... or hf_....
@@ -195,24 +205,32 @@ def redact(value: Any, depth: int = 0) -> Any:
     >>> redact({"url": "https://me:pw@host/v1?code=1", "body": {"api_key": "sk-1"}})
     {'url': 'https://***@host/v1?***', 'body': {'api_key': '***'}}
     """
+    return _redact(value, _DEEPEST, iter(range(_MOST_VALUES)))
+
+
+def _redact(value: Any, levels: int, left: Iterator[int]) -> Any:
+    """As `redact`, with so many levels, and as many values as `left` counts."""
     # Keys stand in texts, in lists and under names that say so.
+    if next(left, None) is None:
+        return "..."
     if isinstance(value, str):
         return without_keys(_SECRET_TEXT.sub(r"\1\2***", value))
-    if depth > _DEEPEST:
+    if not isinstance(value, list | tuple | Mapping):
+        return value
+    if not levels:
         return "..."
-    if isinstance(value, list | tuple):
-        return [redact(item, depth + 1) for item in value]
-    if isinstance(value, Mapping):
-        secret = {
-            key
-            for key, item in value.items()
-            if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
-        }
-        return {
-            key: "***" if key in secret else redact(item, depth + 1)
-            for key, item in value.items()
-        }
-    return value
+    if not isinstance(value, Mapping):
+        return [_redact(item, levels - 1, left) for item in value]
+
+    secret = {
+        key
+        for key, item in value.items()
+        if isinstance(item, str | Mapping) and _SECRET_NAME.search(str(key))
+    }
+    return {
+        key: "***" if key in secret else _redact(item, levels - 1, left)
+        for key, item in value.items()
+    }
 
 
 def remark(text: str) -> None:

@@ -21,7 +21,8 @@ _PLAIN = {
 
 
 _MOST_VALUES = 200_000
-"""How many values a file may have, those behind aliases (`*name`) counted wherever they stand."""
+"""How many values a file may have, those behind aliases (`*name`) counted wherever they stand; a
+text counts once more for each thousand letters."""
 
 
 _DEEPEST = 50
@@ -82,7 +83,7 @@ def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
     """The values of a node, each alias counted as what it stands for; endless for one within
     itself."""
     if isinstance(node, yaml.ScalarNode):
-        return 1
+        return 1 + len(node.value) // 1000
     key = id(node)
     if key not in counts:
         counts[key] = float("inf")  # until it is known: an alias within itself
