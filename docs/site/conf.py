@@ -103,9 +103,12 @@ def functions() -> str:
         path = f"rulerkit.{module}.{name}"
         if name.isupper():
             continue  # a constant has no docstring of its own
-        if (ROOT / f"{path.replace('.', '/')}.py").is_file():
+        place = ROOT / path.replace(".", "/")
+        if place.is_dir() or place.with_suffix(".py").is_file():
             # public names have their own sections; `set` is matplotlib's
-            own = [other for place, other in names if place == f"{module}.{name}"]
+            own = [
+                other for within, other in names if within == f"{module}.{name}"
+            ]
             kind = "module"
             options = (
                 f"   :members:\n   :exclude-members: {', '.join(['set', *own])}\n"

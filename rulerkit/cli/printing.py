@@ -81,12 +81,7 @@ def print_scores(
     for group in by_model.values():
         check_same(group)
 
-    problems = list[str]()
-    scores = rk.score(cells, problems.append, max_failures)
-    if problems and scores.empty:
-        raise UserError(problems[0].removeprefix("left out: "))
-    for problem in problems:
-        remark(problem)
+    scores = _judged(cells, max_failures)
     suites = suites_of(scores)
     for suite in suites:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
@@ -114,6 +109,18 @@ def print_scores(
         named = [task for task in tasks or () if task in TASKS_OF[SUITE]] or None
         frontier = rk.frontier(scores, named, lengths, num_examples)
         echo("\n" + frontier_text(frontier), nl=False)
+    return scores
+
+
+def _judged(cells: "list[Cell]", max_failures: float | None) -> "pd.DataFrame":
+    """The rows of `score`. A cell that cannot be judged is named on stderr and left out; raises
+    UserError where none can be."""
+    problems = list[str]()
+    scores = rk.score(cells, problems.append, max_failures)
+    if problems and scores.empty:
+        raise UserError(problems[0].removeprefix("left out: "))
+    for problem in problems:
+        remark(problem)
     return scores
 
 

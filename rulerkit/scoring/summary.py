@@ -154,9 +154,8 @@ def summarize(
     the first so many, else as many as each cell was to have. What the grid lacks is shown as
     missing, and no mean is taken over the rest. Cells without a row show how many requests failed,
     if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered several
-    times (`repeat`) is one model: see `merge_repetitions`.
-    All rows of a summary are of one suite: `suite`, or what `of_one_suite` chooses. Raises
-    UserError if there is nothing to summarize, and for tasks of several suites.
+    times (`repeat`) is one model: see `merge_repetitions`. All rows are of one suite: `suite`, or
+    what `of_one_suite` chooses. Raises UserError for nothing to summarize, or several suites.
     """
     import pandas as pd
 

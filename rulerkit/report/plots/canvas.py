@@ -1,0 +1,228 @@
+"""What all figures share: the style, the panels with their note, the look of lines and legends."""
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from pathlib import Path
+from textwrap import wrap
+from typing import Any
+
+import numpy as np
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.lengths import length_name
+from rulerkit.common.paths import missing_extra
+
+try:
+    import matplotlib
+    import matplotlib.pyplot as plt
+    from matplotlib.axes import Axes
+    from matplotlib.colors import to_hex
+    from matplotlib.figure import Figure
+except ImportError as error:
+    raise missing_extra("figures need", "matplotlib", "figures") from error
+
+
+Panels = Axes | Sequence[Axes] | None
+Threshold = float | Mapping[str, float] | None
+"""One threshold, or several by their names."""
+SINGLE, DOUBLE = 3.35, 6.9
+"""The widths of one column and of two, in inches."""
+GREY = "0.35"
+GREY_LINE = "0.45"
+RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
+_MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
+BEYOND_DASHES, THRESHOLD_DASHES = (0, (2.5, 1.2)), (0, (4, 2))
+LONGEST_TICK = 24  # letters of a task's name on one line
+NARROW = 34  # letters: a panel below this has no space for names beside it
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """The common style as a context: figures are drawn in it, and saved in it, whoever saves them.
+
+    It is the style sheet rulerkit/data/rulerkit.mplstyle, for matplotlib "rulerkit.data.rulerkit".
+    What the user has set wins: only settings that have matplotlib's default value are changed.
+
+    It resets only what it sets, unlike matplotlib's `rc_context`: in a notebook the first figure
+    also switches on that figures are shown, and that must last.
+    """
+    current: Any = matplotlib.rcParams
+    sheet = Path(__file__).parents[2] / "data" / "rulerkit.mplstyle"
+    ours: Any = matplotlib.rc_params_from_file(sheet, use_default_template=False)
+    defaults: Any = matplotlib.rcParamsDefault
+    before = {key: current[key] for key in ours if current[key] == defaults[key]}
+    current.update({key: ours[key] for key in before})
+    try:
+        yield
+    finally:
+        current.update(before)
+
+
+class PrintFigure(Figure):
+    """Saved in the common style too, which decides how fonts are embedded."""
+
+    def savefig(self, *args: Any, **kwargs: Any) -> None:
+        """As matplotlib's."""
+        with style():
+            super().savefig(*args, **kwargs)
+
+
+@contextmanager
+def draw_in(
+    count: int,
+    columns: int,
+    height: float,
+    ax: "Panels",
+    *notes: str,
+    series: int = 1,
+    threshold: Threshold = None,
+    **shared: Any,
+) -> Iterator[list[Axes]]:
+    """The panels that were given, or those of a new figure, row by row, drawn in the common style,
+    with a line at each threshold, and notes below. `height`, of each panel without the texts around
+    it, is in inches. The figure is as wide as one column of the page for one column of panels of up
+    to eight series, or fields side by side, else as two."""
+    num_rows = -(-count // columns)
+    with style():
+        if ax is None:
+            width = SINGLE if columns == 1 and series <= 8 else DOUBLE
+            # More than the texts need: the height is cut below.
+            size = (width, (height + 3) * num_rows)
+            panels = _new_panels(count, num_rows, columns, size, shared)
+        else:
+            panels = np.ravel(np.asarray(ax)).tolist()
+            if len(panels) != count:
+                raise UserError(
+                    f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
+                )
+        yield panels[:count]
+
+        # What the caller drew is there: thresholds and notes are the same for all figures.
+        figure: Any = panels[0].figure
+        about = _draw_thresholds(panels[:count], threshold)
+        # Notes of other panels of the figure stay.
+        before = figure.get_supxlabel().replace("\n", " ")
+        parts = "; ".join([before, about, *notes]).split("; ")
+        text = "; ".join(dict.fromkeys(filter(None, parts)))
+        _set_note(figure, text)
+
+        # Only now it is known how much of the height the texts take.
+        if ax is None:
+            figure.get_layout_engine().execute(figure)
+            whole = figure.get_figheight()
+            drawn = panels[0].get_position(original=True).height
+            figure.set_figheight(whole + num_rows * (height - drawn * whole))
+
+
+def _set_note(figure: Any, text: str) -> None:
+    """The note below a figure, in lines that keep the margin of the layout at both edges."""
+    margin = 0.06 / figure.get_figwidth()
+    note = figure.supxlabel(
+        "", fontsize="medium", x=1 - margin, ha="right", style="italic"
+    )
+    widest = (1 - 2 * margin) * figure.bbox.width
+    lines = [""]
+    for word in text.split():
+        note.set_text(f"{lines[-1]} {word}".strip())
+        if note.get_window_extent().width > widest and lines[-1]:
+            lines.append("")
+        lines[-1] = f"{lines[-1]} {word}".strip()
+    note.set_text("\n".join(lines))
+
+
+def _new_panels(
+    count: int,
+    num_rows: int,
+    num_columns: int,
+    size: tuple[float, float],
+    shared: Mapping[str, Any],
+) -> list[Axes]:
+    """The panels of a new figure; those that stay empty are taken away."""
+    _, grid = plt.subplots(
+        num_rows,
+        num_columns,
+        figsize=size,
+        squeeze=False,
+        FigureClass=PrintFigure,
+        **shared,
+    )
+    panels: list[Axes] = list(grid.flat)
+    for spare in panels[count:]:
+        spare.remove()
+    return panels
+
+
+def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:
+    """A dashed line at each threshold in every panel; the note that names them."""
+    named = (
+        threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
+    )
+    levels = {name: value for name, value in named.items() if value is not None}
+    if not levels:
+        return ""
+    for axes, value in product(panels, levels.values()):
+        axes.axhline(
+            value, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1
+        )
+    names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
+    return f"thin dashed: {names}"
+
+
+def color_of(i: int) -> str:
+    """Colour i of the style, whose colours recur."""
+    return to_hex(f"C{i}")
+
+
+def properties_of(i: int) -> dict[str, Any]:
+    """Colour, marker and dashes of series i."""
+    return {
+        "color": color_of(i),
+        "marker": _MARKERS[i % 8],
+        "linestyle": _DASHES[i // 8 % 3],
+        "markeredgewidth": 0,
+    }
+
+
+def add_legend(axes: "Axes") -> None:
+    """The names of the lines, right of the axes, or below them where the axes are narrow or a name
+    is long."""
+    handles, names = axes.get_legend_handles_labels()
+    letters, longest = letters_in(axes), max(map(len, names))
+    place: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
+    # beside the axes there may be names at the ends of lines
+    if letters < NARROW or longest > 0.4 * letters or axes.texts:
+        names = [wrapped(name, letters) for name in names]
+        columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
+        place = {
+            "loc": "upper center",
+            "bbox_to_anchor": (0.5, 0),
+            "borderaxespad": 4,
+        }
+        place["ncols"] = columns
+    axes.legend(handles, names, **place)
+
+
+def letters_in(axes: "Axes") -> int:
+    """How many letters are about as wide as axes, before constrained layout makes them fit."""
+    width = axes.get_window_extent().width / axes.figure.dpi * 72
+    return int(width / (0.6 * matplotlib.rcParams["font.size"]))
+
+
+def wrapped(text: Any, letters: int) -> str:
+    """A text in lines of at most so many letters."""
+    return "\n".join(wrap(str(text), letters))
+
+
+def length_ticks(axes: "Axes", lengths: Iterable[int]) -> list[str]:
+    """The names of lengths, or of every second one ... where they are too long for the axes."""
+    names = list(map(length_name, lengths))
+    step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / letters_in(axes))
+    return ["" if i % step else name for i, name in enumerate(names)]
+
+
+def set_title(axes: "Axes", *lines: Any, loc: Any = "center") -> None:
+    """A title of several lines, each wrapped to the width of the axes."""
+    letters = int(1.3 * letters_in(axes))
+    axes.set_title("\n".join(wrapped(line, letters) for line in lines), loc=loc)

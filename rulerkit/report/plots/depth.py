@@ -1,0 +1,87 @@
+"""Recall by the depth of the needle."""
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.lengths import length_name
+from rulerkit.report.plots.canvas import Panels, draw_in, properties_of, set_title
+from rulerkit.report.plots.grids import heatmap
+from rulerkit.report.plots.lines import line_with_bars
+from rulerkit.report.tables import names_of
+
+
+def recall_by_depth(
+    bins: "pd.DataFrame", note: str = "", ax: "Panels" = None, by: str = "depth"
+) -> "list[Axes]":
+    """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
+    length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
+    groups = list(bins.groupby([names_of(bins), "task"], sort=False))
+    lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
+
+    place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
+    with draw_in(len(groups), columns, 1.2, ax, note) as panels:
+        for axes, ((name, task), rows) in zip(panels, groups, strict=True):
+            rows = _all_bins(rows, by)
+            # Lines of several lengths are moved apart a little, so that their bars can be seen.
+            for i, length in enumerate(lengths):
+                line = rows[rows["length"] == length]
+                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (
+                    i - len(lengths) / 2
+                ) * 1.2
+                line_with_bars(
+                    axes, x, line, length_name(int(length)), properties_of(i)
+                )
+            set_title(axes, name, task)
+            axes.set(
+                xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)"
+            )
+        panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+    return panels
+
+
+def depth_map(
+    bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """Recall of one task by depth and length as a map, a panel per model. `bins` is what
+    `depth.by_bin` gives."""
+    models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
+    if not models:
+        raise UserError(
+            f"no depths of task {task!r} to draw: name one that was asked"
+        )
+
+    # Bins without a needle stay as empty fields, so that all maps have the same rows.
+    series = bins["length"].nunique()
+    with draw_in(
+        len(models), min(len(models), 2), 1.8, ax, note, series=series
+    ) as panels:
+        for axes, (name, rows) in zip(panels, models, strict=True):
+            edges = ["depth_from", "depth_to"]
+            scores = _all_bins(rows, "depth").pivot(
+                index=edges, columns="length", values="score"
+            )
+            scores.index = [
+                f"{start:.0f}–{end:.0f}" for start, end in scores.index
+            ]
+            scores = scores.rename(columns=length_name)
+            heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
+            set_title(axes, name, task)
+            axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
+    return panels
+
+
+def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
+    """The bins of each length, with those that hold no item."""
+    start, end = f"{by}_from", f"{by}_to"
+    edges = np.linspace(
+        0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1
+    )
+    bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
+    return (
+        rows[["length"]]
+        .drop_duplicates()
+        .merge(bins, how="cross")
+        .merge(rows, how="left")
+    )

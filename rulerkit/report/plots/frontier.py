@@ -1,0 +1,259 @@
+"""The frontier suite: capabilities by length, alone and beside RULER and published results."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.patches import Rectangle
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.lengths import length_name
+from rulerkit.report.plots.canvas import (
+    GREY_LINE,
+    RED,
+    Panels,
+    add_legend,
+    draw_in,
+    length_ticks,
+    properties_of,
+    set_title,
+)
+from rulerkit.report.plots.grids import heatmap
+from rulerkit.report.plots.lines import series_by_length
+from rulerkit.report.tables import names_of
+from rulerkit.scoring.frontier import (
+    ABSOLUTE,
+    FrontierSummary,
+    headline,
+    of_ruler,
+)
+
+
+def capability_map(
+    frontier: FrontierSummary,
+    model: str | None = None,
+    note: str = "",
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """The frontier suite at a glance: capabilities against lengths, a panel per model.
+
+    `frontier` is what `rk.frontier` gives; `model` picks one model by name or label. A field has
+    the colour of the score with its floor taken off, and shows the raw score; it is hatched where
+    the raw score is not above the floor. The red line in each row stands behind the longest length
+    at which the row keeps 85 % of its own score at the shortest length. Below the capabilities
+    stands their mean, with the floors taken off, and below a rule RULER's mean with RULER's own
+    effective length, where all its tasks were asked. The title says what both found.
+    """
+    models = frontier.models
+    if model is not None:
+        models = models[(models["model"] == model) | (models["label"] == model)]
+    if models.empty:
+        raise UserError(
+            f"no capabilities of {model!r} to draw; name one of the summary's models"
+        )
+
+    records: list[Any] = models.to_dict("records")
+    rows_of = [(one, _capability_rows(frontier, one)) for one in records]
+    notes = [
+        "colour: floor taken off",
+        "red: the longest length that keeps 85 % of the row's score at the shortest",
+    ]
+    if any((rows["above_floor"] == 0).any() for _, rows in rows_of):
+        notes.append("hatched: not above the floor")
+
+    most = max(rows["row"].nunique() for _, rows in rows_of)
+    series, columns = frontier.lengths["length"].nunique(), min(len(rows_of), 2)
+    shared: Any = {"series": series}
+    with draw_in(
+        len(rows_of), columns, 0.19 * most, ax, note, *notes, **shared
+    ) as panels:
+        for axes, (one, rows) in zip(panels, rows_of, strict=True):
+            _capability_panel(axes, rows)
+            thinking = " (thinking)" if one["thinking"] else ""
+            set_title(axes, f"{one['label']}{thinking}", headline(one))
+    return panels
+
+
+def frontier_by_length(
+    frontier: FrontierSummary, note: str = "", ax: "Axes | None" = None
+) -> "Axes":
+    """The mean of the frontier suite over length, floors taken off, a line per model with its
+    intervals as bars; dashed is the threshold of the absolute effective length."""
+    rows = frontier.lengths
+    frame = rows.assign(series=names_of(rows), score=rows["normalised"])
+    (axes,) = series_by_length(
+        frame.drop(columns="label"),
+        threshold={"absolute threshold": ABSOLUTE},
+        note=note,
+        ax=ax,
+    )
+    axes.set_ylabel("Mean, floors taken off (%)")
+    return axes
+
+
+def capabilities_by_length(
+    frontier: FrontierSummary, note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """Raw scores over length, a panel per capability, a line per model; dotted lines are floors."""
+    rows = frontier.capabilities
+    # The intervals of a capability are those of its normalised mean; raw scores stand without.
+    raw = rows.assign(
+        series=names_of(rows),
+        panel=rows["capability"],
+        low=rows["score"],
+        high=rows["score"],
+    )
+    return series_by_length(raw.drop(columns="label"), note=note, ax=ax)
+
+
+def published_frontier(
+    published: "pd.DataFrame", note: str = "", ax: "Panels" = None
+) -> "list[Axes]":
+    """Published results of benchmarks that ask for a capability of the suite, in grey, a panel per
+    benchmark and setting with their source; `published` is `paper.published_frontier()`.
+
+    Marks are hollow where the source itself was not opened. A score without a length of its own is
+    left out.
+    """
+    drawn = published.dropna(subset=["length"])
+    names = drawn["benchmark"] + " " + drawn["setting"].fillna("")
+    groups = list(drawn.groupby(names.str.strip(), sort=False))
+    columns = min(len(groups), 2)
+
+    # Whoever sees a score must see whose it is.
+    sources = drawn.drop_duplicates(["benchmark", "source"])
+    notes = [
+        note,
+        *(sources["benchmark"] + ": " + sources["source"]),
+        "hollow: source not opened",
+    ]
+    with draw_in(len(groups), columns, 1.5, ax, *notes, series=9) as panels:
+        for axes, (name, rows) in zip(panels, groups, strict=True):
+            _published_panel(axes, rows)
+            set_title(axes, name, loc="left")
+    return panels
+
+
+def _published_panel(axes: Axes, rows: "pd.DataFrame") -> None:
+    """The published lines of one benchmark, thin and grey."""
+    for i, (model, line) in enumerate(rows.groupby("model", sort=False)):
+        hollow = line["checked"].str.startswith("second-hand").any()
+        properties = properties_of(i) | {
+            "color": GREY_LINE,
+            "markerfacecolor": "white" if hollow else GREY_LINE,
+            "markeredgewidth": 0.6,
+            "linewidth": 0.6,
+        }
+        axes.plot(line["length"], line["score"], label=model, **properties)
+
+    lengths = sorted(rows["length"].astype(int).unique())
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(lengths, length_ticks(axes, lengths))
+    axes.minorticks_off()
+    measure = f"{rows['measure'].iloc[0]} (%)"
+    axes.set(xlabel="Length (tokens)", ylabel=measure, ylim=(0, 102))
+    add_legend(axes)
+
+
+def _capability_rows(
+    frontier: FrontierSummary, model: Mapping[str, Any]
+) -> "pd.DataFrame":
+    """The fields of one panel: columns row, length, colour (percent), text, above_floor (NaN where
+    it does not apply), reach (tokens; 0 for none), from the top row down."""
+    same = ["run", "model"]
+    own = [model[name] for name in same]
+
+    def of(frame: "pd.DataFrame") -> "pd.DataFrame":
+        return frame[(frame[same] == own).all(axis=1)]
+
+    capabilities = of(frontier.capabilities)
+    parts = [
+        pd.DataFrame(
+            {
+                "row": capabilities["capability"],
+                "length": capabilities["length"],
+                "colour": capabilities["normalised"],
+                "text": _fields(capabilities, "score"),
+                "above_floor": capabilities["above_floor"],
+                "reach": capabilities["reach"],
+            }
+        )
+    ]
+    means = of(frontier.lengths)
+    parts.append(
+        pd.DataFrame(
+            {
+                "row": "mean, floors off",
+                "length": means["length"],
+                "colour": means["normalised"],
+                "text": _fields(means, "normalised"),
+                "reach": model["reach"],
+            }
+        )
+    )
+    if model["ruler"]:
+        ruler, _ = of_ruler(frontier.ruler, model)
+        parts.append(
+            pd.DataFrame(
+                {
+                    "row": "RULER",
+                    "length": ruler["length"],
+                    "colour": ruler["score"],
+                    "text": _fields(ruler, "score"),
+                    "reach": model["ruler_reach"],
+                }
+            )
+        )
+    return pd.concat(parts, ignore_index=True)
+
+
+def _fields(rows: "pd.DataFrame", column: str) -> "pd.Series[str]":
+    """Scores as a field shows them; what there is of an incomplete one in its place."""
+    return (
+        rows[column]
+        .map("{:.0f}".format)
+        .where(rows[column].notna(), rows["have"])
+    )
+
+
+def _capability_panel(axes: "Axes", rows: "pd.DataFrame") -> None:
+    """One model: the fields, hatched where they say nothing, and the step of each row's reach."""
+    names = list(dict.fromkeys(rows["row"]))
+    wide: Any = rows.pivot(index="row", columns="length").loc[names]
+    lengths = list(wide["colour"].columns)
+    wide = wide.rename(columns=length_name, level="length")
+    heatmap(axes, wide["colour"], wide["text"].fillna(""))
+
+    for (row, column), above in np.ndenumerate(wide["above_floor"].to_numpy()):
+        if above is False or above == 0:
+            axes.add_patch(
+                Rectangle(
+                    (column, row),
+                    1,
+                    1,
+                    fill=False,
+                    hatch="////",
+                    edgecolor="0.55",
+                    linewidth=0,
+                )
+            )
+
+    # A row that keeps its score nowhere has its step at the left edge.
+    reach = rows.drop_duplicates("row")["reach"]
+    steps = [sum(length <= longest for length in lengths) for longest in reach]
+    for row, step in enumerate(steps):
+        axes.plot(
+            [step, step],
+            [row + 0.08, row + 0.92],
+            color=RED,
+            linewidth=1.6,
+            clip_on=False,
+        )
+
+    # Neither the mean nor RULER is one of the capabilities.
+    for name in ("mean, floors off", "RULER"):
+        if name in names:
+            axes.axhline(names.index(name), color="black", linewidth=0.8)
+    axes.set_xlabel("Length (tokens)")

@@ -1,0 +1,178 @@
+"""Tables in colour: tasks by length, correlations of tasks."""
+
+from collections.abc import Collection, Iterable, Sequence
+from itertools import pairwise
+from typing import Any
+
+import matplotlib.pyplot as plt
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, to_rgb
+
+from rulerkit.common.errors import UserError
+from rulerkit.common.lengths import length_name
+from rulerkit.report.plots.canvas import (
+    LONGEST_TICK,
+    RED,
+    Panels,
+    color_of,
+    draw_in,
+    set_title,
+    wrapped,
+)
+from rulerkit.report.tables import names_of
+from rulerkit.scoring.floors import not_above
+
+
+def tasks_by_length(
+    cells: "pd.DataFrame",
+    model: str | None = None,
+    note: str = "",
+    ax: "Panels" = None,
+) -> "list[Axes]":
+    """Tasks against lengths as a table in colour, the score printed in each field; a panel per
+    model.
+
+    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
+    incomplete shows what it has (`300/500`).
+    """
+    if model is not None:
+        cells = cells[(cells["model"] == model) | (cells["label"] == model)]
+    if cells.empty:
+        raise UserError(
+            f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
+        )
+
+    # A score that says nothing is shown in brackets, and an incomplete one by what it has.
+    below = not_above(cells)
+    texts = (
+        cells["score"]
+        .map("{:.1f}".format)
+        .where(cells["score"].notna(), cells["have"])
+    )
+    cells = cells.assign(
+        name=names_of(cells), text=texts.where(~below, "(" + texts + ")")
+    )
+
+    models = list(cells.groupby("name", sort=False))
+    height = 0.175 * cells["task"].nunique()
+    notes = [note]
+    if below.any():
+        notes.append("in brackets: not above the floor")
+    series = cells["length"].nunique()
+    columns = min(len(models), 2 if series <= 8 else 1)
+    with draw_in(
+        len(models), columns, height, ax, *notes, series=series, sharey=True
+    ) as panels:
+        for axes, (name, rows) in zip(panels, models, strict=True):
+            tasks = rows.drop_duplicates("task")
+            wide: Any = rows.pivot(index="task", columns="length").loc[
+                tasks["task"]
+            ]
+            wide = wide.rename(columns=length_name, level="length")
+            heatmap(axes, wide["score"], wide["text"])
+            # A white line between categories, as between the rows of the paper's tables.
+            for place in _borders(tasks["category"]):
+                axes.axhline(place, color="white", linewidth=2.5)
+            set_title(axes, name)
+    return panels
+
+
+def _borders(groups: Iterable[str]) -> list[int]:
+    """The places between rows of a heatmap where the group changes."""
+    return [
+        i
+        for i, (group, following) in enumerate(pairwise(groups), 1)
+        if group != following
+    ]
+
+
+def correlation_heatmap(
+    correlations: "pd.DataFrame",
+    marked: Collection[str] = (),
+    groups: Sequence[str] = (),
+    note: str = "",
+    ax: "Axes | None" = None,
+) -> "Axes":
+    """Figure 5: correlations of tasks in the order of the frame, its marked tasks in red, groups
+    parted by lines.
+
+    `groups` names the cluster of each task, in the order of the frame.
+    """
+    if correlations.empty:
+        raise UserError("no correlations to draw: give at least two tasks")
+    text = correlations.map(
+        lambda r: (
+            ""
+            if np.isnan(r)
+            else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
+        )
+    )
+    with draw_in(
+        1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)
+    ) as (axes,):
+        heatmap(axes, correlations, text, [color_of(4), "#FFFFFF"], -1)
+        # names of several lines need wider fields
+        if correlations.index.str.len().max() <= LONGEST_TICK:
+            axes.set_aspect("equal")
+        axes.tick_params("x", rotation=55)
+        plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
+        labels = zip(
+            axes.get_xticklabels(),
+            axes.get_yticklabels(),
+            correlations,
+            strict=True,
+        )
+        for *both, task in labels:
+            if task in marked:
+                plt.setp(both, color=RED, fontweight="bold")
+        for place in _borders(groups):
+            axes.axhline(place, color="black", linewidth=0.8)
+            axes.axvline(place, color="black", linewidth=0.8)
+        set_title(axes, "Correlation of task scores")
+    return axes
+
+
+def heatmap(
+    axes: Axes,
+    values: "pd.DataFrame",
+    texts: "pd.DataFrame",
+    colors: Sequence[str] = ("#EDF3F8",),
+    lowest: float = 0,
+) -> None:
+    """A table in colour with a text in each field; a field without a value is grey. The colours
+    lead from the lowest value, 0 or -1, to 100 or 1."""
+    paint = LinearSegmentedColormap.from_list(
+        "", [*colors, color_of(0)]
+    ).with_extremes(bad="0.88")
+
+    numbers = values.to_numpy(dtype=float)
+    limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
+    image = axes.pcolormesh(
+        numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits
+    )
+    rows, columns = (
+        [wrapped(name, LONGEST_TICK) for name in names] for names in values.axes
+    )
+    axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
+    axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
+
+    # The first row stands on top, as in a table.
+    axes.set_ylim(len(values), 0)
+    axes.tick_params(length=0)
+    axes.spines[:].set_visible(False)
+
+    # Text is dark or light, whichever can be read on the field's colour.
+    for (row, column), text in np.ndenumerate(texts.to_numpy()):
+        color = _ink(image.to_rgba(numbers[row, column]))
+        axes.text(
+            column + 0.5, row + 0.5, text, ha="center", va="center", color=color
+        )
+
+
+def _ink(ground: Any) -> str:
+    """Black or white: which of them has the higher contrast with a colour, as WCAG 2 defines it; it
+    is at least 4.5 to 1."""
+    linear = ((np.array(to_rgb(ground)) + 0.055) / 1.055) ** 2.4
+    return "black" if linear @ (0.2126, 0.7152, 0.0722) > 0.179 else "white"
