@@ -55,10 +55,10 @@ lab: $(VENV)/.core
 test: $(VENV)/.dev $(VENV)/.torch
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.dev $(VENV)/.torch
+test-slow: $(VENV)/.dev $(VENV)/.torch $(VENV)/.inspect
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/.dev $(VENV)/.torch
+test-all: $(VENV)/.dev $(VENV)/.torch $(VENV)/.inspect
 	RULERKIT_FAULTS=600 $(PYTEST)
 
 test-vllm: .venv-vllm/.made
@@ -143,6 +143,11 @@ $(VENV)/.models: $(VENV)/.core
 
 $(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
 	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
+	@touch $@
+
+# inspect_ai, whose providers are asked through openai's client.
+$(VENV)/.inspect: $(VENV)/.torch
+	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv$(comma)inspect]" openai)
 	@touch $@
 
 comma := ,
