@@ -41,6 +41,7 @@ __all__ = [
     "DOUBLE",
     "SINGLE",
     "Panels",
+    "PrintFigure",
     "Threshold",
     "capabilities_by_length",
     "capability_map",
