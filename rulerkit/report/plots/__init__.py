@@ -11,7 +11,14 @@ colours and line widths are those of `style`; markers and dashes differ too.
 A module holds the figures of one subject, `canvas` what all of them share.
 """
 
-from rulerkit.report.plots.canvas import DOUBLE, SINGLE, Panels, Threshold, style
+from rulerkit.report.plots.canvas import (
+    DOUBLE,
+    SINGLE,
+    Panels,
+    PrintFigure,
+    Threshold,
+    style,
+)
 from rulerkit.report.plots.comparisons import (
     differences_by_task,
     scores_by_scorer,
