@@ -209,6 +209,7 @@ def aggregate(
     environment = evaluation.cells[0].record["environment"]
     packages = environment.get("packages", {})
     about = _texts(packages | {"git": environment.get("git")})
+
     return {
         "schema_version": _SCHEMA,
         "evaluation_id": evaluation.evaluation_id,
@@ -242,6 +243,8 @@ def _model_info(evaluation: Evaluation, environment: JSON) -> JSON:
     address = environment.get("base_url")
     if address and not is_local:
         deployment = "externally_managed"
+
+    # Weights on the hub, or loaded by an engine here.
     is_open = is_hub_id(str(model.get("path", ""))) or engine in _OWN_WEIGHTS
     details = {
         "deployment_type": deployment,
@@ -249,6 +252,7 @@ def _model_info(evaluation: Evaluation, environment: JSON) -> JSON:
         "claimed_length": record["claimed_length"],
         "aligned": record["aligned"],
     } | {key: value for key, value in model.items() if key != "name"}
+
     version = environment.get("packages", {}).get(engine)
     info: JSON = {
         "name": record["label"],

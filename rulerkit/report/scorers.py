@@ -19,12 +19,10 @@ def scorers_text(judged: "pd.DataFrame", format: str = "table") -> str:
     names = [name for name in judged.columns if name not in (*PLACE, "score")]
     texts = []
     for (run, model), rows in judged.groupby(["run", "model"], sort=False):
-        of_cells = (
-            100
-            * rows.groupby(["length", "task"], sort=False)[
-                ["score", *names]
-            ].mean()
-        )
+        by_cell = rows.groupby(["length", "task"], sort=False)
+        of_cells = 100 * by_cell[["score", *names]].mean()
+
+        # The tasks of a length, and their mean.
         body: list[Sequence[Field | str] | None] = []
         by_length: Any = of_cells.groupby("length", sort=True)
         for length, of_tasks in by_length:
@@ -37,6 +35,7 @@ def scorers_text(judged: "pd.DataFrame", format: str = "table") -> str:
             if len(of_tasks) > 1:
                 title = f"mean of {len(of_tasks)} tasks, {length_name(length)}"
                 body.append(_fields(title, means))
+
         notes = [
             f"{len(rows)} answers, each judged by every scorer; in brackets the difference from "
             "the score of this kit, in points."

@@ -398,6 +398,7 @@ def _effective_rules(
         return [
             f"No effective length: the threshold, {used}, is for a complete score on {tasks}."
         ]
+
     rules = []
     for source in sources:
         if source == PAPERS_THRESHOLD:
@@ -411,6 +412,7 @@ def _effective_rules(
             )
         else:
             rules.append(f"at least {source}, as NoLiMa counts it")
+
     allowed = f"in brackets all that the {percent} intervals cannot rule out"
     return [
         f"Effective: longest length with {rule}; {allowed}." for rule in rules

@@ -350,6 +350,8 @@ class Graph(Frontier):
         begins = text.rfind(_START)
         start = max(0, begins)
         edges = _edges_of(text, start)
+
+        # Nodes at other distances could be taken for the answer; of parents, the children.
         if question["start"]:
             depth = int(question["depth"])
             levels = _levels(edges, question["start"], depth + 1)
@@ -367,6 +369,7 @@ class Graph(Frontier):
                 *re.finditer(rf"(?P<item>{_NODE}) -> {node}\n", text),
                 *re.finditer(rf"{node} -> (?P<item>{_NODE})\n", text),
             ]
+
         return Reading(
             "graph",
             items=items,
