@@ -20,7 +20,7 @@ from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.summary import cell_rows
-from rulerkit.store.cells import Cell, Report
+from rulerkit.store.cells import Cell, DamagedCell, Report
 from rulerkit.store.files import disk, write_whole
 
 if TYPE_CHECKING:
@@ -131,7 +131,8 @@ def answers_of(
     report: Report = remark,
 ) -> "pd.DataFrame":
     """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
-    LABEL_COLUMNS, read from their files."""
+    LABEL_COLUMNS, read from their files. Those of a damaged file are left out and passed to
+    `report`."""
     import pandas as pd
 
     if cells is None:
@@ -146,12 +147,16 @@ def answers_of(
         without_context = no_context_answers(cells)
 
     # cell by cell, so that the rows of one file at a time are in memory
-    values: list[Any] = [None] * len(scores)
+    values: dict[int, Any] = {}
     index = scores["index"].to_numpy()
     by_cell = cell_rows(scores, _CELL).items()
     for key, positions in with_progress(by_cell, "cells"):
         cell = cell_of[key]
-        rows = {row["index"]: row for row in cell.stream()}
+        try:
+            rows = {row["index"]: row for row in cell.stream()}
+        except DamagedCell as error:
+            report(f"left out: {error}")
+            continue
         failures = _failures(cell, without_context, report) if labels else {}
         for position in positions:
             number = index[position]
@@ -160,7 +165,10 @@ def answers_of(
                 value += failures.get(number, (None, None, None))
             values[position] = value
 
-    answers = pd.DataFrame(values, scores.index, names)
+    if len(values) < len(scores):
+        scores = scores.iloc[sorted(values)]
+    in_order = [values[position] for position in sorted(values)]
+    answers = pd.DataFrame(in_order, scores.index, names)
     # a column of None only would be one of objects
     numbers = [name for name in _NUMBERS if name in names]
     answers = answers.astype(dict.fromkeys(numbers, float))

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.other_formats import read_predictions
-from rulerkit.common.errors import UserError, listed, unknown
+from rulerkit.common.errors import UserError, listed, remark, unknown
 from rulerkit.common.paths import resolve_file
-from rulerkit.scoring.scores import score
+from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.summary import base_run, merge_repetitions
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
@@ -119,7 +119,8 @@ def make_side(
     max_failures: float | None,
     grid: Grid,
 ) -> Side:
-    """One side of a comparison, with its repetitions where it was given by name (else '').
+    """One side of a comparison, with its repetitions where it was given by name (else ''); then a
+    remark names the files that lack answers.
 
     `other` are the cells of the other side. Raises UserError for more than one model or run.
     """
@@ -130,6 +131,8 @@ def make_side(
 
     # an example that one of several repetitions did not answer is left out of the mean over them
     answers = score(cells)
+    if name and (line := lacking_line(cells, answers)):
+        remark(line)
     answers = answers[answers["index"] < most]
     scores = merge_repetitions(answers)
     num_answered = len(answers.drop_duplicates(_EXAMPLE))

@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, remark, shorten
+from rulerkit.common.errors import UserError, counted, remark, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.inference.model import Failure
@@ -220,7 +220,19 @@ class Cell:
         if parse:
             digests = self._digests = {}
         rows = _read_rows(self.path, self.result, ROW, parse, warn, digests)
-        return (pair for pair in rows if pair[0] < self.wanted)
+        num_judged = len(vars(self).get("present", ()))
+        read = 0
+        for index, row in rows:
+            if index < self.wanted:
+                read += 1
+                yield index, row
+        # A disk that fails leaves the time of the file as it was, by which the cache is found.
+        if read < num_judged:
+            raise DamagedCell(
+                f"{self.path} holds {counted(read, 'answer')}, and held {num_judged} when they "
+                "were judged: bring it back from a copy; or touch it, and what it lost counts as "
+                "unanswered"
+            )
 
     @cached_property
     def seal(self) -> str:
