@@ -30,10 +30,11 @@ _KEY_LIKE = re.compile(
 )
 _NAMED = re.compile(
     r"(\b\w*(?:api_?key|password|passwd|secret|authorization|access_token|auth_token)"
-    r"[\"']?\s*[:=]\s*[\"']?)(?!\*\*\*)[^\s\"'&,;{}]+",
+    r"[\"']?\s*[:=]\s*[\"']?)(?!\*\*\*|did you mean|allowed:)[^\s\"'&,;{}]+",
     re.IGNORECASE,
 )
-"""A secret in a message, behind a name that is no word of ours."""
+"""A secret in a message, behind a name that is no word of ours; a message of ours goes on with
+other words behind an unknown key."""
 _USER = re.compile(r"(://)[^/@\s]+(?=@)")
 _QUERY = re.compile(
     # An address without a query matches too: it is not read again from each `http` in it.
@@ -231,6 +232,25 @@ def _redact(value: Any, levels: int, left: Iterator[int]) -> Any:
         key: "***" if key in secret else _redact(item, levels - 1, left)
         for key, item in value.items()
     }
+
+
+def secrets_of(value: Any) -> set[str]:
+    """The words of a mapping that `redact` hides: a server may repeat them anywhere.
+
+    >>> sorted(secrets_of({"api_key": "abc", "note": "Bearer sk-12345678", "n": "x"}))
+    ['abc', 'sk-12345678']
+    """
+    return set(_hidden(value, redact(value)))
+
+
+def _hidden(value: Any, shown: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield from set(value.split()) - set(str(shown).split())
+    elif isinstance(value, list | tuple | Mapping):
+        is_list = not isinstance(value, Mapping)
+        for key, item in enumerate(value) if is_list else value.items():
+            inside = shown if isinstance(shown, str) else shown[key]
+            yield from _hidden(item, inside)
 
 
 def remark(text: str) -> None:

@@ -175,7 +175,8 @@ def _suffix(differs: Spec) -> str:
     """`-template_base`: how a variant's name says what differs; long values by their digest."""
     suffix = ""
     for key, value in differs.items():
-        short = re.sub(r"[^A-Za-z0-9._]+", "-", str(redact(value))).strip("-")
+        shown = str(redact({key: value})[key])
+        short = re.sub(r"[^A-Za-z0-9._]+", "-", shown).strip("-")
         if not 0 < len(short) <= 24:
             short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
         suffix += f"-{key}_{short}"

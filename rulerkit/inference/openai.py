@@ -15,7 +15,7 @@ from functools import cached_property
 from operator import attrgetter
 from urllib.parse import urlsplit
 
-from rulerkit.common.errors import UserError, redact
+from rulerkit.common.errors import UserError, redact, secrets_of
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -233,7 +233,8 @@ class OpenAI(ServerEngine):
                 f"model {self.name}: base_url names a user, which would be sent in place of the "
                 f"key in {name}: take the user out of the address, or leave `api_key_env` out"
             )
-        return [Address(url, key) for url in urls]
+        others = tuple(sorted(secrets_of(self._extra)))
+        return [Address(url, key, others) for url in urls]
 
     @cached_property
     def server(self) -> ServerFacts:

@@ -23,6 +23,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
@@ -35,10 +36,12 @@ GRACE = 10.0  # seconds that a server has to end by itself before it is killed
 
 
 class Address(NamedTuple):
-    """Where a server listens, such as http://127.0.0.1:8000/v1, and the key that it asks for."""
+    """Where a server listens, such as http://127.0.0.1:8000/v1, the key that it asks for, and what
+    else of a request is secret."""
 
     url: str
     key: str
+    others: tuple[str, ...] = ()
 
     def __str__(self) -> str:
         """The URL as messages and records show it."""
@@ -51,8 +54,9 @@ class Address(NamedTuple):
         import httpx2
 
         url = httpx2.URL(self.url)
-        secrets = {self.key, url.password, *url.params.values()}
-        for secret in secrets:
+        user = b64encode(f"{url.username}:{url.password}".encode()).decode()
+        secrets = {self.key, url.password, user, *url.params.values()}
+        for secret in sorted({*secrets, *self.others}, key=len, reverse=True):
             # Shorter ones are parts of words.
             if len(secret) > 6:
                 text = text.replace(secret, "***")
