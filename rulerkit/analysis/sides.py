@@ -119,8 +119,7 @@ def make_side(
     max_failures: float | None,
     grid: Grid,
 ) -> Side:
-    """One side of a comparison, with its repetitions where it was given by name (else ''); then a
-    remark names the files that lack answers.
+    """One side of a comparison, with its repetitions where it was given by name (else '').
 
     `other` are the cells of the other side. Raises UserError for more than one model or run.
     """
@@ -130,9 +129,7 @@ def make_side(
     most = math.inf if grid.num_examples is None else grid.num_examples
 
     # an example that one of several repetitions did not answer is left out of the mean over them
-    answers = score(cells)
-    if name and (line := lacking_line(cells, answers)):
-        remark(line)
+    answers = _answers(cells, name)
     answers = answers[answers["index"] < most]
     scores = merge_repetitions(answers)
     num_answered = len(answers.drop_duplicates(_EXAMPLE))
@@ -175,6 +172,15 @@ def make_side(
         repetitions=answers["run"].nunique(),
         lacking=num_answered - len(scores),
     )
+
+
+def _answers(cells: list[Cell], name: str) -> "pd.DataFrame":
+    """The judged answers of a side. Of one that was given by name the files that lack some are
+    named."""
+    answers = score(cells)
+    if name and (line := lacking_line(cells, answers)):
+        remark(line)
+    return answers
 
 
 def _is_compared(cell: Cell, grid: Grid) -> bool:

@@ -246,9 +246,11 @@ def secrets_of(value: Any) -> set[str]:
 def _hidden(value: Any, shown: Any) -> Iterator[str]:
     if isinstance(value, str):
         yield from set(value.split()) - set(str(shown).split())
-    elif isinstance(value, list | tuple | Mapping):
-        is_list = not isinstance(value, Mapping)
-        for key, item in enumerate(value) if is_list else value.items():
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            # A mapping with a secret name is hidden as a whole.
             inside = shown if isinstance(shown, str) else shown[key]
             yield from _hidden(item, inside)
 
