@@ -174,6 +174,25 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
     )
 
 
+@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
+def test_what_another_user_put_in_the_place_of_a_lock_is_named(
+    tmp_path, monkeypatch, kind
+):
+    """A FIFO would block whoever opens it; a link would make a file elsewhere."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
+    place = tmp_path / "rulerkit-gpu-0"
+    if kind == "fifo":
+        os.mkfifo(place)
+    elif kind == "folder":
+        place.mkdir()
+    else:
+        place.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(UserError, match=r"rulerkit-gpu-0, .* --gpus and TMPDIR"):
+        GpuPool(["0"]).hold(1)
+    assert list(tmp_path.iterdir()) == [place]
+
+
 def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
     project, monkeypatch
 ):

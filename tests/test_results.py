@@ -4,6 +4,9 @@ import json
 import re
 import shutil
 import subprocess
+from base64 import b64encode
+from hashlib import sha256
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
@@ -138,6 +141,95 @@ def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None
     assert results["failure"].isna().all()
     assert len(problems) == 1
     assert "not labelled" in problems[0]
+
+
+def test_gaps_in_files_of_other_programs_are_named(tmp_path: Path) -> None:
+    """75 answers of 100 are not 100 answers."""
+    file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
+    file.parent.mkdir(parents=True)
+    rows = [
+        {"index": index, "pred": "AAAAA", "outputs": ["AAAAA"]}
+        for index in range(100)
+        if index % 4
+    ]
+    file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    problems: list[str] = []
+    assert len(load(tmp_path, report=problems.append)) == 75
+    (line,) = problems
+    assert str(file) in line
+    assert "25 examples have no row" in line
+
+
+STRANGE = "half \ud83d of one, \x00\x1b[31m\x07\x7f bell, \r\n and \u2028 lines"
+FORMULAS = ["=1+1", "+1+1", "-2+3", "@SUM(A1)", "=cmd|'/C calc'!A0"]
+
+
+@pytest.fixture
+def strange(tmp_path: Path) -> Path:
+    """Predictions of a model that writes what a file, a terminal or a spreadsheet could take for
+    something else; of another one at one length."""
+    said = iter([STRANGE, *FORMULAS])
+    model = rk.model(
+        lambda prompts: [next(said) for _ in prompts],
+        name="strange",
+        label="=x",
+        claimed_length=131072,
+    )
+    asked = {"tasks": ["qa_1"], "lengths": [1024], "num_examples": 6}
+    outputs = tmp_path / "outputs"
+    rk.evaluate(rk.study(asked, model=model, outputs=outputs), progress=False)
+    other = rk.study(
+        asked, model="perfect", lengths=[1024, 2048], outputs=outputs
+    )
+    rk.evaluate(other, progress=False)
+    return outputs
+
+
+def test_half_of_a_surrogate_pair_is_exported(
+    strange: Path, tmp_path: Path, rulerkit: Any
+) -> None:
+    file = tmp_path / "all.jsonl"
+    ended = rulerkit("export", strange, "-o", file)
+    assert ended.status == 0, ended.err
+    rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
+    written = [row["prediction"] for row in rows if row["model"] == "strange"]
+    assert written[0] == STRANGE.replace("\ud83d", "\\ud83d")
+    assert written[1:] == FORMULAS
+
+
+def test_a_csv_holds_no_control_no_formula_and_whole_numbers(
+    strange: Path, tmp_path: Path, rulerkit: Any
+) -> None:
+    """Also where a number is missing in a column, as a cell has no seed that was not asked."""
+    file, run = tmp_path / "all.csv", strange / "predictions/main"
+    assert rulerkit("export", strange, "-o", file).status == 0
+    texts = [file.read_text(), rulerkit("report", run, "--format", "csv").out]
+    for text in texts:
+        assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
+        assert not re.search(r"(^|,)[\"=+@]?[=+@]", text, re.MULTILINE)
+        assert not re.search(r"[,\n](42|131072)\.0+[,\n]", text)
+    back = pd.read_csv(file)
+    written = back.loc[back["model"] == "strange", "prediction"].tolist()
+    assert written[1:] == [f"'{text}" for text in FORMULAS]
+    table = pd.read_csv(StringIO(texts[1]), dtype=str)
+    assert table["seed"].isna().any()
+    assert set(table["seed"].dropna()) == {"42"}
+    assert "131072" in set(table["claimed_length"])
+
+
+def test_a_page_runs_its_own_script_and_no_other(
+    strange: Path, tmp_path: Path, rulerkit: Any
+) -> None:
+    file = tmp_path / "page.html"
+    assert rulerkit("browse", strange, "-o", file).status == 0
+    page = file.read_text()
+    (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+    for tag in ("style", "script"):
+        (own,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        digest = b64encode(sha256(own.encode()).digest()).decode()
+        assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
 def test_a_damaged_cell_is_left_out_by_name(

@@ -115,6 +115,16 @@ def test_imports_make_no_circle():
     assert uses == {}, "these import each other"
 
 
+def test_every_csv_is_written_by_one_function():
+    """It escapes formulas and controls."""
+    writers = [
+        path.name
+        for path in modules().values()
+        if "to_csv" in path.read_text(encoding="utf-8")
+    ]
+    assert writers == ["escape.py"]
+
+
 LONGEST_FUNCTION = 60  # lines, signature and docstring included
 DEEPEST = 3  # blocks inside each other
 _BLOCKS = (

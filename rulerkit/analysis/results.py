@@ -65,7 +65,8 @@ def load(
     """
     cells = find_cells(places or ("outputs",), report)
     scores = score(cells, report, max_failures)
-    if line := lacking_line(cells, scores):
+    warnings = [warning for cell in cells for warning in cell.warnings]
+    for line in filter(None, [*warnings, lacking_line(cells, scores)]):
         report(line)
     if answers or labels:
         scores = answers_of(scores, labels, cells, report)

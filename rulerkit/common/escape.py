@@ -122,7 +122,11 @@ def csv_cell(value: Any) -> Any:
     return f"'{text}" if is_formula else text
 
 
-_WHOLE = ("seed", "prompt_version", "length", "n", "wanted", "failed")
+_WHOLE = (
+    *("seed", "prompt_version", "claimed_length", "length", "n", "wanted"),
+    *("failed", "empty", "cut_off", "cut_thought", "group"),
+    *("num_prompt_tokens", "num_answer_tokens"),
+)
 """Columns of whole numbers."""
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import check_known
+from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables import Field, render
 
@@ -74,7 +75,7 @@ def published_table(kind: str = "", format: str = "table") -> str:
     empty. `format` is one of tables.FORMATS, or csv for the rows themselves."""
     rows = published_rows(kind)
     if format == "csv":
-        return rows.to_csv(index=False, lineterminator="\n")
+        return csv_text(rows)
 
     numbers = numbered_sources(rows)
     lengths = sorted(rows["length"].unique())
