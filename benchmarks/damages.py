@@ -449,6 +449,8 @@ def main() -> None:
                     f"{number}: {damage.kind}, {damage.file} {files}: {violation}"
                 )
             sys.stdout.flush()
+            if number % 500 == 499:
+                print(f"{number + 1} ...", file=sys.stderr, flush=True)
             run.restore(damage.contents)
         seconds = time.perf_counter() - start
 
