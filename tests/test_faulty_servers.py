@@ -10,9 +10,11 @@ from collections import Counter
 
 import pytest
 
+import rulerkit.inference.http as requests
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure
 from rulerkit.inference.process import Address, registered
+from tests.faulty_replies import KINDS, deep
 from tests.test_openai import (
     PROBE,
     ask,
@@ -217,10 +219,6 @@ def test_a_redirect_keeps_the_method(server, status):
 # --- replies --------------------------------------------------------------------------------------
 
 
-def deep(levels, brackets="[]"):
-    return brackets[0] * levels + brackets[1] * levels
-
-
 def choices(*texts):
     return [
         {"index": n, "text": text, "finish_reason": "stop"}
@@ -268,6 +266,16 @@ def test_whatever_a_reply_holds_is_a_failure_of_its_request(server, number):
     failed = [one for one in answers.values() if isinstance(one, Failure)]
     assert (len(answers), len(failed)) == (4, 1)
     assert len(failed[0].reason) < 400
+
+
+def test_a_reply_without_an_end_takes_no_memory(server, monkeypatch):
+    monkeypatch.setattr(requests, "LARGEST_REPLY", 2**20)
+    server.behave = lambda body: (
+        (200, {}, "[" + " " * 2**21) if body["max_tokens"] != PROBE else None
+    )
+    model = client(server, concurrency=1, max_retries=0, prompt_path="text")
+    answers, _ = ask(model, some(model, 1))
+    assert answers[0].reason == "an answer of more than 1048576 bytes"
 
 
 def test_the_choice_is_the_one_whose_index_is_0(server):
@@ -377,3 +385,96 @@ def test_examples_without_answers_end_evaluate_with_3(server, tmp_path, rulerkit
     # The same command asks for the rest, and ends with 0.
     ended = rulerkit("evaluate", "-y", json.dumps(asked | {"run": "gone"}))
     assert ended.status == 0, ended.err
+
+
+# --- all kinds together ---------------------------------------------------------------------------
+
+ROUNDS = 4  # examples of each kind
+KILLS = 3
+
+
+@pytest.mark.slow
+def test_no_kind_of_faulty_reply_loses_or_doubles_a_row(server, tmp_path):
+    """Each example's first request is answered by one kind, its later ones rightly; the process is
+    killed a few times, and the same command goes on."""
+    names = [*KINDS]
+    assert len(names) >= 60
+    wanted = ROUNDS * len(names)
+    kind_of, faults = {}, Counter()
+
+    def behave(body):
+        if body["max_tokens"] == PROBE:
+            return None
+        key = body["prompt"]
+        with server.lock:
+            if key in kind_of:
+                return None
+            kind_of[key] = names[len(kind_of) % len(names)]
+        # A server that has answered nothing yet may end the run by one word.
+        if len(kind_of) == 1:
+            return None
+        faults[kind_of[key]] += 1
+        return KINDS[kind_of[key]](server.answer(body))
+
+    server.behave = behave
+    study = {
+        "model": {
+            "path": "m",
+            "name": "m",
+            "base_url": server.url,
+            "tokenizer": "builtin",
+            "prompt_path": "text",
+            "concurrency": 8,
+            "timeout": 2,
+            "max_retries": 2,
+        },
+        "tasks": ["niah_single_1"],
+        "lengths": [1024],
+        "num_examples": wanted,
+        "outputs": str(tmp_path),
+    }
+    command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
+
+    def rows():
+        files = [
+            one
+            for one in tmp_path.rglob("1024.jsonl")
+            if "failures" not in one.name
+        ]
+        return [
+            json.loads(line)
+            for one in files
+            for line in one.read_text().splitlines()
+            if line.endswith("}")
+        ]
+
+    for kill in range(KILLS):
+        running = subprocess.Popen(command, stderr=subprocess.DEVNULL)
+        while running.poll() is None and len(rows()) < (kill + 1) * wanted / 8:
+            time.sleep(0.05)
+        running.kill()
+        running.wait()
+    said = ""
+    for _ in range(6):
+        ended = subprocess.run(
+            command, capture_output=True, text=True, timeout=600
+        )
+        said += ended.stderr
+        if len({row["index"] for row in rows()}) == wanted:
+            break
+    found = rows()
+    counts = Counter(row["index"] for row in found)
+    examples = some(client(server, prompt_path="text"), wanted)
+    wrong = {
+        kind_of.get(examples[row["index"]].prompt): row["pred"]
+        for row in found
+        if examples[row["index"]].references[0] not in row["pred"]
+    }
+    print(
+        f"{len(faults)} kinds, {sum(faults.values())} faulty replies, {KILLS} kills: "
+        f"{wanted - len(counts)} of {wanted} lost, {len(found) - len(counts)} doubled, {len(wrong)} wrong"
+    )
+    assert "Traceback" not in said
+    assert len(counts) == len(found) == wanted
+    assert wrong == {}
+    assert len(faults) == len(names)

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from email.utils import formatdate
 
 import pytest
 
@@ -444,7 +445,8 @@ def test_a_storm_of_failures_ends_the_sending(server, status):
     assert all(isinstance(failure, Failure) for failure in failed.values())
 
 
-def test_a_wait_that_a_server_asks_for_holds_all_requests(server):
+@pytest.mark.parametrize("form", ["seconds", "date"])
+def test_a_wait_that_a_server_asks_for_holds_all_requests(server, form):
     busy = []
     times = []
 
@@ -455,7 +457,10 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server):
         if busy:
             return None
         busy.append(time.monotonic())
-        return 429, {"Retry-After": "1"}, error("busy")
+        # A date has whole seconds: two from now are more than one.
+        date = formatdate(time.time() + 2, usegmt=True)
+        wait = date if form == "date" else "1"
+        return 429, {"Retry-After": wait}, error("busy")
 
     server.behave = behave
     ask_and_check(client(server, concurrency=3), 12)

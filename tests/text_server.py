@@ -29,8 +29,8 @@ PROBE = 16  # the tokens that requests ask for which only find out what the serv
 
 
 class ReaderServer(ThreadingHTTPServer):
-    """`behave` may answer in place of the reader, or `amend` its answer; `seen` are the
-    requests."""
+    """`behave` may answer in place of the reader, with a status, headers and a body or with a
+    function of the handler, or `amend` its answer; `seen` are the requests."""
 
     daemon_threads, block_on_close = True, False
 
@@ -137,6 +137,12 @@ class Handler(BaseHTTPRequestHandler):
         finally:
             with server.lock:
                 server.at_once -= 1
+        if callable(reaction):
+            # What no status and no body can say: it writes to the connection itself.
+            self.close_connection = True
+            with suppress(OSError):
+                reaction(self)
+            return
         if reaction[0] == HALF:
             self.send_response(200)
             self.send_header("Content-Length", "1000")

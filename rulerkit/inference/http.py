@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Annotated, Any
 
@@ -142,6 +144,9 @@ LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
 
 
 PATIENCE = 900.0  # seconds that a server may ask us to wait
+
+
+LARGEST_REPLY = 2**28  # bytes of one reply
 
 
 _TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
@@ -350,8 +355,11 @@ class Replica:
         url, until = self.address.page(_page(body)), time.monotonic() + PATIENCE
         while True:
             try:
-                async with asyncio.timeout(timeout):
-                    return await self._http.post(url, json=body)
+                async with (
+                    asyncio.timeout(timeout),
+                    self._http.stream("POST", url, json=body) as response,
+                ):
+                    return await _whole(response)
             except httpx2.HTTPError as error:
                 if not is_lacking(error):
                     raise
@@ -407,13 +415,11 @@ class Replica:
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
         message = words.get("message") or words.get("detail") or error
-        reason, wait = f"HTTP {status}: {self._quote(message).rstrip('.')}", None
+        reason = f"HTTP {status}: {self._quote(message).rstrip('.')}"
         if is_too_long(reason):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
 
-        # A wait that is a date is not understood, and is no reason to fail.
-        with suppress(ValueError):
-            wait = max(0.0, float(response.headers.get("retry-after", "")))
+        wait = _seconds(response.headers.get("retry-after", ""))
         if wait is not None and wait > PATIENCE:
             reason += f" (it asks to wait {wait:.0f} s)"
 
@@ -453,6 +459,42 @@ def _page(body: Spec) -> str:
     if "token_ids" in body:
         return GENERATE
     return "/chat/completions" if "messages" in body else "/completions"
+
+
+async def _whole(response: Any) -> Any:
+    """A response with its body. One without an end would take all memory before its time is up."""
+    parts, size = [], 0
+    async for part in response.aiter_bytes():
+        parts.append(part)
+        size += len(part)
+        if size > LARGEST_REPLY:
+            raise RequestError(
+                f"an answer of more than {LARGEST_REPLY} bytes", "temporary"
+            )
+    # What was packed is unpacked by now.
+    headers = [
+        (name, value)
+        for name, value in response.headers.items()
+        if name.lower() not in ("content-encoding", "content-length")
+    ]
+    return httpx2.Response(
+        response.status_code,
+        headers=headers,
+        content=b"".join(parts),
+        request=response.request,
+    )
+
+
+def _seconds(wait: str) -> float | None:
+    """The seconds of a `Retry-After`, which may be a date; None where it is neither."""
+    with suppress(ValueError):
+        return max(0.0, float(wait))
+    with suppress(ValueError):
+        until = parsedate_to_datetime(wait)
+        if until.tzinfo is None:
+            until = until.replace(tzinfo=UTC)
+        return max(0.0, (until - datetime.now(UTC)).total_seconds())
+    return None
 
 
 async def _keep_method(response: Any) -> None:
