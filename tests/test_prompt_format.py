@@ -255,6 +255,22 @@ def test_a_chat_template_says_alone_whether_there_is_a_bos(data, source, bos):
         assert "bos" not in form.settings()
 
 
+SWITCHED = (
+    "{% set on = namespace(think=true) %}{% for m in messages %}{% if '/no_think' in m.content %}"
+    "{% set on.think = false %}{% endif %}{% endfor %}{% for m in messages %}<|{{ m.role }}|>"
+    "{{ m.content.replace('/no_think', '') }}{% endfor %}<think>{% if not on.think %}</think>{% endif %}"
+)
+
+
+def test_a_system_prompt_may_be_a_switch_that_is_not_printed():
+    """As that of Nemotron Nano v2; one without any effect is refused."""
+    form = PromptFormat("builtin", SWITCHED, system_prompt="/no_think")
+    assert form.around == ("<|system|><|user|>", "<think></think>")
+    dropping = "{{ messages[-1].content }}<|assistant|>"
+    with pytest.raises(UserError, match="leaves out the system prompt"):
+        _ = PromptFormat("builtin", dropping, system_prompt="/no_think").around
+
+
 # --- budgets --------------------------------------------------------------------------------------
 
 

@@ -2,12 +2,16 @@
 without a server, and checked where one runs."""
 
 import json
+from datetime import date
 
 import pytest
 
 from rulerkit.common.errors import UserError
+from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import load_model
+from rulerkit.inference.process import Address
+from rulerkit.inference.rendered import compare_with_server
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 from tests.tiny_llama import save_tokenizer
@@ -120,6 +124,23 @@ def test_the_check_compares_with_what_a_server_renders(folder, server, rulerkit)
 
     server.render = None
     assert line(template=form) == ""
+
+
+def test_a_date_that_a_template_prints_is_no_difference(folder, server):
+    """The server's is today's, ours stands still."""
+    template = "{{ strftime_now('%d %b %Y') }}<|user|>{{ messages[0].content }}"
+    tokenizer = load_tokenizer(str(folder))
+    form = PromptFormat(tokenizer, template)
+    assert form.around[0] == "26 Jul 2024<|user|>"
+
+    def rendered_on(day):
+        server.render = lambda body: tokenizer.encode(
+            f"{day:%d %b %Y}<|user|>{body['messages'][0]['content']}"
+        ).tolist()
+        return compare_with_server(form, Address(server.url, "k"), "m")
+
+    assert rendered_on(date.today()) == ""
+    assert "there '12 Jun 1999" in rendered_on(date(1999, 6, 12))
 
 
 def test_a_form_that_depends_on_the_message_is_not_stored(

@@ -14,7 +14,9 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 from random import Random
 
 import numpy as np
@@ -38,6 +40,7 @@ from rulerkit.inference.prompt_queue import PromptQueue
 from rulerkit.inference.rendered import compare_with_server, form_of_server
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
 from tests.processes import gone_within, processes
+from tests.test_preflight import TEMPLATES as OTHER_TEMPLATES
 from tests.tiny_llama import save_llama, save_tokenizer
 
 needs_vllm = pytest.mark.skipif(
@@ -138,27 +141,111 @@ TEMPLATES = {
 }
 
 
-@needs_vllm
-def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
-    """One server for three templates: a request may bring its own."""
-    folder = tmp_path / "m"
-    marks = ("<|user|>", "<|assistant|>", "<|end|>", "<think>", "</think>")
-    size = save_tokenizer(folder, ["words to learn"], 400, *marks)
-    save_llama(folder, size)
+FAMILIES = {
+    **{name: about[0] for name, about in OTHER_TEMPLATES.items()},
+    "llama-3.1": (
+        "{% if not date_string is defined %}{% set date_string = strftime_now('%d %b %Y') %}{% endif %}"
+        + OTHER_TEMPLATES["llama-3.1"][0]
+    ),
+    "qwen3": (
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"
+        "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% if "
+        "enable_thinking is defined and enable_thinking is false %}{{ '<think>\\n\\n</think>\\n\\n' }}"
+        "{% endif %}{% endif %}"
+    ),
+    "mistral": (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}[SYSTEM_PROMPT]"
+        "{{ m.content }}[/SYSTEM_PROMPT]{% else %}[INST]{{ m.content }}[/INST]{% endif %}{% endfor %}"
+    ),
+    "gpt-oss": (
+        "<|start|>system<|message|>Current date: {{ strftime_now('%Y-%m-%d') }}\n\nReasoning: "
+        "{{ reasoning_effort | default('medium') }}\n\n# Valid channels: analysis, final.<|end|>"
+        "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
+        "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
+    ),
+    "gemma-4": (
+        "{{ bos_token }}{% if enable_thinking | default(false) %}<|turn>system\n<|think|><turn|>\n"
+        "{% endif %}{% for m in messages %}<|turn>{{ m.role }}\n{{ m.content | trim }}<turn|>\n"
+        "{% endfor %}<|turn>model\n{% if not enable_thinking | default(false) %}"
+        "<|channel>thought\n<channel|>{% endif %}"
+    ),
+    "nemotron": (
+        "{% set think = namespace(on=true) %}{% for m in messages %}{% if '/no_think' in m.content %}"
+        "{% set think.on = false %}{% endif %}{% endfor %}{{ '<SPECIAL_10>System\\n\\n' }}{% for m in "
+        "messages %}{% if m.role != 'system' %}{{ '<SPECIAL_11>User\\n' + m.content | trim + '\\n' }}"
+        "{% endif %}{% endfor %}{{ '<SPECIAL_11>Assistant\\n' + ('<think>\\n' if think.on else "
+        "'<think></think>') }}"
+    ),
+    "deepseek-v3.1": (
+        "{{ bos_token }}{% for m in messages %}{% if m.role == 'system' %}{{ m.content }}{% else %}"
+        "<｜User｜>{{ m.content }}{% endif %}{% endfor %}<｜Assistant｜>{% if thinking is defined and "
+        "thinking %}<think>{% else %}</think>{% endif %}"
+    ),
+    "granite": (
+        "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}"
+        "<|end_of_text|>\n{% endfor %}<|start_of_role|>assistant<|end_of_role|>"
+    ),
+    "phi": (
+        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
+        "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
+    ),
+    "seed-oss": (
+        "{% for m in messages %}{{ bos_token + m.role + '\\n' + m.content + eos_token }}{% endfor %}"
+        "{{ bos_token + 'assistant\\n' }}{% if thinking_budget is defined and thinking_budget == 0 %}"
+        "<seed:think></seed:think>{% endif %}"
+    ),
+}
+"""Chat templates as those of model families are: what they do with a system prompt, with a thought,
+with dates, blanks and a BOS."""
+
+
+@contextmanager
+def rendering(folder, log):
+    """The address of a vLLM that renders chats, whose requests may bring their own template."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
     flags = f"--model {folder} --host 127.0.0.1 --port {port} --trust-request-chat-template"
     command = [sys.executable, "-c", RENDER, *flags.split()]
     address = Address(f"http://127.0.0.1:{port}/v1", "none")
-    log = (tmp_path / "log").open("w")
-    running = subprocess.Popen(
-        [*command, "--served-model-name", "m"], stdout=log, stderr=log
-    )
-    try:
-        until = time.monotonic() + 300
-        while not address.healthy() and time.monotonic() < until:
-            assert running.poll() is None, (tmp_path / "log").read_text()
-            time.sleep(0.5)
+    with log.open("w") as file:
+        running = subprocess.Popen(
+            [*command, "--served-model-name", "m"], stdout=file, stderr=file
+        )
+        try:
+            until = time.monotonic() + 300
+            while not address.healthy() and time.monotonic() < until:
+                assert running.poll() is None, log.read_text()
+                time.sleep(0.5)
+            yield address
+        finally:
+            running.kill()
+            running.wait()
+
+
+def compare(tokenizer, template, address, **more):
+    """How our ids of a template differ from the server's, with and without a thought."""
+    extra = {"chat_template": template}
+    return [
+        said
+        for thinks in (None, True, False)
+        if (
+            said := compare_with_server(
+                PromptFormat(tokenizer, template, enable_thinking=thinks, **more),
+                address,
+                "m",
+                extra,
+            )
+        )
+    ]
+
+
+@needs_vllm
+def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
+    folder = tmp_path / "m"
+    marks = ("<|user|>", "<|assistant|>", "<|end|>", "<think>", "</think>")
+    size = save_tokenizer(folder, ["words to learn"], 400, *marks)
+    save_llama(folder, size)
+    with rendering(folder, tmp_path / "log") as address:
         tokenizer = load_tokenizer(str(folder))
         for name, template in TEMPLATES.items():
             extra = {"chat_template": template}
@@ -168,6 +255,8 @@ def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
                 found = form_of_server(address, "m", tokenizer, {}, extra)
                 stored = PromptFormat(tokenizer, found, enable_thinking=thinks)
                 assert stored.around == form.around
+        for name, template in FAMILIES.items():
+            assert compare(tokenizer, template, address) == [], name
         wrong = PromptFormat(tokenizer, TEMPLATES["llama"])
         said = compare_with_server(
             wrong, address, "m", {"chat_template": TEMPLATES["plain"]}
@@ -176,13 +265,55 @@ def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
         assert "there '<|user|>" in said
         # A BOS that a tokenizer adds and a template lacks is sent by neither.
         bare = TEMPLATES["llama"].removeprefix("{{ bos_token }}")
-        form, extra = PromptFormat(tokenizer, bare), {"chat_template": bare}
-        assert form.lacks_bos
-        assert compare_with_server(form, address, "m", extra) == ""
-    finally:
-        running.kill()
-        running.wait()
-        log.close()
+        assert PromptFormat(tokenizer, bare).lacks_bos
+        assert compare(tokenizer, bare, address) == []
+
+
+VOCABULARIES = {
+    "llama-3": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
+    "qwen2.5": {"eos_token": "<|im_end|>"},
+    "deepseek-v4": {
+        "bos_token": "<｜begin▁of▁sentence｜>",
+        "eos_token": "<｜end▁of▁sentence｜>",
+    },
+}
+
+
+@needs_vllm
+@pytest.mark.slow
+@pytest.mark.parametrize("name", VOCABULARIES)
+def test_forms_by_real_vocabularies_are_those_of_vllm(data, tmp_path, name):
+    """Also of the templates of a folder, where RULERKIT_TEMPLATES names one: what cannot be
+    rendered here or there is left out, and both must be few."""
+    source = data / "tokenizers" / name / "tokenizer.json"
+    folder = tmp_path / "m"
+    folder.mkdir()
+    (folder / "tokenizer.json").symlink_to(source)
+    about = {"tokenizer_class": "PreTrainedTokenizerFast"} | VOCABULARIES[name]
+    (folder / "tokenizer_config.json").write_text(json.dumps(about))
+    save_llama(folder, 200_000)
+    tokenizer = load_tokenizer(str(folder))
+    given = os.environ.get("RULERKIT_TEMPLATES")
+    templates = FAMILIES | {
+        file.stem: file.read_text()
+        for file in sorted(Path(given).glob("*.jinja") if given else ())
+    }
+    equal, different, refused = [], {}, {}
+    with rendering(folder, tmp_path / "log") as address:
+        for each, template in templates.items():
+            try:
+                said = compare(tokenizer, template, address)
+            except UserError as error:
+                refused[each] = str(error)
+                continue
+            if said:
+                different[each] = said[0]
+            else:
+                equal.append(each)
+    print(f"{name}: {len(equal)} equal, different {different}, refused {refused}")
+    assert different == {}
+    assert {*FAMILIES} <= {*equal}
+    assert len(refused) < 0.1 * len(templates)
 
 
 @needs_vllm

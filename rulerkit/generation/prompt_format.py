@@ -26,7 +26,7 @@ FORMS_FOLDER = "params/forms"
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
 """What closes the user's turn where the answer prefix cannot open the assistant's."""
 
-_TODAY = date(2024, 7, 26)
+THE_DAY = date(2024, 7, 26)
 """The day on which every prompt is written, for templates that print the date."""
 _MARK = "\u2060RULERKIT\u2060"
 
@@ -114,12 +114,17 @@ class PromptFormat:
 
     @cached_property
     def around(self) -> tuple[str, str]:
-        """The template's text before and after the user's part."""
+        """The template's text before and after the user's part, on the same day every day."""
+        return self.around_on(THE_DAY)
+
+    def around_on(self, day: date) -> tuple[str, str]:
+        """The template's text before and after the user's part, where a template that prints the
+        date is told this day."""
         # A form of ours has its place for the text; a template of the tokenizer is
         # rendered around a marker that no prompt contains.
         named = self.form in FORMS
         rendered, mark = (
-            (FORMS[self.form], "{t}") if named else (self._render(), _MARK)
+            (FORMS[self.form], "{t}") if named else (self._render(day), _MARK)
         )
         before, *after = rendered.split(mark)
 
@@ -192,20 +197,35 @@ class PromptFormat:
             values["bos"] = False
         return values | {"before": before, "after": after}
 
-    def _render(self) -> str:
-        """The Jinja template around a marker; what it asks of the date is answered with the same
-        day every day."""
-        messages = [{"role": "user", "content": _MARK}]
-        if self.system_prompt:
-            messages.insert(0, {"role": "system", "content": self.system_prompt})
+    def _render(self, day: date) -> str:
+        """The Jinja template around a marker."""
+        user: dict[str, Any] = {"role": "user", "content": _MARK}
+        system: dict[str, Any] = {"role": "system", "content": self.system_prompt}
+        messages = [system, user] if self.system_prompt else [user]
+        rendered = self._rendered(messages, day)
 
+        # Some templates drop a system message without a word. A switch such as /no_think is
+        # heeded, and not printed.
+        prompt = self.system_prompt
+        if (
+            prompt
+            and prompt not in rendered
+            and rendered == self._rendered([user], day)
+        ):
+            raise UserError(
+                "the chat template leaves out the system prompt: drop system_prompt or give "
+                "another template"
+            )
+        return rendered
+
+    def _rendered(self, messages: list[dict[str, Any]], day: date) -> str:
         try:
-            rendered = _jinja(self.form).render(
+            rendered = _jinja(self.form, day).render(
                 messages=messages,
                 add_generation_prompt=True,
                 tools=None,
                 documents=None,
-                date_string=_TODAY.strftime("%d %b %Y"),
+                date_string=day.strftime("%d %b %Y"),
                 bos_token=self.tokenizer.bos_token or "",
                 eos_token=self.tokenizer.eos_token or "",
                 **self.switch | dict(self.chat_template_kwargs),
@@ -215,12 +235,6 @@ class PromptFormat:
                 f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
             ) from error
 
-        # Some templates drop a system message without a word.
-        if self.system_prompt and self.system_prompt not in rendered:
-            raise UserError(
-                "the chat template leaves out the system prompt: drop system_prompt or give "
-                "another template"
-            )
         return str(rendered)
 
 
@@ -242,7 +256,7 @@ SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]
 """What defines a prompt format beside its tokenizer; also keys of a model's mapping."""
 
 
-def _jinja(template: str) -> Any:
+def _jinja(template: str, day: date) -> Any:
     """A template as chat templates are written for: sandboxed, blocks trimmed, with the helpers
     they expect."""
     # A chat template is a program from elsewhere, so it runs in a sandbox.
@@ -274,7 +288,7 @@ def _jinja(template: str) -> Any:
     )
     environment.globals |= {
         "raise_exception": raise_exception,
-        "strftime_now": _TODAY.strftime,
+        "strftime_now": day.strftime,
     }
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)

@@ -8,13 +8,18 @@ was started with `--enable-scale-out`.
 
 import json
 from collections.abc import Mapping
+from datetime import date, timedelta
 from typing import Any
 
 import httpx2
 
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.prompt_format import PromptFormat, thinking_switch
+from rulerkit.generation.prompt_format import (
+    THE_DAY,
+    PromptFormat,
+    thinking_switch,
+)
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.process import Address
 
@@ -132,19 +137,25 @@ def compare_with_server(
     extra: Spec | None = None,
 ) -> str:
     """How the ids of a form differ from those that a server renders, as text; empty where they are
-    equal."""
+    equal, but for the date that a template prints: ours stands still."""
     values = form.switch | dict(form.chat_template_kwargs)
-    before, after = form.around
+    # The server may be in another time zone.
+    today = date.today()
+    days = (THE_DAY, *(today + timedelta(days=n) for n in (0, -1, 1)))
+    arounds = list(dict.fromkeys(form.around_on(day) for day in days))
     for probe in _PROBES:
-        ours = [
-            *form.bos,
-            *form.tokenizer.encode(before + probe + after).tolist(),
-        ]
         theirs = rendered_ids(
             address, served_as, probe, values, form.system_prompt, extra
         )
-        if ours != theirs:
-            return difference(ours, theirs, form.tokenizer)
+        ours = [
+            [
+                *form.bos,
+                *form.tokenizer.encode(before + probe + after).tolist(),
+            ]
+            for before, after in arounds
+        ]
+        if theirs not in ours:
+            return difference(ours[0], theirs, form.tokenizer)
     return ""
 
 
