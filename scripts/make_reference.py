@@ -192,11 +192,16 @@ def model_rows() -> list[list[str]]:
     text = (ROOT / "docs" / "architectures.yaml").read_text(encoding="utf-8")
     known = yaml.safe_load(text)
     with (ROOT / "docs" / "start_matrix.csv").open(encoding="utf-8") as file:
-        tried = {
-            model: f"{row['outcome']} ({row['date']}, {row['architecture']} at {row['length']})"
-            for row in csv.DictReader(file)
-            for model in known[row["architecture"]]["models"]
-        }
+        matrix = [*csv.DictReader(file)]
+    # A model has its own line, or the first of its architecture.
+    tried: dict[str, str] = {}
+    for row in matrix:
+        where = f"as `{row['model']}` at {row['length']}, {row['date']}"
+        for model in known[row["architecture"]]["models"]:
+            tried.setdefault(model, f"{row['outcome']} ({where})")
+    for row in matrix:
+        where = f"at {row['length']}, {row['date']}"
+        tried[row["model"]] = f"{row['outcome']} ({where})"
     rows = []
     for file in sorted((ROOT / "params" / "models").glob("*.yaml")):
         spec = read_spec(str(file))
