@@ -17,8 +17,8 @@ import rulerkit as rk
 from rulerkit.analysis import seal as seals
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import cell_notes
-from rulerkit.store.cells import cell_files
-from tests.records import lines_of
+from rulerkit.store.cells import Cell, cell_files
+from tests.records import lines_of, record_of
 
 ASKED = {
     "models": ["reader-1024", "reader-2048"],
@@ -64,6 +64,16 @@ def test_the_digest_below_a_table_is_that_of_the_folder(run, rulerkit):
     ended = rulerkit("verify", run)
     assert (ended.status, "0 changed, 0 absent" in ended.out) == (0, True)
     assert sealed.digest in rk.plots.remarks(scores)
+
+
+def test_rows_that_were_given_are_in_the_digest():
+    row = {"index": 0, "pred": "a", "outputs": ["a"]}
+    cells = [
+        Cell(Path("vt/1024.jsonl"), record_of(), [row | {"pred": text}])
+        for text in "aab"
+    ]
+    one, same, other = (cell.seal for cell in cells)
+    assert (one == same, one == other) == (True, False)
 
 
 def test_resumed_and_merged_runs_seal_alike(made, tmp_path):

@@ -174,7 +174,8 @@ class Cell:
         self.result = result_digest(record["result"])
         self.warnings: list[str] = []
         self.snapshots = set[str]()
-        self._digests: dict[int, str] = {}
+        self._digests: dict[int, str] | None = None
+        """Those of the lines, by index, once all of them were parsed."""
         if rows is not None:
             self.rows = rows
 
@@ -216,9 +217,7 @@ class Cell:
     def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
         self.warnings.clear()
         warn = self.warnings.append
-        digests = None
-        if parse:
-            digests = self._digests = {}
+        digests: dict[int, str] | None = {} if parse else None
         rows = _read_rows(self.path, self.result, ROW, parse, warn, digests)
         num_judged = len(vars(self).get("present", ()))
         read = 0
@@ -233,6 +232,8 @@ class Cell:
                 "were judged: bring it back from a copy; or touch it, and what it lost counts as "
                 "unanswered"
             )
+        if parse:
+            self._digests = digests
 
     @cached_property
     def seal(self) -> str:
@@ -249,11 +250,11 @@ class Cell:
             name: [source["stand_in"], source["note"]]
             for name, source in result["sources"].items()
         }
-        if self.about.format and "rows" not in vars(self):
+        if self._digests is None and "rows" not in vars(self):
             for _ in self.stream():
                 pass
         lines: Any = self._digests
-        if not self.about.format:
+        if lines is None:  # the rows were given
             lines = {row["index"]: row for row in self.rows}
         failures = {
             index: failure.refused for index, failure in self.failures.items()
