@@ -17,6 +17,7 @@ import rulerkit as rk
 from rulerkit.analysis import seal as seals
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import cell_notes
+from rulerkit.scoring.scores import describe
 from rulerkit.store.cells import Cell, cell_files
 from tests.records import lines_of, record_of
 
@@ -201,6 +202,20 @@ def test_lines_of_any_file_are_those_that_were_sealed(run, sides, file, change):
         assert [str(place) in text for text in wrong] == [True], wrong
     else:
         assert wrong == []
+
+
+def test_lines_of_a_record_in_another_order_change_no_text_of_a_table(run):
+    """Settings of a task and of an adaptive run are shown as JSON."""
+    path = run / "reader-2048/vt/1024.jsonl"
+    record = json.loads(path.with_suffix(".json").read_text())
+    record["adaptive"] = {"question": "mean", "most": 4}
+    other = dict(record, adaptive=dict(reversed(record["adaptive"].items())))
+    task = dict(reversed(record["result"]["task"].items()))
+    other["result"] = dict(record["result"], task=task)
+    texts = [describe(Cell(path, each, []))["knobs"] for each in (record, other)]
+    texts += [describe(Cell(path, r, []))["adaptive"] for r in (record, other)]
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[3]
 
 
 def test_a_cell_of_failures_alone_is_sealed_too(run, sides):

@@ -223,7 +223,7 @@ def describe(cell: Cell) -> JSON:
         "wanted": cell.wanted,
         "failed": len(cell.failures),
         "failed_refused": sum(f.refused for f in cell.failures.values()),
-        "adaptive": json.dumps(about.adaptive) if about.adaptive else "",
+        "adaptive": _as_json(about.adaptive) if about.adaptive else "",
         "own_threshold": np.nan if about.threshold is None else about.threshold,
         "max_failures": float(about.max_failures),
         "floor": max(known_floors, default=float("nan")),
@@ -234,13 +234,18 @@ def describe(cell: Cell) -> JSON:
         "tokenizer": result.tokenizer.name,
         "template": result.prompt_format.template,
         "protocol": protocol,
-        "knobs": json.dumps(
+        "knobs": _as_json(
             {name: value for name, value in settings if name not in _NAMED}
         ),
         "note": "; ".join(sorted(notes)),
         "seal": cell.seal,
         "path": str(cell.path),
     }
+
+
+def _as_json(settings: JSON) -> str:
+    """Settings as a text that does not depend on the order of the lines of a record."""
+    return json.dumps(settings, sort_keys=True)
 
 
 def score(
