@@ -297,7 +297,8 @@ def score(
         by_cell[key] = about, rows
     for problem, cells_of in left_out.items():
         names = listed((cell.path for cell in cells_of), _MOST_NAMED)
-        is_named = str(cells_of[0].path) in problem
+        # A problem of a file names it, or the one beside the rows.
+        is_named = str(cells_of[0].path.with_suffix("")) in problem
         assert report
         report(f"left out: {problem if is_named else f'{names}: {problem}'}")
     if not by_cell:
