@@ -317,7 +317,9 @@ def test_forms_by_real_vocabularies_are_those_of_vllm(data, tmp_path, name):
                 equal.append(each)
     print(f"{name}: {len(equal)} equal, different {different}, refused {refused}")
     assert different == {}
-    assert {*FAMILIES} <= {*equal}
+    # Seed-OSS's template cannot do without a BOS, and Qwen's vocabulary has none.
+    unable = set() if "bos_token" in about else {"seed-oss"}
+    assert {*FAMILIES} - {*equal} == unable
     assert len(refused) < 0.1 * len(templates)
 
 
