@@ -8,6 +8,7 @@ folder without hosts, paths and users.
 """
 
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator
 from hashlib import sha256
 from pathlib import Path
@@ -210,6 +211,12 @@ def verify(folder: Path, sealed: Seal, prompts: bool = True) -> Iterator[Found]:
         if not any(place in problem for place in places):
             yield Found("elsewhere", f"damaged: {problem}")
     yield from _changed_seeds(cells.values(), sealed)
+
+
+def count_states(found: Iterable[Found]) -> Counter[str]:
+    """State -> of how many levels it is, over all cells."""
+    levels = (level for one in found for level in (one.scores, one.prompts))
+    return Counter(level.partition(":")[0] for level in levels if level)
 
 
 def _changed_seeds(cells: Collection[Cell], sealed: Seal) -> Iterator[Found]:

@@ -1,7 +1,6 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
-from collections import Counter
 from collections.abc import Mapping
 from itertools import product
 from pathlib import Path
@@ -375,17 +374,17 @@ def verify(
         reasons += [f"{cell}: {text}" for text in texts if ":" in text]
     echo(render(header, rows, notes=reasons), nl=False)
 
-    levels = [level for one in found for level in one[1:] if level]
-    states = Counter(level.partition(":")[0] for level in levels)
-    unchanged = ("same", "rewritten", "absent")
-    changed = len(levels) - sum(states[name] for name in unchanged)
+    states = seals.count_states(found)
+    same, absent = states[seals.SAME], states[seals.ABSENT]
+    rewritten = states[seals.REWRITTEN]
+    changed = states.total() - same - rewritten - absent
     echo(
-        f"seal {sealed.digest}: {states['same']} the same, {states['rewritten']} rewritten, "
-        f"{changed} changed, {states['absent']} absent"
+        f"seal {sealed.digest}: {same} the same, {rewritten} rewritten, {changed} changed, "
+        f"{absent} absent"
     )
     if changed:
         raise typer.Exit(ExitStatus.FAILED)
-    if states["absent"]:
+    if absent:
         raise typer.Exit(ExitStatus.UNDECIDED)
 
 

@@ -184,11 +184,7 @@ def _imported(name: str) -> ModuleType:
     try:
         return _import(name)
     except Exception as error:  # it is the user's code
-        absent = (
-            getattr(error, "name", None)
-            if isinstance(error, ImportError)
-            else None
-        )
+        absent = error.name if isinstance(error, ImportError) else None
         advice = "mend the module"
         if absent and f"{name}.".startswith(f"{absent}."):
             advice = f"give a module that is installed, or lies below the project root {home()}"
