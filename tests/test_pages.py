@@ -175,6 +175,19 @@ def test_lines_are_short(page):
     assert long == [] or page.name == "reference.md"
 
 
+@pytest.mark.parametrize(
+    "page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}"
+)
+def test_links_lead_to_files(page):
+    """A link to a folder works on some sites, and breaks the build of ours."""
+    text = re.sub(
+        r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
+    )
+    targets = re.findall(r"\]\(([^)#\s]+)", text)
+    relative = [target for target in targets if "://" not in target]
+    assert [name for name in relative if not (page.parent / name).is_file()] == []
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_paragraph_stands_twice(page):
     paragraphs = page.read_text(encoding="utf-8").split("\n\n")
