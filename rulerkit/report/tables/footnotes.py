@@ -1,0 +1,157 @@
+"""What differs between the runs of a table: environments, versions of a service, failures, tokens
+thought, costs."""
+
+import re
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from rulerkit.common.errors import listed
+from rulerkit.common.lengths import length_name
+from rulerkit.report.tables.notes import names_of
+from rulerkit.store.cells import Cell
+from rulerkit.store.comparable import snapshot_notes
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_FACTS = (
+    "gpu",
+    "tensor_parallel_size",
+    "pipeline_parallel_size",
+    "device",
+    "strategy",
+    "rulerkit",
+    "commit",
+    "python",
+)
+"""What of an environment footnotes mention, before the versions of packages."""
+
+_FEW = 4  # values of a field that a footnote lists
+
+
+def footnotes(
+    cells: Iterable[Cell], scores: "pd.DataFrame | None" = None
+) -> list[str]:
+    """Lines below a table of cells: environments that differ, services that answered with several
+    versions of a model, rows that were skipped, models whose requests all failed and, of the rows
+    of `score`, what `usage_notes` says.
+
+    Of environments only what differs, and which model had it; hosts are left out. A cell that was
+    answered in several environments counts in each. What is not known of an environment (a service:
+    its GPU) is no difference.
+    """
+    import pandas as pd
+
+    cells = list(cells)
+
+    # The names of the table, so that a note can be held against its rows.
+    models = pd.DataFrame(
+        [
+            (cell.run, cell.model, cell.about.label or cell.model)
+            for cell in cells
+        ],
+        columns=["run", "model", "label"],
+    )
+    by_name: dict[str, list[Cell]] = {}
+    for name, cell in zip(names_of(models), cells, strict=True):
+        by_name.setdefault(name, []).append(cell)
+
+    answered, unseen, silent = list[Cell](), set[str](), list[str]()
+    # For each field its values, and who had each of them, in the order of the cells.
+    facts: dict[str, dict[str, dict[str, None]]] = {}
+    for name, of_model in by_name.items():
+        with_rows = [cell for cell in of_model if cell.present]
+        answered += with_rows
+        for cell in with_rows:
+            for field, value in _facts(cell):
+                facts.setdefault(field, {}).setdefault(value, {})[name] = None
+            server = cell.record["environment"].get("server") or {}
+            if not server.get("counts", True):
+                unseen.add(name)
+
+        # A model without any answer has no row: its failures must not go unseen.
+        failures = []
+        if not with_rows:
+            failures = [f for cell in of_model for f in cell.failures.values()]
+        if failures:
+            silent.append(
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
+                f"{failures[0].reason}."
+            )
+
+    notes = _environment_notes(facts)
+    notes += snapshot_notes(answered)
+    if unseen:
+        notes.append(
+            f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
+            "cut prompt would go unseen."
+        )
+    notes += [f"{warning}." for cell in answered for warning in cell.warnings]
+    notes += silent
+    return notes if scores is None else notes + usage_notes(scores)
+
+
+def _environment_notes(facts: dict[str, dict[str, dict[str, None]]]) -> list[str]:
+    """A line on what differs between environments: by field, its values and who had each of
+    them."""
+    differ = []
+    for field, names_by_value in facts.items():
+        # What is the same everywhere needs no footnote.
+        if len(names_by_value) > 1:
+            texts = [
+                f"{value} ({listed(names, _FEW)})"
+                for value, names in names_by_value.items()
+            ]
+            differ.append(f"{field} {listed(texts, _FEW)}")
+    return [f"Environments differ: {'; '.join(differ)}."] if differ else []
+
+
+def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
+    """What footnotes mention of the environments that a cell was answered in: field and value."""
+    record = cell.record
+    for environment in record.get("environments") or [record["environment"]]:
+        commit = re.sub(
+            r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or ""
+        )
+        # cuda:0 and cuda:1 are alike.
+        device = str(environment.get("device") or "").partition(":")[0]
+        packages = environment["packages"]
+        known = environment | packages | {"commit": commit, "device": device}
+        for name in (*_FACTS, *packages):
+            if known.get(name):
+                yield name, str(known[name])
+
+
+def usage_notes(scores: "pd.DataFrame") -> list[str]:
+    """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
+    answers of a service cost."""
+    notes = []
+    for (_, _, label), rows in scores.groupby(
+        ["run", "model", "label"], sort=False
+    ):
+        # Thoughts grow with the length, and with them the price of a score.
+        thought = rows.groupby("length")["reasoning_tokens"].mean().round()
+        if thought.any():
+            means = [
+                f"{thought[n]:,.0f} at {length_name(n)}"
+                for n in thought.index.tolist()
+            ]
+            notes.append(
+                f"Tokens thought by {label}, on average: {', '.join(means)}."
+            )
+
+        if rows["empty"].all():
+            notes.append(
+                f"Every answer of {label} is empty: check its template and stop tokens."
+            )
+
+        cost = rows["cost"].sum()
+        if cost:
+            prompt, cached = (
+                rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
+            )
+            read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
+            notes.append(
+                f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers."
+            )
+    return notes

@@ -1,0 +1,66 @@
+"""The table of the frontier suite: what each model keeps of its own mean, and beside it RULER's
+effective length."""
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from rulerkit.common.lengths import length_name
+from rulerkit.report.tables.layout import Field, render
+from rulerkit.report.tables.notes import names_of
+from rulerkit.scoring.effective_length import OWN_SHARE
+from rulerkit.scoring.frontier import ABSOLUTE, LEAST_BASE, FrontierSummary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
+    """The headline of the frontier suite as text, a row per model: its mean at the shortest length
+    with the floors taken off, the relative, the absolute and the shorter effective length, each
+    with those that the data cannot rule out, and RULER's."""
+    import pandas as pd
+
+    models = frontier.models
+    base = models["base"].map("{:.1f}".format).where(models["base"].notna(), "")
+    columns = {
+        "model": names_of(models)
+        + models["thinking"].map({True: " (thinking)", False: ""}),
+        "mean": base + " at " + models["base_length"].map(length_name),
+        "relative": _with_set(models, "relative", "relative_set"),
+        "absolute": _with_set(models, "absolute", "absolute_set"),
+        "frontier": _with_set(models, "effective_length", "effective_set"),
+        "RULER": models["ruler"].replace("", "-"),
+        "note": models["why"],
+    }
+    table = pd.DataFrame(columns)
+    return table if models["why"].any() else table.drop(columns="note")
+
+
+def _with_set(
+    models: "pd.DataFrame", column: str, possible: str
+) -> "pd.Series[str]":
+    """Effective lengths, in brackets those that the data cannot rule out."""
+    lengths, sets = models[column], models[possible]
+    several = lengths + " [" + sets + "]"
+    return several.where((sets != "") & (sets != lengths), lengths).replace(
+        "", "-"
+    )
+
+
+def frontier_text(
+    frontier: FrontierSummary, format: str = "table", notes: Iterable[str] = ()
+) -> str:
+    """`frontier_table` as plain text, Markdown, LaTeX or HTML, with its rules below."""
+    table = frontier_table(frontier)
+    body = [[Field(text) for text in row] for row in table.to_numpy().tolist()]
+    percent = f"{100 * frontier.confidence:g} %"
+    rules = [
+        "mean: over the eight capabilities of the frontier suite, 0 where an answer without "
+        "reading scores, 100 for all right.",
+        f"relative: longest length that keeps {100 * OWN_SHARE:g} % of that mean; absolute: "
+        f"longest with a mean of at least {ABSOLUTE:g}; frontier: the shorter of the two, none "
+        f"where the mean is below {LEAST_BASE:g}; in brackets all that the {percent} intervals "
+        "cannot rule out.",
+        *notes,
+    ]
+    return render(list(table.columns), body, format, rules)

@@ -1,0 +1,223 @@
+"""The table of models, as the paper's Table 3: claimed and effective length, score by length,
+averages and ranks."""
+
+import math
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING, Any
+
+from rulerkit.common import escape
+from rulerkit.common.errors import UserError, check_known, counted
+from rulerkit.common.lengths import length_name
+from rulerkit.report.tables.layout import Field, ordinal, render
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
+from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
+from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TITLES: dict[str | int, str] = {
+    "model": "Model",
+    "claimed_length": "Claimed",
+    "effective_length": "Effective",
+    "avg": "Avg",
+    "wavg_inc": "wAvg(inc)",
+    "wavg_dec": "wAvg(dec)",
+}
+"""The heads of the columns of a table of models, but for those of the lengths."""
+
+
+def table_text(
+    summary: Summary,
+    format: str = "table",
+    category: str = "all",
+    notes: Sequence[str] = (),
+) -> str:
+    """The leaderboard of a category: claimed and effective length, score by length, averages and
+    ranks, a row a model.
+
+    `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
+    whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
+    """
+    of_others = summary.models["category"]
+    check_known("category", category, dict.fromkeys([*CATEGORIES, *of_others]))
+    if format == "csv":
+        return escape.csv_text(summary.cells, "%.4f")
+    summary = summary.of(category)
+    if summary.models.empty:
+        raise UserError(
+            f"no task of category {category!r} was scored; score one, or ask for another category"
+        )
+    models = board_rows(summary, ["score", "have"])
+    models["model"] = names_of(models)
+    # as the paper sorts its Table 3
+    models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+    percent = f"{100 * summary.confidence:g} %"
+    judged = models["effective_length"] != ""
+    marks = "marked scores reach the threshold; " if judged.any() else ""
+    further = [
+        f"Means over {counted(models['tasks'].iloc[0], 'task')}; {marks}± is the wider side of the "
+        f"{percent} interval.",
+        "wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; their ranks are among "
+        "models of the same alignment.",
+        *_effective_rules(models, category, percent),
+        *model_notes(models),
+        *cell_notes(summary.cells, marked=True),
+        *notes,
+    ]
+    of_all = [name for name in ("reader", "stand_in") if models[name].all()]
+    models["origin"] = [
+        origin(row, of_all=of_all) for _, row in models.iterrows()
+    ]
+    models["group"] = ""
+    # of other tasks than those of the threshold no score is marked
+    models["threshold"] = models["threshold"].where(judged)
+    columns = [
+        "claimed_length",
+        "effective_length",
+        *summary.lengths["length"].unique(),
+        *AVERAGES,
+    ]
+    return models_text(models, columns, format, further)
+
+
+def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
+    """The models of a summary of one category with claimed lengths as text and, by length, each of
+    the values: 4096 for the score, '4096_low' ... for the others."""
+    # One row a model: the values of all lengths side by side.
+    wide = summary.lengths.pivot(
+        index=["run", "model"], columns="length", values=list(values)
+    )
+    columns: Any = wide.columns
+    wide.columns = [
+        n if value == "score" else f"{n}_{value}" for value, n in columns
+    ]
+    rows = summary.models.join(wide, on=["run", "model"])
+    claimed = [
+        "" if math.isnan(n) else length_name(int(n))
+        for n in rows["claimed_length"]
+    ]
+    return rows.assign(claimed_length=claimed).reset_index(drop=True)
+
+
+def origin(
+    row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()
+) -> str:
+    """What stands in brackets behind the name of a model: what is known of it, and what its row is,
+    where that is not a language model on the paper's texts with a fixed number of examples.
+    `of_all` are columns that hold for all rows of a table, which says so below."""
+    kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
+    texts = [
+        kind for name, kind in kinds.items() if row[name] and name not in of_all
+    ]
+    return f"({', '.join([*known, *texts])})" if known or texts else ""
+
+
+def models_text(
+    rows: "pd.DataFrame",
+    columns: Sequence[str | int],
+    format: str,
+    notes: Sequence[str],
+) -> str:
+    """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
+    which follows a name in small letters, and with `group`: lines separate groups; `bold` may hold
+    the names of the bold fields of each row.
+
+    Numbers whose limits are among the rows have their interval: ± the wider side.
+    """
+    names = ["model", *columns]
+
+    # Groups, such as chat and base models, are set apart by a line.
+    body: list[list[Field] | None] = []
+    for _, group in rows.groupby("group", sort=False):
+        if body:
+            body.append(None)
+        for _, row in group.iterrows():
+            bold = row.get("bold", ())
+            body.append(
+                [
+                    _model_field(row, name)._replace(bold=name in bold)
+                    for name in names
+                ]
+            )
+    header = [TITLES.get(name) or length_name(int(name)) for name in names]
+    return render(header, body, format, notes)
+
+
+def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
+    value = row[column]
+    if column == "effective_length":
+        possible = row["effective_set"]
+        return Field(
+            f"{value} [{possible}]"
+            if possible not in ("", value)
+            else value or "-"
+        )
+    if isinstance(value, str):
+        return Field(value, small=row["origin"] if column == "model" else "")
+
+    # An incomplete score shows what there is of it.
+    if math.isnan(value):
+        have = row.get(f"{column}_have")
+        return Field(have if isinstance(have, str) else "")
+
+    # The interval and the rank follow in small letters.
+    small = []
+    low, high = (
+        row.get(f"{column}_low", math.nan),
+        row.get(f"{column}_high", math.nan),
+    )
+    if not math.isnan(low):
+        small.append(f"±{max(value - low, high - value):.1f}")
+    rank = row.get(RANKS.get(str(column)), math.nan)
+    if not math.isnan(rank):
+        small.append(f"({ordinal(int(rank))})")
+
+    # The paper compares scores as they are printed.
+    number = f"{value:.1f}"
+    reached = column not in TITLES and float(number) >= row["threshold"]
+    return Field(number, reached, small=" ".join(small))
+
+
+def _effective_rules(
+    models: "pd.DataFrame", category: str, percent: str
+) -> list[str]:
+    """How the effective lengths of a table are judged, or why there are none."""
+    # Only what rows of this table were judged by.
+    sources = models.loc[
+        models["effective_length"] != "", "threshold_of"
+    ].unique()
+    used = thresholds_text(models)
+    tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
+    if not len(sources) and models["threshold"].any():
+        return [
+            f"No effective length: the threshold, {used}, is for a complete score on {tasks}."
+        ]
+
+    rules = []
+    for source in sources:
+        if source == PAPERS_THRESHOLD:
+            rules.append(
+                f"a score of at least {used}, {source} on {tasks} in the paper"
+            )
+        elif source == OWN_THRESHOLD:
+            own = models["threshold"].dropna().unique()
+            rules.append(
+                f"a score of at least {', '.join(f'{one:g}' for one in own)}, {source}"
+            )
+        else:
+            rules.append(f"at least {source}, as NoLiMa counts it")
+
+    allowed = f"in brackets all that the {percent} intervals cannot rule out"
+    return [
+        f"Effective: longest length with {rule}; {allowed}." for rule in rules
+    ]
+
+
+def thresholds_text(models: "pd.DataFrame") -> str:
+    """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
+    pairs = models[["threshold", "aligned"]].drop_duplicates()
+    return ", ".join(
+        f"{threshold} ({kind})"
+        for threshold, kind in pairs.itertuples(index=False)
+    )

@@ -1,0 +1,183 @@
+"""What a reader must know of the scores in a table or a figure: reference readers, stand-in
+corpora, incomplete cells, floors, adaptive runs, digests."""
+
+from typing import TYPE_CHECKING
+
+from rulerkit.common.errors import counted, listed
+from rulerkit.common.lengths import length_name
+from rulerkit.generation.corpora import OWN_TEXTS
+from rulerkit.inference.model import COMPRESSED
+from rulerkit.report.tables.layout import number_range
+from rulerkit.scoring.effective_length import BY_CAPABILITIES
+from rulerkit.scoring.floors import not_above
+from rulerkit.scoring.scores import own_labels, seal_of_scores
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
+    """The label of each row's model; where several models share one, with the model's name or
+    run."""
+    names = own_labels(rows, "label")
+    in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
+    return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
+
+
+def suite_words(suite: str) -> str:
+    """What figures and tables call the tasks of a suite that is not RULER's."""
+    return "small protocol" if suite == "small" else f"suite {suite}"
+
+
+_SENTENCES = {
+    "reference readers": "Reference readers, no language models",
+    COMPRESSED: "The context was compressed without the question",
+    OWN_TEXTS: "Own texts: not comparable with the paper",
+    "stand-in corpora": "Stand-in corpora: not comparable with the paper",
+    "incomplete": (
+        "Incomplete cells enter no mean; evaluate these tasks and lengths to complete "
+        "them"
+    ),
+}
+"""How tables say what is unusual in some cells, before the names of the models."""
+
+FLOOR_WORDS = "floor, the score of the best answer without reading that the task's family knows"
+
+_MARKS = {"reference readers": "reader", "stand-in corpora": "stand-in"}
+"""How a table of models marks a row, by what `unusual` says of it."""
+
+
+def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
+    """What a reader of a table or a figure must know of some cells, rows or labels, and which of
+    them it holds for."""
+    facts = {
+        "reference readers": cells["engine"] == "reader",
+    }
+    for suite in cells["suite"].unique():
+        if suite != "ruler":
+            facts[suite_words(suite)] = cells["suite"] == suite
+    if "note" in cells:
+        notes = cells["note"].fillna("").str.split("; ")
+        facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
+    if "stand_in" in cells:
+        facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
+        facts["stand-in corpora"] = (
+            cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
+        )
+    if "complete" in cells:
+        facts["incomplete"] = ~cells["complete"]
+    return facts
+
+
+def _sentence(what: str) -> str:
+    """What is unusual in some cells, as a sentence; of a suite, that its scores are others."""
+    return _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
+
+
+def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
+    """What a reader of a table must know of the cells of a summary that it shows: one line each.
+
+    Names of models are listed only where a line holds for some of them, and the table has no marks
+    of its own for it (`marked`).
+    """
+    notes, names = [], names_of(cells)
+    if cells["complete"].any():
+        n = number_range(cells.loc[cells["complete"], "n"])
+        notes.append(
+            f"n = {counted(n, 'example')} per task and length, scores in percent."
+        )
+    for what, is_so in unusual(cells).items():
+        sentence, who = _sentence(what), names[is_so].unique()
+        if not len(who):
+            continue
+        is_shown = marked and what in (*_MARKS, "incomplete")
+        if is_shown and what in _MARKS and len(who) < names.nunique():
+            sentence = f"{_MARKS[what]}: {sentence}"
+        elif not is_shown and len(who) < names.nunique():
+            sentence += f": {listed(who, 6)}"
+        notes.append(f"{sentence}.")
+
+    # A table of tasks marks these cells itself; one of means can only count them.
+    below = not_above(cells)
+    if below.any() and names.nunique() > 1:
+        counts = [
+            f"{name} in {is_below.sum()} of {len(is_below)} cells"
+            for name, is_below in below.groupby(names, sort=False)
+            if is_below.any()
+        ]
+        notes.append(f"Not above the {FLOOR_WORDS}: {listed(counts, 6)}.")
+
+    # A mean over the rest is not the mean that was asked for.
+    rest = cells["rest"]
+    if rest.any():
+        places = names + " on " + cells["task"] + " at "
+        places += cells["length"].map(length_name)
+        means = (places + ": " + rest)[rest != ""]
+        notes.append(
+            f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}."
+        )
+
+    # Notes are lists in one text; each is said once, and of whom where not all models have it.
+    names_by_note: dict[str, dict[str, None]] = {}
+    for name, note in zip(names, cells["note"].fillna(""), strict=True):
+        for part in filter(None, note.split("; ")):
+            names_by_note.setdefault(part, {})[name] = None
+    names_by_note.pop(COMPRESSED, None)
+    for part, having in sorted(names_by_note.items()):
+        text = part[:1].upper() + part[1:]
+        is_shared = len(having) == names.nunique()
+        notes.append(f"{text}." if is_shared else f"{text}: {listed(having, 6)}.")
+    return notes + [f"Digest of these results: {seal}." for seal in seals(cells)]
+
+
+_ADAPTIVE_NOTE = (
+    "Means of an adaptive run that went on after its first look are up to half a point too far "
+    "from the threshold, and their 95 % intervals hold 93 to 94 %; 89 % where the score falls "
+    "evenly with each length."
+)
+"""Simulated with the stopping rule, November 2026; the answer of the run is not touched by it."""
+
+
+def model_notes(models: "pd.DataFrame") -> list[str]:
+    """Lines for models that have no threshold, and so no effective length, and for those of
+    adaptive runs: what was found, for how many tokens."""
+    # The frontier suite has a table of its own for its effective lengths.
+    unjudged = models["threshold"].isna() & (
+        models["threshold_of"] != BY_CAPABILITIES
+    )
+    without = models[unjudged].groupby("threshold_of", sort=False)["label"]
+    adaptive = list(zip(models["label"], models["adaptive"], strict=True))
+    return [
+        *(
+            f"No effective length of {listed(names, 6)}: {reason}."
+            for reason, names in without
+        ),
+        *(f"{label}: {found}." for label, found in adaptive if found),
+        *([_ADAPTIVE_NOTE] if any(found for _, found in adaptive) else []),
+    ]
+
+
+def seals(cells: "pd.DataFrame") -> list[str]:
+    """The digests of what some tables were made from, see `rulerkit seal`; none where nobody knows
+    them. Takes rows of a summary or of `score`."""
+    if "seal" not in cells:
+        return []
+    if "index" in cells:
+        return [seal_of_scores(cells)]
+    known = cells["seal"].dropna().unique()
+    return [seal for seal in map(str, known) if seal]
+
+
+def remarks(cells: "pd.DataFrame") -> str:
+    """What a figure must say below itself of the cells (or the labels) that it shows: reference
+    readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
+    texts = [what for what, is_so in unusual(cells).items() if is_so.any()]
+    return "; ".join([*texts, *(f"digest {seal}" for seal in seals(cells))])
+
+
+def saved_notes(cells: "pd.DataFrame") -> list[str]:
+    """The lines below a table that does not name its models: these, and `cell_notes`."""
+    return [
+        f"Models: {listed(names_of(cells).unique(), 12)}.",
+        *cell_notes(cells),
+    ]

@@ -1,0 +1,128 @@
+"""The table of one model: its tasks by length."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rulerkit.analysis.claims import model_rows
+from rulerkit.common import escape
+from rulerkit.common.errors import UserError, check_known
+from rulerkit.common.lengths import length_name
+from rulerkit.report.tables.layout import Field, render
+from rulerkit.report.tables.notes import FLOOR_WORDS, cell_notes, model_notes
+from rulerkit.scoring.summary import Summary
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def task_table_text(
+    summary: Summary,
+    model: str,
+    run: str | None = None,
+    format: str = "table",
+    notes: Sequence[str] = (),
+) -> str:
+    """One model's tasks by length, their mean, and its effective length below.
+
+    A score has its interval, and marks for what is unusual in its cell, which the lines below
+    explain. `notes` are further lines below the table.
+    """
+    cells = model_rows(summary.cells, model)
+    runs = list(cells["run"].unique())
+    if run is None and len(runs) > 1:
+        raise UserError(
+            f"model {model!r} is in the runs {', '.join(runs)}: name one of them"
+        )
+    check_known("run", run or runs[0], runs)
+    cells = cells[cells["run"] == (run or runs[0])]
+    if format == "csv":
+        return escape.csv_text(cells, "%.4f")
+
+    about, summary = cells[["run", "model"]].head(1), summary.of("all")
+    means, of_model = summary.lengths.merge(about), summary.models.merge(about)
+    by_task: dict[str, list[Field | str]] = {
+        task: [task] for task in cells["task"]
+    }
+    for cell in cells.to_dict("records"):
+        by_task[cell["task"]].append(_cell_field(cell))
+
+    # A mean over one task would be the same row once more.
+    rows = list(by_task.values())
+    num_tasks = means["tasks"].max()
+    if num_tasks > 1:
+        suite = cells["suite"].iloc[0]
+        kind = "" if suite == "ruler" else f" {suite}"
+        texts = map(_score_text, means.to_dict("records"))
+        rows.append([f"mean of {num_tasks}{kind} tasks", *texts])
+
+    below = [
+        *_effective_notes(of_model),
+        *model_notes(of_model),
+        *cell_notes(cells, marked=True),
+        *_mark_notes(cells),
+        *notes,
+    ]
+    return render(
+        [str(model), *map(length_name, means["length"])], rows, format, below
+    )
+
+
+def _effective_notes(models: "pd.DataFrame") -> list[str]:
+    """A line for each model that has an effective length."""
+    notes = []
+    rows: Any = models[models["effective_length"] != ""].itertuples()
+    for row in rows:
+        text = f"Effective length: {row.effective_length}"
+        if row.effective_set != row.effective_length:
+            text += f"; the intervals allow {row.effective_set}"
+        mean = f"a mean of at least {row.threshold:g}, {row.threshold_of}"
+        notes.append(f"{text} (the longest with {mean}).")
+    return notes
+
+
+def _score_text(row: Any) -> str:
+    return (
+        row["have"] or f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+    )
+
+
+_COUNT_MARKS = {
+    "empty": ("e", "empty answers"),
+    "cut_off": ("c", "answers cut off at their last token"),
+    "cut_thought": ("t", "answers cut off in their thought"),
+}
+"""The letter that stands before each of COUNTS, and what is counted."""
+
+
+def _cell_field(cell: Any) -> Field:
+    """A score with its interval, in brackets where it is not above its floor, and marks for what is
+    unusual."""
+    text = _score_text(cell)
+    if cell["floor"] >= 1 and cell["score"] <= cell["floor"]:
+        text = text.replace(f"{cell['score']:.1f}", f"({cell['score']:.1f})", 1)
+    marks = [
+        f"{letter}{cell[name]}"
+        for name, (letter, _) in _COUNT_MARKS.items()
+        if cell[name]
+    ]
+    if cell["floor"] >= 1:
+        marks.append(f"f{cell['floor']:.0f}")
+    if cell["reasoning_tokens"]:
+        marks.append(f"w{cell['reasoning_tokens']:.0f}")
+    return Field(text, small=" ".join(marks))
+
+
+def _mark_notes(cells: "pd.DataFrame") -> list[str]:
+    """What the marks beside the scores of a table of tasks mean."""
+    notes = [
+        f"{letter}: number of {what}."
+        for name, (letter, what) in _COUNT_MARKS.items()
+        if cells[name].any()
+    ]
+    if (cells["floor"] >= 1).any():
+        notes.append(
+            f"f: {FLOOR_WORDS}; a score that is not above it stands in brackets."
+        )
+    if cells["reasoning_tokens"].any():
+        notes.append("w: tokens thought, on average.")
+    return notes
