@@ -106,6 +106,18 @@ def test_what_is_not_above_its_floor_is_marked():
     assert (capabilities["normalised"] == 0).all()
 
 
+def test_a_guess_without_a_mistake_leaves_no_mean_and_says_so():
+    """Two examples of `absent_4` that both lack what is sought are answered by one guess."""
+    scores = suite_of({4096: 1.0, 8192: 1.0})
+    scores.loc[scores["task"] == "absent_4", "floor"] = 1.0
+    frontier = rk.frontier(scores)
+    assert frontier.lengths["have"].tolist() == ["full floor"] * 2
+    (why,) = frontier.models["why"]
+    assert why == "a guess scores 100 at 4K in absent_4: ask more examples"
+    assert frontier.capabilities["above_floor"].all()
+    assert why in rk.tables.frontier_text(frontier)
+
+
 def test_there_is_no_mean_without_every_capability():
     scores = suite_of({4096: 0.9})
     without = scores[scores["task"] != "latent_3"]

@@ -4,6 +4,7 @@ that they never mix."""
 import os
 from collections import Counter
 
+import pandas as pd
 import pytest
 
 from rulerkit.common.errors import UserError
@@ -17,6 +18,7 @@ from rulerkit.generation.without_reading import floors
 from rulerkit.inference.model import load_model
 from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
+from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.comparable import check_same
@@ -248,6 +250,13 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(
 
 
 # --- floors ---------------------------------------------------------------------------------------
+
+
+def test_a_full_score_is_above_every_floor():
+    cells = pd.DataFrame(
+        {"score": [100.0, 76.0, 76.1], "floor": [100.0, 76.0, 76.0]}
+    )
+    assert not_above(cells).tolist() == [False, True, False]
 
 
 def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(

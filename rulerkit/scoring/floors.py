@@ -16,6 +16,11 @@ def above_floor(
 
 def not_above(cells: "pd.DataFrame") -> "pd.Series[bool]":
     """Which cells of a summary have a score that is not above a floor of at least 1 percent; False
-    where none is known."""
+    where none is known.
+
+    A full score never counts as that: where few examples put the floor at 100 as well, nothing
+    could be above it.
+    """
     floor = cells["floor"] if "floor" in cells else cells["score"] * float("nan")
-    return (floor >= 1) & (cells["score"] <= floor)
+    score = cells["score"]
+    return (floor >= 1) & (score <= floor) & (score < 100)

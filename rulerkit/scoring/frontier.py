@@ -47,6 +47,9 @@ LEAST_BASE = 30.0
 reached by luck."""
 LONGEST_BASE = 8192
 """The longest length, in tokens, whose mean can be what a model keeps a share of."""
+FULL_FLOOR = "full floor"
+"""What there is of a mean in which a guess answers a task without a mistake, as it does by luck
+where few examples were asked: nothing can be above it."""
 
 _ABOUT = ["run", "model", "label", "aligned", "claimed_length"]
 _Row = dict[str, Any]
@@ -249,7 +252,7 @@ def _capability_row(length: int, rows: Sequence[_Row], mean: _Means) -> _Row:
         "low": estimate.low,
         "high": estimate.high,
         "floor": floor,
-        "above_floor": bool(score > floor),
+        "above_floor": bool(score > floor or score >= 100),
         "tasks": len(rows),
         "complete": all(row["complete"] for row in rows),
         "have": next((row["have"] for row in rows if row["have"]), ""),
@@ -274,6 +277,8 @@ def _length_row(
     if not missing:
         estimate = mean.of(rows, _shares(rows))
     have = next((row["have"] for row in rows if row["have"]), "")
+    if not have and any(row["floor"] >= 100 for row in rows):
+        have = FULL_FLOOR
     return {
         "length": length,
         "normalised": estimate.value,
@@ -298,7 +303,10 @@ def _model_row(
     scores = {row["length"]: row["normalised"] for row in lengths}
     shortest = min(scores)
     base = scores[shortest]
-    no_share, why = _why_not(shortest, base)
+    full_floors = [
+        row["task"] for row in by_length[shortest] if row["floor"] >= 100
+    ]
+    no_share, why = _why_not(shortest, base, full_floors)
 
     # How far the mean at each length lies above each of the thresholds: low and high limits.
     own_share = round(OWN_SHARE * base, 1)
@@ -336,13 +344,17 @@ def _model_row(
     return row
 
 
-def _why_not(shortest: int, base: float) -> tuple[str, str]:
+def _why_not(
+    shortest: int, base: float, full_floors: Sequence[str]
+) -> tuple[str, str]:
     """Why a model has no share of its own mean to keep, and why it has no headline; '' where it
-    has."""
+    has. `full_floors` are the tasks that a guess answered without a mistake."""
     at = length_name(shortest)
     no_share = ""
     if shortest > LONGEST_BASE:
         no_share = f"the shortest length asked is {at}, above 8K"
+    elif np.isnan(base) and full_floors:
+        no_share = f"a guess scores 100 at {at} in {', '.join(full_floors)}: ask more examples"
     elif np.isnan(base):
         no_share = f"the mean at {at} is not complete"
     elif base <= 0:

@@ -22,10 +22,11 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
 
     models = frontier.models
     base = models["base"].map("{:.1f}".format).where(models["base"].notna(), "")
+    shortest = models["base_length"].map(length_name)
     columns = {
         "model": names_of(models)
         + models["thinking"].map({True: " (thinking)", False: ""}),
-        "mean": base + " at " + models["base_length"].map(length_name),
+        "mean": base.where(base == "", base + " at " + shortest),
         "relative": _with_set(models, "relative", "relative_set"),
         "absolute": _with_set(models, "absolute", "absolute_set"),
         "frontier": _with_set(models, "effective_length", "effective_set"),
@@ -42,9 +43,8 @@ def _with_set(
     """Effective lengths, in brackets those that the data cannot rule out."""
     lengths, sets = models[column], models[possible]
     several = lengths + " [" + sets + "]"
-    return several.where((sets != "") & (sets != lengths), lengths).replace(
-        "", "-"
-    )
+    is_open = (lengths != "") & (sets != "") & (sets != lengths)
+    return several.where(is_open, lengths).replace("", "-")
 
 
 def frontier_text(

@@ -9,6 +9,7 @@ from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
 from rulerkit.report.tables.notes import FLOOR_WORDS, cell_notes, model_notes
+from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.summary import Summary
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ def task_table_text(
     by_task: dict[str, list[Field | str]] = {
         task: [task] for task in cells["task"]
     }
-    for cell in cells.to_dict("records"):
+    marked = cells.assign(below_floor=not_above(cells))
+    for cell in marked.to_dict("records"):
         by_task[cell["task"]].append(_cell_field(cell))
 
     # A mean over one task would be the same row once more.
@@ -98,7 +100,7 @@ def _cell_field(cell: Any) -> Field:
     """A score with its interval, in brackets where it is not above its floor, and marks for what is
     unusual."""
     text = _score_text(cell)
-    if cell["floor"] >= 1 and cell["score"] <= cell["floor"]:
+    if cell["below_floor"]:
         text = text.replace(f"{cell['score']:.1f}", f"({cell['score']:.1f})", 1)
     marks = [
         f"{letter}{cell[name]}"
