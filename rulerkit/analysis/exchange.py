@@ -169,6 +169,8 @@ def write_every_eval_ever(
         file = folder / inside
         _check_free(file, evaluation.evaluation_id)
         content = aggregate(evaluation, organization, relationship)
+
+        # The aggregate names the file of its samples, so they are written first.
         if samples:
             lines = _json_lines(_samples(evaluation))
             beside = file.with_name(f"{evaluation.uuid}_samples.jsonl")

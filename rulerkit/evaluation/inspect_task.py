@@ -139,9 +139,12 @@ def _samples(
     examples = generate(family, length, num_examples, seed, form)
     asked = plain(examples.record())
     for example in examples:
+        # inspect writes the model's turn, so an answer prefix can only stand in the user's.
         text = example.input.lstrip(" ")
         if form.prefix_in == "user":
             text += example.answer_prefix
+
+        # All that `score` needs in order to read the log back.
         about = {
             "asked": asked,
             "suite": family.suite,
@@ -153,6 +156,7 @@ def _samples(
             "thinking_tokens": form.thinking_tokens,
             "answer_prefix": family.judged_prefix(example),
         }
+
         yield Sample(
             input=[ChatMessageUser(content=text)],
             target=[*example.references],

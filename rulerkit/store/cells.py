@@ -250,12 +250,15 @@ class Cell:
             name: [source["stand_in"], source["note"]]
             for name, source in result["sources"].items()
         }
+
+        # Reading the file once gives the digests of its lines; rows that were given count whole.
         if self._digests is None and "rows" not in vars(self):
             for _ in self.stream():
                 pass
         lines: Any = self._digests
-        if lines is None:  # the rows were given
+        if lines is None:
             lines = {row["index"]: row for row in self.rows}
+
         failures = {
             index: failure.refused for index, failure in self.failures.items()
         }

@@ -238,6 +238,8 @@ class Order(Frontier):
     def read_context(text: str, question: re.Match[str]) -> Reading:
         person, begins = question["person"], text.rfind(_OPENING)
         entries = list(_LINE.finditer(text))
+
+        # Entries stand in the order in which they were written, which is not that of the days.
         brought = [
             (int(entry["day"]), entry["item"])
             for entry in entries
@@ -245,6 +247,8 @@ class Order(Frontier):
         ]
         if question["by"] == "day":
             brought.sort()
+
+        # Distractors are entries of people who share a name with the one asked for.
         names = set(person.split())
         return Reading(
             "order",

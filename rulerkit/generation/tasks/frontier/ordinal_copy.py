@@ -297,6 +297,8 @@ class OrdinalCopy(FrontierTask):
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         _, ordinal, *words = question.groups()
+
+        # Exchanges before the last mark belong to the demonstration.
         start = text.rfind(_END) + 1
         exchange = re.compile(
             r"(?P<turn>User: Write a [^\n]+\n\n)Assistant: (?P<item>[^\n]+)\n\n"
@@ -307,6 +309,7 @@ class OrdinalCopy(FrontierTask):
             for match in exchange.finditer(text, start)
             if match["turn"] == asked
         ]
+
         place = ORDINALS.index(ordinal)
         return Reading(
             "ordinal_copy",
