@@ -278,7 +278,7 @@ def test_lengths_that_cannot_be_given_and_repetitions(tmp_path, capsys):
     cells = evaluate(
         tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384]
     )
-    assert "not run: noisy at 16384: 4K is its limit" in capsys.readouterr().err
+    assert "not run: noisy at 16K: 4K is its limit" in capsys.readouterr().err
     counts = {(cell.run, cell.length): len(cell.rows) for cell in cells}
     assert len(counts) == 4
     assert counts["main", 2048] == counts["main-repeat2", 2048] > 4

@@ -220,6 +220,15 @@ def test_limits_end_it_with_what_it_would_take(nowhere, rulerkit):
     assert (late.status, "--minutes 0" in late.out) == (3, True)
 
 
+def test_the_name_of_a_model_asks_it_though_it_has_answers(nowhere, rulerkit):
+    """RUN/MODEL means the two answers of each cell alone."""
+    assert rulerkit("evaluate", "reader-1024", *GRID, "-n", "2").status == 0
+    stored = rulerkit("gate", "main/reader-1024", "perfect", *GRID)
+    assert (stored.status, "Asked 8 examples" in stored.out) == (3, True)
+    found = rulerkit("gate", "reader-1024", "perfect", *GRID, "-n", "10")
+    assert "Asked 40 examples" in found.out
+
+
 def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
     other = "{base: perfect, template: llama2, name: framed}"
     said = rulerkit("gate", "perfect", other, *GRID)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError, listed, remark, unknown
+from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import resolve_file
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.summary import base_run, merge_repetitions
@@ -264,7 +265,8 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     if a.repetitions != b.repetitions:
         pairs["variance"] = _dealt_variance(pairs, a.repetitions, b.repetitions)
 
-    notes += settings
+    if settings:
+        notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
     notes += snapshot_notes([*a.cells, *b.cells])
     return pairs, notes
 
@@ -401,5 +403,6 @@ def differing(a: Side, b: Side) -> list[str]:
 
 
 def keys_text(keys: Iterable[Key]) -> str:
-    """Cells in words: 'vt at 4096, cwe at 4096 and 3 more'."""
-    return listed((f"{task} at {length}" for task, length in keys), MOST_NAMED)
+    """Cells in words: 'vt at 4K, cwe at 4K and 3 more'."""
+    texts = (f"{task} at {length_name(length)}" for task, length in keys)
+    return listed(texts, MOST_NAMED)

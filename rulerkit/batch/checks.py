@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from rulerkit.common.errors import UserError
+from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import Spec, read_site
 from rulerkit.evaluation.study import Study, bills
 from rulerkit.generation.example import Draft, Example, ExampleStream
@@ -451,9 +452,8 @@ def check_model(
             for index in range(count):
                 yield from check_case(make_case(model, examples, index))
         except UserError as error:
-            yield Finding(
-                str(error), name="fits", where=f"{asked.name} at {length}"
-            )
+            where = f"{asked.name} at {length_name(length)}"
+            yield Finding(str(error), name="fits", where=where)
 
 
 def check_case(case: Case) -> list[Finding]:

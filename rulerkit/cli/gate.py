@@ -199,12 +199,12 @@ def _party(name: str, study: "Study", changes: "JSON") -> "Party":
     """A model that is asked, or answers that are stored."""
     from rulerkit.analysis.sides import find
     from rulerkit.batch.gate import Party
-    from rulerkit.common.model_files import known_models
+    from rulerkit.common.model_files import is_known_model
 
     outputs = str(study.outputs)
     stored = study.predictions / name
     is_stored = is_folder_of_answers(name, outputs) or (
-        "/" not in name and stored.is_dir() and name not in known_models()
+        "/" not in name and stored.is_dir() and not is_known_model(name)
     )
     if is_stored:
         return Party(None, find(name, outputs), name)

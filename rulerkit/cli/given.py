@@ -134,7 +134,7 @@ def settings_of(settings: Sequence[str] | None) -> "JSON":
 def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     """A model given on the command line: a folder or file of the working directory by its whole
     path, the address of a server by what it serves, with the keys that -y changes."""
-    from rulerkit.common.model_files import known_models
+    from rulerkit.common.model_files import is_known_model
     from rulerkit.inference.address import is_address, model_at
 
     changes = changes or {}
@@ -143,7 +143,7 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     if is_address(described):
         return model_at(described, changes.get("api_key_env")) | changes
 
-    if isinstance(described, str) and described not in known_models():
+    if isinstance(described, str) and not is_known_model(described):
         if _HOST.fullmatch(described):
             raise UserError(
                 f"model {described}: an address begins with http://, such as http://{described}"

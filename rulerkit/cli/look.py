@@ -29,7 +29,7 @@ from rulerkit.cli.options import (
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
 from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
-from rulerkit.common.lengths import parse_length
+from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import resolve_file
 
 if TYPE_CHECKING:
@@ -151,10 +151,10 @@ def _show(example: "Example", answer: str) -> None:
 
 def _refuse_a_task(given: Given) -> None:
     """Whoever writes a task where the model stands is told how it is written."""
-    from rulerkit.common.model_files import known_models
+    from rulerkit.common.model_files import is_known_model
 
     for name in given.models[:1]:
-        if name in rk.TASKS and name not in known_models():
+        if name in rk.TASKS and not is_known_model(name):
             raise UserError(
                 f"{name} is a task, and MODEL stands here: rulerkit show --tasks {name}"
             )
@@ -530,15 +530,17 @@ def _answered(
     from rulerkit.analysis.remake import remaker
     from rulerkit.analysis.sides import find
 
-    cells = {
-        f"{cell.task} at {cell.length}": cell
-        for cell in find(model)
+    stored = find(model)
+    cells = [
+        cell
+        for cell in stored
         if task in ("", cell.task) and length in (0, cell.length)
-    }
+    ]
     if not cells:
-        there = {f"{cell.task} at {cell.length}": cell for cell in find(model)}
-        raise unknown(f"task and length in {model}", f"{task} at {length}", there)
-    cell = next(iter(cells.values()))
+        there = [f"{cell.task} at {length_name(cell.length)}" for cell in stored]
+        seen = f"{task or 'any task'} at {length_name(length) if length else 'any length'}"
+        raise unknown(f"task and length in {model}", seen, there)
+    cell = cells[0]
     if index not in cell.present:
         raise UserError(
             f"{model} has no answer to example {index} of {cell.task} at {cell.length}: it has "

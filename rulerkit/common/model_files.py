@@ -33,6 +33,8 @@ from rulerkit.common.settings import (
 )
 from rulerkit.common.yaml_files import read_yaml
 
+_WINDOW_READER = r"reader-\d+[kKmM]?"
+
 
 def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
@@ -82,9 +84,17 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
-    return sorted(
-        {*project_files("params/models", ".yaml"), *READERS, "reader-<tokens>"}
-    )
+    return sorted({*_model_files(), *READERS, "reader-<tokens>"})
+
+
+def is_known_model(name: str) -> bool:
+    """Whether a name alone says which model is meant."""
+    is_window = re.fullmatch(_WINDOW_READER, name)
+    return bool(is_window) or name in READERS or name in _model_files()
+
+
+def _model_files() -> Mapping[str, Path]:
+    return project_files("params/models", ".yaml")
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
@@ -99,14 +109,14 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         )
     # A project's file may have the name of a reader or of one of the kit's files; a file that
     # names itself as its base means the one that it stands in for.
-    file = project_files("params/models", ".yaml").get(spec)
+    file = _model_files().get(spec)
     if file and file not in files:
         return _from_file(file, files)
     if spec.endswith((".yaml", ".yml")):
         return _from_file(resolve(spec), files)
     if spec in READERS:
         return {"engine": "reader", **READERS[spec]}
-    if re.fullmatch(r"reader-\d+[kKmM]?", spec):
+    if re.fullmatch(_WINDOW_READER, spec):
         window = parse_length(spec.removeprefix("reader-"), least=0)
         return {"engine": "reader", "window": window}
 

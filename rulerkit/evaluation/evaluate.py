@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, listed, remark
+from rulerkit.common.lengths import length_name
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.adaptive import planned, stored_cells, wanted
@@ -269,7 +270,7 @@ def _ask_model(
             # Only the first round starts anew: the next one goes on with its rows.
             fresh = False
         except TooLong as reason:
-            remark(f"not run: {model.name} at {length}: {reason}")
+            remark(f"not run: {model.name} at {length_name(length)}: {reason}")
             if not_run:
                 not_run(model.name, length, str(reason))
             lengths.remove(length)

@@ -13,8 +13,9 @@ from itertools import islice, pairwise
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import UserError, counted, remark
 from rulerkit.common.gpus import torch_module
+from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
@@ -113,10 +114,9 @@ def add_soft_scores(
             del cell.soft  # it is read again
 
         if missing:
-            length = cells[0].length
-            remark(
-                f"{model.name}: soft scores of {len(missing)} examples at {length}"
-            )
+            number = counted(len(missing), "example")
+            length = length_name(cells[0].length)
+            remark(f"{model.name}: soft scores of {number} at {length}")
         golds = gold_logprobs(
             model, (examples[index] for examples, index in missing)
         )

@@ -74,9 +74,11 @@ def _notes(comparison: Comparison) -> list[str]:
     smallest = rows.groupby("level")["smallest_loss"].agg(
         lambda losses: losses.max(skipna=False)
     )
+    of_each = number_range(cells["n"])
+    examples = "1 example" if of_each == "1" else f"{of_each} examples"
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
-        f"Paired by {comparison.by}, {number_range(cells['n'])} examples per task and length, in "
+        f"Paired by {comparison.by}, {examples} per task and length, in "
         f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
         "The smallest loss of whole answers that would be found to be more than "
         f"{points_text(comparison.margin)}, where nothing else differs (Holm-adjusted, "
