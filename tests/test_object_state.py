@@ -13,8 +13,12 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.inference.object_state import state_of
+from rulerkit.inference.object_state import contents_of
 from tests.tiny_llama import save_llama, save_tokenizer
+
+
+def state_of(value):
+    return contents_of(value).state
 
 
 class Counting:
@@ -146,6 +150,92 @@ def test_a_function_is_told_by_the_globals_that_it_names():
     before = state_of(names["answer"])
     names["held"].ratio = 0.9
     assert state_of(names["answer"]) != before is not None
+
+
+CHANGES = {
+    "a method that it calls of itself": (
+        "class Answer:\n  def say(self): return {0}\n  def __call__(self, ps): "
+        "return [self.say() for p in ps]\nanswer = Answer()",
+        ("1", "2"),
+    ),
+    "an attribute of its class": (
+        "class Answer:\n  ratio = {0}\n  def __call__(self, ps): "
+        "return [self.ratio for p in ps]\nanswer = Answer()",
+        ("0.5", "0.9"),
+    ),
+    "a method of an object that it names": (
+        "class Helper:\n  def say(self, p): return {0}\nhelper = Helper()\n"
+        "def answer(ps): return [helper.say(p) for p in ps]",
+        ("p + 'a'", "p + 'b'"),
+    ),
+    "a class that it makes": (
+        "class Helper:\n  def say(self, p): return {0}\n"
+        "def answer(ps): return [Helper().say(p) for p in ps]",
+        ("p + 'a'", "p + 'b'"),
+    ),
+    "a function that lies in an object": (
+        "class Wrapper:\n  def __init__(self, inner): self.inner = inner\n  def __call__(self, ps): "
+        "return self.inner(ps)\nanswer = Wrapper(lambda ps: [{0} for p in ps])",
+        ("'one'", "'two'"),
+    ),
+    "a global in a comprehension": (
+        "RATIO = {0}\ndef answer(ps): return [RATIO for p in ps]",
+        ("0.5", "0.9"),
+    ),
+    "a global of a function that it calls": (
+        "RATIO = {0}\ndef say(p): return RATIO\ndef answer(ps): return [say(p) for p in ps]",
+        ("0.5", "0.9"),
+    ),
+    "a random generator": (
+        "import random\nsource = random.Random({0})\n"
+        "def answer(ps): return [source.random() for p in ps]",
+        ("0", "7"),
+    ),
+}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_a_function_reaches_is_a_part_of_it(change):
+    text, (old, new) = CHANGES[change]
+
+    def contents(value):
+        names = {"__name__": "__main__"}
+        exec(text.format(value), names)
+        return contents_of(names["answer"])
+
+    assert contents(old) == contents(old)
+    assert contents(old) != contents(new)
+
+
+def test_a_function_of_another_file_is_a_part_of_it(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for number in (1, 1, 2):
+        (tmp_path / "my_helpers.py").write_text(
+            f"def say(p): return {number} * p\n"
+        )
+        sys.modules.pop("my_helpers", None)
+        importlib.invalidate_caches()
+        shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
+        names = {"my_helpers": importlib.import_module("my_helpers")}
+        exec("def answer(ps): return [my_helpers.say(p) for p in ps]", names)
+        found.append(contents_of(names["answer"]))
+    assert found[0] == found[1] != found[2]
+
+
+def test_what_is_loaded_at_the_first_call_is_no_change(tmp_path, capsys):
+    class Lazy:
+        def __init__(self):
+            self.helper = None
+
+        def __call__(self, prompts):
+            self.helper = self.helper or Counting(0.5)
+            return self.helper(prompts)
+
+    lazy = Lazy()
+    assert asked(lazy, tmp_path) == asked(lazy, tmp_path) == {"ratio 0.5"}
+    assert asked(Lazy(), tmp_path) == {"ratio 0.5"}
+    assert capsys.readouterr().err.count("nothing was asked") == 2
 
 
 def test_the_state_is_the_same_in_every_process_where_it_can_be_read():

@@ -14,14 +14,13 @@ from rulerkit.common.gpus import torch_module
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.parts import Parts
-from rulerkit.inference.fingerprints import code_digest
 from rulerkit.inference.model import COMPRESSED, Failure
 from rulerkit.inference.user_code import (
     MOST_RAISED,
-    current_state,
+    current_contents,
     find_function,
     raised,
-    remember_state,
+    remember_contents,
 )
 
 READ = "the context was read without the question"
@@ -81,10 +80,11 @@ class ContextFirst:
                 compress if hasattr(compress, "__qualname__") else type(compress)
             )
             named = f"{kind.__module__}.{kind.__qualname__}"
-        what |= {"compress": named, "code_of_compress": code_digest(compress)}
+        contents = current_contents(compress)
+        what |= {"compress": named, "code_of_compress": contents.code}
         if "compress_with" in self.spec:
             what["compress_with"] = self.spec["compress_with"]
-        state = current_state(compress)
+        state = contents.state
         return what if state is None else what | {"state_of_compress": state}
 
     def write(
@@ -132,7 +132,7 @@ class ContextFirst:
         it returned none."""
         torch = torch_module()
         compress = self._compress()
-        current_state(compress)
+        current_contents(compress)
         try:
             returned = compress(
                 network, context, **self.spec.get("compress_with", {})
@@ -144,7 +144,7 @@ class ContextFirst:
                 raise
             return self._failure(example, error)
         finally:
-            remember_state(compress)
+            remember_contents(compress)
 
         self._num_raised = -1
         cache, position = returned, context.shape[1]

@@ -23,7 +23,6 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.parts import split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.fingerprints import code_digest
 from rulerkit.inference.model import (
     COMPRESSED,
     Answers,
@@ -34,13 +33,13 @@ from rulerkit.inference.model import (
     model,
     refuse_echo,
 )
-from rulerkit.inference.object_state import UNKNOWN, state_of
+from rulerkit.inference.object_state import UNKNOWN
 from rulerkit.inference.user_code import (
     MOST_RAISED,
-    current_state,
+    current_contents,
     find_function,
     raised,
-    remember_state,
+    remember_contents,
 )
 
 BATCH_SIZE = (
@@ -97,20 +96,16 @@ class Function(Engine):
             if entry
             else {"function": f"{named.__module__}.{named.__qualname__}"}
         )
-        code = code_digest(self._entry() if entry else function)
+        contents = current_contents(self._entry() if entry else function)
         identity = {
             "engine": "function",
             **what,
             "takes": self.takes,
-            "code": code,
+            "code": contents.code,
         }
         # What lies in the object decides its answers as its code does. What an entry returns is
         # not loaded for this: of an entry the globals and defaults that can be compared count.
-        state = (
-            state_of(self._entry()) if entry else current_state(self._function)
-        )
-        if entry and state is not None and state.startswith(UNKNOWN):
-            state = None
+        state = contents.known_state if entry else contents.state
         return identity if state is None else {**identity, "state": state}
 
     def name_by_state(self, stored: Iterable[JSON]) -> str:
@@ -161,10 +156,13 @@ class Function(Engine):
         the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
         """
         if "entry" in self.spec:
-            yield from self._load().answer(examples)
+            try:
+                yield from self._load().answer(examples)
+            finally:
+                remember_contents(self._entry())
             return
 
-        current_state(self._function)
+        current_contents(self._function)
         ask = self._ask_one_by_one if self._is_async else self._ask_batches
         reasons, works = list[str](), False
         try:
@@ -181,7 +179,7 @@ class Function(Engine):
                         f"the first: {reasons[0]}: correct it, then the same command asks again"
                     )
         finally:
-            remember_state(self._function)
+            remember_contents(self._function)
 
     def _ask_batches(
         self, examples: Iterable[Example]
@@ -284,6 +282,7 @@ class Function(Engine):
             # ours.
             load, spec = self._entry(), dict(self.spec)
             entry = spec.pop("entry")
+            current_contents(load)
             try:
                 returned = load()
             except UserError:
@@ -299,6 +298,7 @@ class Function(Engine):
                 raise UserError(
                     f"{error}; this is what entry {entry} returned"
                 ) from None
+            remember_contents(load)
         return self._loaded
 
     def _entry(self) -> Any:

@@ -1,27 +1,37 @@
-"""What lies in an object that answers: its attributes, closures and arguments, by content.
+"""What decides the answers of a function or an object of the user's: its code, and its state.
 
-Two objects of one class answer differently where a ratio, a prompt or a weight in them differs, so
-their state is a part of a model's identity. Their code is another part, see
-`fingerprints.code_digest`.
+Two objects of one class answer differently where a ratio, a prompt or a weight in them differs, and
+two of one name where a method was edited. `contents_of` goes through a function or an object and
+all that it holds: functions and classes of the user's give code, all else gives state.
 """
 
 import hashlib
 import os
+import random
+import sys
 import time
 from collections import deque
 from collections.abc import Mapping
 from collections.abc import Set as AbstractSet
-from functools import partial
+from functools import cached_property, partial
 from io import IOBase
 from pathlib import PurePath
 from re import Pattern
 from socket import socket
-from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
-from typing import Any
+from types import FunctionType, MethodType, ModuleType
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.inference.fingerprints import closure_values, global_values, short
+from rulerkit.inference.fingerprints import short
+from rulerkit.inference.function_code import (
+    DESCRIPTORS,
+    class_values,
+    closure_values,
+    global_values,
+    is_installed,
+    written,
+)
 
 _PLAIN = (
     str,
@@ -48,36 +58,79 @@ _WITHOUT_STATE = (
 _WHOLE = 1 << 26
 """Arrays of more bytes are read at both ends, and summed."""
 _END = 1 << 16
+_CODE = (
+    FunctionType,
+    MethodType,
+    ModuleType,
+    type,
+    property,
+    staticmethod,
+    classmethod,
+    cached_property,
+    *DESCRIPTORS,
+)
+"""Kinds of parts that are code."""
 UNKNOWN = "unknown"
 """The first word of a state that cannot be compared with that of another process."""
 _THIS_PROCESS = f"{os.getpid()}-{time.time_ns():x}"
 
 
-def state_of(value: Any) -> str | None:
-    """16 hex digits over what lies in a function or an object; None where nothing does.
+class Contents(NamedTuple):
+    """What decides the answers of a function or an object."""
 
-    Where a part cannot be read, such as a connection, the text names its type and this process: so
-    it equals no other one's.
+    code: dict[str, str]
+    """The version of Python -> 16 hex digits of what its functions and methods do: their bytecode,
+    which each version writes in its own way, and constants."""
+    state: str | None
+    """16 hex digits over the values in it; None where there are none. Where a part cannot be read,
+    such as a connection, the text names its type and this process: so it equals no other one's."""
+    known_state: str | None
+    """The state of the parts that can be read."""
+
+
+def contents_of(value: Any) -> Contents:
+    """The code and the state of a function or an object, and of all that it holds or names.
+
+    Functions, classes and modules of installed packages count by name. Line numbers, file names,
+    and the values that a function assigns to its own globals and closure do not count.
     """
-    reader = _Reader()
+    reader = _Reader(enters_objects=True)
     reader.read(value)
+    known = short(reader.state) if reader.has_state else None
+    state = known
     if reader.unknown:
         kinds = ", ".join(sorted(reader.unknown))
-        return f"{UNKNOWN} ({kinds} cannot be compared), process {_THIS_PROCESS}"
-    return short(reader.digest) if reader.found else None
+        state = f"{UNKNOWN} ({kinds} cannot be compared), process {_THIS_PROCESS}"
+    return Contents(_by_version(reader.code), state, known)
+
+
+def code_of(functions: Any) -> dict[str, str]:
+    """The code of functions alone, with their constants, defaults and closures, by the version of
+    Python: objects that they hold or belong to, such as networks, count by their class."""
+    reader = _Reader(enters_objects=False)
+    reader.read(functions)
+    reader.code.update(reader.state.digest())
+    return _by_version(reader.code)
+
+
+def _by_version(code: Any) -> dict[str, str]:
+    return {f"bytecode{sys.version_info[0]}.{sys.version_info[1]}": short(code)}
 
 
 class _Reader:
     """Goes through an object and all that it holds."""
 
-    def __init__(self) -> None:
-        self.digest = hashlib.sha256()
-        self.found = False
+    def __init__(self, enters_objects: bool) -> None:
+        self.code, self.state = hashlib.sha256(), hashlib.sha256()
+        self.has_state = False
         """Whether anything but code was seen."""
         self.unknown = set[str]()
         """The types of what cannot be read."""
-        self._seen: dict[int, tuple[int, Any]] = {}
-        """What was read, by id, with its number; held, so that no id is used twice."""
+        self._enters_objects = enters_objects
+        self._code_read: dict[int, Any] = {}
+        """The code that was read, by id; held, as below."""
+        self._values_read: dict[int, tuple[int, Any]] = {}
+        """What else was read, by id, with its number; held, so that no id is used twice."""
 
     def read(self, value: Any) -> None:
         """All that a value holds, in an order that does not depend on the process."""
@@ -86,33 +139,77 @@ class _Reader:
             part = waiting.pop()
             if part is None or isinstance(part, _PLAIN):
                 self._add(type(part).__name__, repr(part))
-                continue
-            # A part that is met again is told by when it was met first.
-            if id(part) in self._seen:
-                self._add("again", str(self._seen[id(part)][0]))
-                continue
-            self._seen[id(part)] = len(self._seen), part
-            waiting += reversed(self._inside(part))
+            elif isinstance(part, _CODE):
+                if id(part) not in self._code_read:
+                    self._code_read[id(part)] = part
+                    waiting += reversed(self._inside_code(part))
+            elif id(part) in self._values_read:
+                # A part that is met again is told by when it was met first.
+                self._add("again", str(self._values_read[id(part)][0]))
+            else:
+                self._values_read[id(part)] = len(self._values_read), part
+                waiting += reversed(self._inside(part))
 
     def _add(self, *texts: str) -> None:
-        self.found = True
+        self.has_state = True
         for text in texts:
-            self.digest.update(f"{len(text)}:{text}".encode())
+            self.state.update(f"{len(text)}:{text}".encode())
+
+    def _inside_code(self, part: Any) -> list[Any]:
+        """What a part that is code holds or names, once it is in the digest."""
+        if isinstance(part, FunctionType):
+            options = sorted((part.__kwdefaults__ or {}).items())
+            around = [*closure_values(part), *sorted(vars(part).items())]
+            held = [*(part.__defaults__ or ()), *options, *around]
+            if is_installed(part):
+                self._name(part)
+                return held
+            self.code.update(written(part.__code__).encode())
+            return held + global_values(part)
+        if isinstance(part, MethodType):
+            of = [part.__self__] if self._enters_objects else []
+            return [part.__func__, *of]
+        if isinstance(part, property):
+            return [one for one in (part.fget, part.fset) if one is not None]
+        if isinstance(part, staticmethod | classmethod):
+            return [part.__func__]
+        if isinstance(part, cached_property):
+            return [part.func]
+
+        self._name(part)
+        if not isinstance(part, type) or is_installed(part):
+            return []
+        # A class of the user's: its methods, its values, and the classes that it comes from.
+        values = class_values(part)
+        for name, _ in values:
+            self.code.update(name.encode())
+        bases = [base for base in part.__mro__[1:] if base is not object]
+        return [value for _, value in values] + bases
+
+    def _name(self, part: Any) -> None:
+        """What is installed, or written in C, counts by its name."""
+        module = getattr(part, "__module__", "")
+        name = getattr(part, "__qualname__", getattr(part, "__name__", ""))
+        self.code.update(f"{module}.{name}".encode())
 
     def _inside(self, part: Any) -> list[Any]:
         """What a part consists of, once its own kind is in the digest."""
-        if isinstance(part, FunctionType):
-            options = sorted((part.__kwdefaults__ or {}).items())
-            around = [*closure_values(part), *global_values(part)]
-            return [*(part.__defaults__ or ()), *options, *around]
-        if isinstance(part, MethodType):
-            return [part.__self__]
-        if isinstance(part, type | ModuleType | BuiltinFunctionType):
-            return []
+        kind = type(part)
         if isinstance(part, partial):
             return [part.func, part.args, part.keywords]
+        if isinstance(part, tuple) and kind is tuple and not self._enters_objects:
+            return list(part)
+        is_container = kind in (list, tuple, dict, set, frozenset)
+        if not self._enters_objects and not is_container:
+            self._name(kind)
+            return []
 
-        self._add(f"{type(part).__module__}.{type(part).__qualname__}")
+        self._add(f"{kind.__module__}.{kind.__qualname__}")
+        of_user = [] if is_installed(kind) else [kind]
+        return of_user + self._held(part)
+
+    def _held(self, part: Any) -> list[Any]:
+        """The values that a part holds."""
         if isinstance(part, np.ndarray):
             return self._array(part)
         if type(part).__module__.partition(".")[0] == "torch" and hasattr(
@@ -130,6 +227,9 @@ class _Reader:
             )
         if isinstance(part, AbstractSet):
             return sorted(part, key=repr)
+        # The attributes of a generator of Python's do not hold where it stands.
+        if isinstance(part, random.Random):
+            return [part.getstate()]
         if type(part).__name__ in _WITHOUT_STATE:
             return []
         # Nobody knows what is at the other end.
@@ -156,13 +256,13 @@ class _Reader:
 
     def _values(self, flat: Any, content: Any, size: int) -> None:
         """The values of an array: whole, or both ends and the sum of a large one."""
-        self.found = True
+        self.has_state = True
         ends = [content]
         if size > _WHOLE:
             ends = [content[:_END], content[-_END:]]
             self._add(repr(float(flat.sum())))
         for end in ends:
-            self.digest.update(
+            self.state.update(
                 np.asarray(end.cpu() if hasattr(end, "cpu") else end).tobytes()
             )
 
@@ -180,10 +280,6 @@ class _Reader:
         inside = [one for pair in sorted(values.items()) for one in pair]
         if isinstance(part, Mapping):
             inside += [one for pair in part.items() for one in pair]
-        # What is called reads globals, too.
-        call = type(part).__call__ if callable(part) else None
-        if isinstance(call, FunctionType):
-            inside += global_values(call)
         if inside or hasattr(part, "__dict__"):
             return inside
         try:

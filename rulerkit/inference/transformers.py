@@ -28,7 +28,8 @@ from rulerkit.generation.example import Example
 from rulerkit.generation.parts import split_prompt
 from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.inference.context_first import ContextFirst
-from rulerkit.inference.fingerprints import loaded_identity, short
+from rulerkit.inference.fingerprints import short
+from rulerkit.inference.loaded_network import loaded_identity
 from rulerkit.inference.model import (
     Answer,
     Answers,

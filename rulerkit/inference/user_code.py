@@ -10,14 +10,14 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.paths import KIT, home
-from rulerkit.inference.object_state import state_of
+from rulerkit.inference.object_state import Contents, contents_of
 
 MOST_RAISED = 8
 """The exceptions in a row, before any answer, after which a function is called broken."""
 
 _Reference = Callable[[], Any]
-_CALLED: dict[int, tuple[_Reference, str | None, str | None]] = {}
-"""By the id of a function: a reference to it, and its state before and after its calls."""
+_CALLED: dict[int, tuple[_Reference, Contents, Contents]] = {}
+"""By the id of a function: a reference to it, and its contents before and after its calls."""
 
 
 def find_function(who: str, key: str, name: str) -> Any:
@@ -48,23 +48,25 @@ def raised(error: Exception) -> str:
     )
 
 
-def current_state(function: Any) -> str | None:
-    """What lies in a function, less what its own calls have changed: many count, or keep what they
-    saw."""
-    now, key = state_of(function), id(function)
-    called, before, after = _CALLED.get(key, (None, None, None))
-    same_object = called is not None and called() is function
-    if same_object and now == after:
-        return before
+def current_contents(function: Any) -> Contents:
+    """The code and the state of a function, less what its own calls have changed: many count, keep
+    what they saw, or load what they need at the first call."""
+    now, key = contents_of(function), id(function)
+    if key in _CALLED:
+        called, before, after = _CALLED[key]
+        if called() is function and now == after:
+            return before
     _CALLED[key] = (_reference(function), now, now)
     return now
 
 
-def remember_state(function: Any) -> None:
-    """Note the state of a function after its calls; `current_state` was called before them."""
+def remember_contents(function: Any) -> None:
+    """Note the contents of a function after its calls; `current_contents` was called before
+    them."""
     key = id(function)
-    called, before, _ = _CALLED[key]
-    _CALLED[key] = (called, before, state_of(function))
+    if key in _CALLED:
+        called, before, _ = _CALLED[key]
+        _CALLED[key] = (called, before, contents_of(function))
 
 
 def _reference(function: Any) -> _Reference:
