@@ -108,6 +108,7 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
         flips=pd.DataFrame(),
         cells=tuple(cells),
         lacking=(),
+        missing=(),
         notes=(),
         soft=pd.DataFrame(),
     )

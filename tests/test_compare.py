@@ -198,6 +198,7 @@ def comparison_of(frame, margin=1.0, lacking=()):
         flips=pd.DataFrame(),
         cells=tuple(cells),
         lacking=lacking,
+        missing=(),
         notes=(),
         soft=pd.DataFrame(),
     )
@@ -347,6 +348,21 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
     more = compare("again/perfect", "main/perfect", **margin)
     assert more.verdict.word == NOT_WORSE, "the baseline lacks it"
 
+    # What the caller names is to be compared, whoever lacks it.
+    for named, missing in (
+        ({"tasks": ["qa_1", "cwe"]}, "in cwe, which was named"),
+        ({"lengths": [1024, 131072]}, "in 128K, which was named"),
+        (
+            {"tasks": ["qa_1"], "lengths": [1024, 4096]},
+            "in qa_1 at 4K, which was",
+        ),
+    ):
+        found = compare("again/perfect", "main/perfect", **margin, **named)
+        assert found.verdict.status == 3
+        assert f"nothing is compared {missing}" in found.verdict.text
+    with pytest.raises(UserError, match="unknown task 'vtt': did you mean 'vt'"):
+        compare("again/perfect", "main/perfect", tasks=["vtt"], outputs=outputs)
+
 
 def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path):
     """Both are named by what was given; nobody knows how other programs served their model."""
@@ -454,7 +470,8 @@ def test_other_prompts_are_refused_and_named(outputs):
             "main/perfect",
             "reader-1024",
             {"tasks": ["cwe"]},
-            "main/perfect holds no answer to compare",
+            "main/perfect has none of the tasks and lengths that are to be compared; it has "
+            "niah_multikey_1 at 1K",
         ),
     ],
 )
@@ -558,7 +575,11 @@ def test_the_power_of_a_comparison():
             1,
             "is worse than main/perfect",
         ),
-        (["main/perfect", "again/perfect"], 3, "would need about"),
+        (
+            ["main/perfect", "again/perfect"],
+            3,
+            "would leave the margin out with about",
+        ),
         (["main/perfect", "again/perfect", "--margin", "20"], 0, "noise floor"),
         (["main/perfect", "nobody"], 2, "unknown model or folder"),
     ],

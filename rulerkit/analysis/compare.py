@@ -45,10 +45,12 @@ from rulerkit.analysis.sides import (
     keys_text,
     lacking_cells,
     make_side,
+    missing_cells,
     paired,
 )
 from rulerkit.common.errors import UserError, check_known, listed
 from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.statistics import WeightedCell
 from rulerkit.scoring.summary import choose_suite
 from rulerkit.store.cells import Cell
@@ -118,6 +120,9 @@ class Comparison:
     """Those of the difference of the means."""
     lacking: tuple[Key, ...]
     """The cells that A has and B lacks, or has a part of, by task and length."""
+    missing: tuple[str, ...]
+    """Tasks, lengths or cells that the caller named and that are not compared, as one of the two
+    has no answers to them."""
     notes: tuple[str, ...]
     soft: "pd.DataFrame"
     """Over the examples with soft scores on both sides: a row for `accuracy` and one for
@@ -182,11 +187,12 @@ class Comparison:
                 self.rows, self.cells, self.confidence, self.margin
             )
             doubts.append(
-                f"would need about {needed} examples per task and length"
+                f"the interval would leave the margin out with about {needed} examples per task "
+                "and length"
             )
         elif self.mean["high"] < -self.margin:
             doubts.append(
-                "the interval of the mean lies below, but not by enough for so many tests at once"
+                "the interval of the mean lies below, but too few answers changed for a verdict"
             )
         text = "; ".join([mean, *doubts])
         return Decision(
@@ -202,6 +208,10 @@ class Comparison:
             doubts.append(
                 f"{self.b.name} lacks {keys_text(self.lacking)}, which {self.a.name} has (name the "
                 "tasks and lengths to compare, if they are to be left out)"
+            )
+        elif self.missing:
+            doubts.append(
+                f"nothing is compared in {listed(self.missing, MOST_NAMED)}, which was named"
             )
         may_be_larger = self.rows["low"] <= -self.margin
         losses = self.rows[self.rows["loss"] & may_be_larger].sort_values("p")
@@ -274,6 +284,7 @@ def compare(
     name_a, cells_a = _cells_of(a, outputs)
     name_b, cells_b = _cells_of(b, outputs)
     grid = Grid(*parse_grid(tasks, lengths), num_examples)
+    _check_tasks(grid, [*cells_a, *cells_b])
     cells_a, cells_b = _of_one_suite(cells_a, cells_b, grid)
     side_a = make_side(name_a, cells_a, cells_b, max_failures, grid)
     side_b = make_side(name_b, cells_b, cells_a, max_failures, grid)
@@ -284,7 +295,15 @@ def compare(
         side_a = side_a._replace(name=name_a or side_a.name)
         side_b = side_b._replace(name=name_b or side_b.name)
 
-    return _compare_sides(side_a, side_b, margin, by, confidence, soft)
+    missing = missing_cells(side_a, side_b, grid)
+    return _compare_sides(side_a, side_b, missing, margin, by, confidence, soft)
+
+
+def _check_tasks(grid: Grid, cells: list[Cell]) -> None:
+    """Raise `UserError` for a named task that nobody knows."""
+    known = dict.fromkeys([*(cell.task for cell in cells), *all_tasks()])
+    for task in grid.tasks or ():
+        check_known("task", task, known)
 
 
 def _cells_of(
@@ -300,13 +319,18 @@ def _cells_of(
 def _of_one_suite(
     cells_a: list[Cell], cells_b: list[Cell], grid: Grid
 ) -> tuple[list[Cell], list[Cell]]:
-    """The cells of both sides that are of one suite: no mean is over two."""
-    suites = {
-        cell.about.suite
-        for cell in (*cells_a, *cells_b)
-        if grid.tasks is None or cell.task in grid.tasks
-    }
-    if len(suites) < 2:
+    """The cells of both sides that are of one suite: no mean is over two. A suite that only one
+    side was asked cannot be meant."""
+    suites_a, suites_b = (
+        {
+            cell.about.suite
+            for cell in cells
+            if grid.tasks is None or cell.task in grid.tasks
+        }
+        for cells in (cells_a, cells_b)
+    )
+    suites = suites_a & suites_b
+    if not suites or len(suites_a | suites_b) < 2:
         return cells_a, cells_b
     suite = choose_suite(suites, is_named=grid.tasks is not None)
     return (
@@ -318,6 +342,7 @@ def _of_one_suite(
 def _compare_sides(
     a: Side,
     b: Side,
+    missing: Sequence[str],
     margin: float,
     by: str,
     confidence: float,
@@ -359,6 +384,7 @@ def _compare_sides(
         flips=flips,
         cells=tuple(cells),
         lacking=tuple(lacking_cells(a, b)),
+        missing=tuple(missing),
         notes=(*notes, *soft_notes),
         soft=soft_means,
     )

@@ -8,6 +8,7 @@ of scores, with notes on what was left out and which settings differ.
 import glob
 import math
 from collections.abc import Iterable, Sequence
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -126,7 +127,14 @@ def make_side(
     """
     if name:
         cells = [*cells, *_repetitions(cells, other)]
+    stored = cells
     cells = [cell for cell in cells if _is_compared(cell, grid)]
+    if stored and not cells:
+        found = keys_text((cell.task, cell.length) for cell in stored)
+        raise UserError(
+            f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
+            f"has {found}"
+        )
     most = math.inf if grid.num_examples is None else grid.num_examples
 
     # an example that one of several repetitions did not answer is left out of the mean over them
@@ -325,6 +333,25 @@ def lacking_cells(a: Side, b: Side) -> list[Key]:
         if answered_b.get(key, 0) < enough:
             lacking.append(key)
     return lacking
+
+
+def missing_cells(a: Side, b: Side, grid: Grid) -> list[str]:
+    """What the caller named and one of the two has no answers to, in words. Named tasks and lengths
+    mean each task at each length; tasks alone, or lengths alone, are to be there at all."""
+    compared = [key for key in a.results if key in b.results]
+    if grid.tasks is not None and grid.lengths is not None:
+        wanted = product(grid.tasks, grid.lengths)
+        missing = [key for key in wanted if key not in compared]
+        return [keys_text(missing)] if missing else []
+    if grid.tasks is not None:
+        have = {task for task, _ in compared}
+        return [task for task in grid.tasks if task not in have]
+    have_lengths = {length for _, length in compared}
+    return [
+        length_name(length)
+        for length in grid.lengths or ()
+        if length not in have_lengths
+    ]
 
 
 def _not_the_same_prompts(

@@ -9,6 +9,7 @@ not: the verdict depends on the answers alone.
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from rulerkit.analysis.compare import Comparison, Decision
@@ -454,5 +455,17 @@ def decide_runs(study: Study, a: Party, b: Party) -> None:
             is_same = folder.resolve() in folders
         if is_same:
             asked.run = f"{study.run}-again"
-            asked.name = f"{asked.name} (again)"
+            if not _name_by_folder(a, b):
+                asked.name = f"{asked.name} (again)"
             return
+
+
+def _name_by_folder(a: Party, b: Party) -> bool:
+    """Call two checkpoints whose folders have one name, such as `before/model` and `after/model`,
+    by the folders around them too; returns whether they are two."""
+    paths = [party.model.spec.get("path") for party in (a, b) if party.is_asked]
+    if len(paths) < 2 or None in paths or paths[0] == paths[1]:
+        return False
+    for party, path in zip((a, b), map(Path, paths), strict=True):
+        party.name = f"{path.parent.name}/{path.name}"
+    return a.name != b.name

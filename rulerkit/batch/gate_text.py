@@ -156,6 +156,7 @@ def comparison_of(
         flips=flips,
         cells=tuple(cells),
         lacking=tuple(lacking_cells(a, b)),
+        missing=(),
         notes=tuple(notes),
         soft=pd.DataFrame(columns=["measure", *MEAN_COLUMNS, "needed"]),
     )

@@ -11,7 +11,12 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import Given, is_folder_of_answers, model_of
+from rulerkit.cli.given import (
+    Given,
+    is_checkpoint,
+    is_folder_of_answers,
+    model_of,
+)
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
@@ -204,7 +209,10 @@ def _party(name: str, study: "Study", changes: "JSON") -> "Party":
     outputs = str(study.outputs)
     stored = study.predictions / name
     is_stored = is_folder_of_answers(name, outputs) or (
-        "/" not in name and stored.is_dir() and not is_known_model(name)
+        "/" not in name
+        and stored.is_dir()
+        and not is_known_model(name)
+        and not is_checkpoint(name)
     )
     if is_stored:
         return Party(None, find(name, outputs), name)

@@ -199,12 +199,20 @@ def is_folder_of_answers(name: str, outputs: str = "outputs") -> bool:
     that may be asked."""
     from rulerkit.common.paths import resolve_file
 
+    if is_checkpoint(name):
+        return False
     stored = resolve_file(outputs) / "predictions" / name
     if "/" in name and stored.is_dir():
         return True
     place = resolve_file(name)
-    is_model = (place / "config.json").exists()
-    return place.is_dir() and not is_model and _holds_answers(place)
+    return place.is_dir() and _holds_answers(place)
+
+
+def is_checkpoint(name: str) -> bool:
+    """Whether a name is that of a folder with a model, whatever answers lie elsewhere under it."""
+    from rulerkit.common.paths import resolve_file
+
+    return (resolve_file(name) / "config.json").exists()
 
 
 def _holds_answers(folder: Path) -> bool:
