@@ -36,10 +36,12 @@ class MeanDifference(NamedTuple):
         return float(stdtr(self.freedom, (self.value - limit) / self.error))
 
     def lower_limit(self, alarms: float) -> float:
-        """The true mean lies above this but for a chance of `alarms`."""
+        """The true mean lies above this but for a chance of `alarms`; a mean of scores loses 1 at
+        most."""
         from scipy.special import stdtrit
 
-        return self.value - float(stdtrit(self.freedom, 1 - alarms)) * self.error
+        limit = self.value - float(stdtrit(self.freedom, 1 - alarms)) * self.error
+        return max(limit, -1.0)
 
 
 class PairedDifferences:

@@ -95,10 +95,15 @@ class Design:
         """The error of all tests at one size."""
         return ALARMS / len(self.sizes)
 
-    @property
-    def most_hidden(self) -> float:
+    def alarms_at(self, place: Place) -> float:
+        """The error of the limit of a place at one size: the mean is looked at alone, all others
+        together."""
+        alone = place == self.places[-1]
+        return self.alarms if alone else self.alarms / len(self.places)
+
+    def most_hidden(self, level: str) -> float:
         """Points that no task and no length may have lost where the verdict is *not worse*."""
-        return max(MOST_HIDDEN, self.margin)
+        return max(MOST_HIDDEN, self.margin_of(level))
 
     def margin_of(self, level: str) -> float:
         """Points that a place of this level may lose."""
@@ -287,7 +292,7 @@ def examples_needed(design: Design, look: Look) -> int:
     numbers = [needed(mean, design.alarms, design.margin_of("all"))]
     each = design.alarms / len(design.places)
     numbers += [
-        needed(test, each, design.most_hidden)
+        needed(test, each, design.most_hidden(test.place.level))
         for test in look.tests
         if test.place.level in ("task", "length")
     ]
@@ -335,10 +340,10 @@ def _is_not_worse(
     each = design.alarms / len(design.places)
     for test in latest:
         limit = 100 * test.mean.lower_limit(each)
-        if (
-            test.place.level in ("task", "length")
-            and limit <= -design.most_hidden
-        ):
+        if test.place.level in (
+            "task",
+            "length",
+        ) and limit <= -design.most_hidden(test.place.level):
             return False
         if test.p_of_any < each and limit <= -design.margin_of(test.place.level):
             return False

@@ -38,9 +38,14 @@ def verdict_of(
 ) -> Decision:
     """The word, and a sentence with the numbers."""
     if look is None or found is None:
-        return Decision(CANNOT_TELL, f"cannot tell: {stopped}")
+        reason = f"it stopped before the first round was whole: {stopped}"
+        return Decision(
+            CANNOT_TELL, f"cannot tell, as {reason}; the same command goes on"
+        )
     a, b = found.a.name, found.b.name
     worse = f"worse than {a} by more than {points_text(design.margin)}"
+    if any(points > design.margin for points in design.noise.values()):
+        worse += " and the noise of serving"
     mean = f"mean {interval_text(found.mean)}"
 
     if look.worse:
@@ -96,21 +101,25 @@ def _row_of(rows: "pd.DataFrame", place: Place) -> "pd.Series[Any]":
 
 
 def _most_lost(design: Design, look: Look) -> str:
-    """What a task or length, and what a single cell can have lost without being seen."""
-    each = design.alarms / len(design.places)
+    """What the mean, a task or length, and a single cell can have lost without being seen: the
+    limits that the verdict rests on."""
     most: dict[str, float] = {}
     for test in look.tests:
-        level = "cell" if test.place.level == "cell" else "task or length"
-        lost = max(0.0, -100 * test.mean.lower_limit(each))
+        level = "task or length"
+        if test.place.level == "cell":
+            level = "cell"
+        if test is look.tests[-1]:
+            level = "mean"
+        lost = max(
+            0.0, -100 * test.mean.lower_limit(design.alarms_at(test.place))
+        )
         # Upwards, because the limit is promised.
         most[level] = max(most.get(level, 0.0), math.ceil(10 * lost) / 10)
-    texts = [
-        f"no {level} more than {points_text(lost)}"
-        for level, lost in most.items()
-    ]
-    return (
-        f"{' and '.join(sorted(texts, reverse=True))} can have been lost unseen"
-    )
+    texts = [f"at most {points_text(most['mean'])} of the mean"]
+    for level in ("task or length", "cell"):
+        if level in most:
+            texts.append(f"{points_text(most[level])} of any {level}")
+    return f"{listed(texts, len(texts))} can have been lost unseen"
 
 
 def comparison_of(
@@ -140,7 +149,8 @@ def comparison_of(
         rows.loc[number, "loss"] = keys in beyond or test.p_of_any < each
         rows.loc[number, "p_margin"] = test.p
         rows.loc[number, "beyond_margin"] = keys in beyond
-        rows.loc[number, "lower_limit"] = 100 * test.mean.lower_limit(each)
+        limit = test.mean.lower_limit(design.alarms_at(test.place))
+        rows.loc[number, "lower_limit"] = 100 * limit
 
     columns = ["task", "length", "index", "digest", "a", "b", "difference"]
     flips = pairs[pairs["difference"] != 0][columns].reset_index(drop=True)

@@ -4,6 +4,7 @@ import json
 import re
 import shlex
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -248,10 +249,11 @@ def _noise_of(text: str | None) -> dict[str, float]:
     if text is None:
         return {}
     levels = ("cell", "task", "length", "all")
-    try:
-        return dict.fromkeys(levels, float(text))
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        points = float(text)
+        if not 0 <= points <= 100:
+            raise UserError(f"--noise {text}: points are between 0 and 100")
+        return dict.fromkeys(levels, points)
     try:
         noise = json.loads(Path(text).read_text(encoding="utf-8"))["noise"]
         return {level: float(noise[level]) for level in levels if level in noise}
@@ -303,7 +305,7 @@ def _report(
         facts = facts._replace(page=str(write_page(place, found, verdict, facts)))
 
     if junit:
-        text = junit_error(verdict.text, "rulerkit gate")
+        text = junit_error(verdict.text, "rulerkit gate", verdict.word)
         if found is not None:
             text = junit_text(found, verdict, command, "rulerkit gate")
         _write(junit, text)
@@ -316,7 +318,7 @@ def _report(
             table = difference_table(found, verdict=verdict)
             echo(f"{table}\nexamples that flipped:\n{flips_text(found)}")
             echo(f"{facts.asked}. Page: {facts.page}")
-        echo(f"\n{verdict.word}: {verdict.text}")
+        echo(f"\n{verdict.text}")
 
 
 def _notes(result: "GateResult") -> tuple[str, ...]:

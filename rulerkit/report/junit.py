@@ -58,8 +58,10 @@ def junit_text(
     return _text_of(root)
 
 
-def junit_error(message: str, name: str = "rulerkit compare") -> str:
-    """The file of a comparison that could not be made: one case with an error."""
+def junit_error(
+    message: str, name: str = "rulerkit compare", kind: str = "wrong use"
+) -> str:
+    """The file of a comparison that could not be made: one case with an error of a kind."""
     root = ET.Element("testsuites", name=name)
     suite = _suite(root, "verdict")
     _add(
@@ -67,7 +69,7 @@ def junit_error(message: str, name: str = "rulerkit compare") -> str:
         "error",
         message,
         message,
-        "wrong use",
+        kind,
     )
     return _text_of(root)
 

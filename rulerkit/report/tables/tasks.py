@@ -123,7 +123,7 @@ def _mark_notes(cells: "pd.DataFrame") -> list[str]:
     ]
     if (cells["floor"] >= 1).any():
         notes.append(
-            f"f: {FLOOR_WORDS}; a score that is not above it stands in brackets."
+            f"f: {FLOOR_WORDS}; a score below 100 that is not above it stands in brackets."
         )
     if cells["reasoning_tokens"].any():
         notes.append("w: tokens thought, on average.")
