@@ -124,8 +124,8 @@ def test_better_or_worse_than_another_model():
     random = np.random.default_rng(6)
     other = planted(random, 90, 80, 70)
     for points, word in (
-        (8, "better by more than 3"),
-        (-9, "worse by more than 3"),
+        (8, "better than other by more than 3"),
+        (-9, "worse than other by more than 3"),
         (0, "not better or worse"),
     ):
         means = (90 + points, 80 + points, 70 + points)

@@ -127,6 +127,28 @@ def test_there_is_no_mean_without_every_capability():
     assert frontier.models["effective_length"].iloc[0] == ""
 
 
+def test_a_model_keeps_its_own_shortest_length_beside_one_that_has_a_shorter():
+    scores = suite_of({8192: 0.9, 16384: 0.9})
+    alone = rk.frontier(scores).models.iloc[0]
+    other = suite_of({4096: 0.9, 8192: 0.9}).replace({"model": {"m": "other"}})
+    beside = rk.frontier(pd.concat([other, scores])).models.set_index("model")
+    for column in ("base_length", "effective_length", "relative", "why"):
+        assert beside.loc["m", column] == alone[column]
+    assert alone["effective_length"] == ">16K"
+    assert beside.loc["other", "effective_length"] == ">=8K, 16K not run"
+
+
+def test_a_reason_that_has_no_room_in_a_field_stands_below_the_figure():
+    scores = suite_of(of_six(90, 90, 90, 90, 90, 90))
+    some = scores[scores["task"].isin(["state_4", "latent_3"])]
+    (axes,) = rk.plots.capability_map(rk.frontier(some))
+    texts = [text.get_text() for text in axes.texts]
+    assert max(map(len, texts)) <= 8
+    assert "–" in texts
+    notes = " ".join(text.get_text() for text in axes.figure.texts)
+    assert "no mean, without hops" in notes.replace("\n", " ")
+
+
 def test_an_unfinished_cell_gives_no_mean_at_its_length():
     scores = suite_of(of_six(90, 90, 90, 90, 90, 90))
     late = (scores["task"] == "state_4") & (scores["length"] == SIX[-1])

@@ -144,7 +144,7 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     found = compare(*sides)
     assert list(found.rows.loc[found.rows["level"] == "cell", "length"]) == [1024]
     assert (
-        "1 requests of main/two failed, more than max_failures allows: left out vt at 2048"
+        "1 request of main/two failed, more than max_failures allows: left out vt at 2K"
         in found.notes
     )
     allowed = compare(*sides, max_failures=1)

@@ -158,6 +158,31 @@ def gold(prompt):
     return re.findall(r"is: (\d{7})\.", prompt)[:1]
 
 
+@pytest.mark.parametrize(
+    ("form", "score"),
+    [
+        ("<think>I see {}", 0),
+        ("<think>{}</think>I cannot tell.", 0),
+        ("\n<|channel>thought {}<channel|>I cannot tell.", 0),
+        ("<think>I see 1</think>{}", 1),
+        ("{} <think>", 1),
+    ],
+)
+def test_a_thought_that_nobody_asked_for_is_no_answer(tmp_path, form, score):
+    def answer(prompts):
+        found = (re.search(r"is: (\d+)", prompt) for prompt in prompts)
+        return [form.format(match[1]) for match in found]
+
+    study = rk.study(
+        model=rk.model(answer, name="m"),
+        tasks=["niah_single_1"],
+        lengths=[1024],
+        num_examples=2,
+        outputs=tmp_path,
+    )
+    assert rk.score(rk.evaluate(study))["score"].tolist() == [score] * 2
+
+
 def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
     spec = {"name": "m", "tokenizer": "builtin", "thinking_tokens": 64}
     unknown = {"template": "<user>{{ messages[0].content }}<model>"}

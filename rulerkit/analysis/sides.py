@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.other_formats import read_predictions
-from rulerkit.common.errors import UserError, listed, remark, unknown
+from rulerkit.common.errors import UserError, counted, listed, remark, unknown
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import resolve_file
 from rulerkit.scoring.scores import lacking_line, score
@@ -284,7 +284,7 @@ def _notes_of_failures(side: Side) -> list[str]:
     notes = []
     if side.failed:
         notes.append(
-            f"{sum(side.failed.values())} requests of {side.name} failed, more than "
+            f"{counted(sum(side.failed.values()), 'request')} of {side.name} failed, more than "
             f"max_failures allows: left out {keys_text(side.failed)}"
         )
     if side.lacking:

@@ -266,6 +266,11 @@ def report(
         for cell in cells
         if shows_all or describe(cell)["category"] == category
     ]
+    if not shown:
+        there = dict.fromkeys(
+            ["all", *(describe(cell)["category"] for cell in cells)]
+        )
+        raise unknown("category of these answers", category, there)
     check_same(shown)
     problem_lines = [f"{problem}." for problem in problems]
     try:

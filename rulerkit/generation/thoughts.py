@@ -111,6 +111,12 @@ def ends_thought(text: str, own: tuple[str, str] | None = None) -> bool:
     return bool(end.search(text))
 
 
+def begins_with_thought(text: str) -> bool:
+    """Whether a text begins with a known mark of a thought, as no answer does."""
+    beginning, _ = _patterns(None)
+    return beginning.match(text.lstrip()) is not None
+
+
 def opens_thought(after: str, own: tuple[str, str] | None = None) -> bool:
     """Whether the end of a prompt begins a thought: the template's text behind the user's part."""
     beginning, end = _patterns(own)

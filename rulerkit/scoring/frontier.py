@@ -172,6 +172,10 @@ def _rows_of_model(
         int(str(length)): rows.to_dict("records")
         for length, rows in cells.groupby("length")
     }
+    # Lengths below those that this model was asked belong to others of the table.
+    asked = [length for length, rows in by_length.items() if _is_asked(rows)]
+    first = min(asked, default=min(by_length))
+    by_length = {n: rows for n, rows in by_length.items() if n >= first}
     mean = _Means(examples, confidence)
 
     # Each capability over all lengths, in the order of the suite.
@@ -207,6 +211,10 @@ def _rows_of_model(
         "lengths": [{**about, **row} for row in lengths],
         "models": [{**about, **model}],
     }
+
+
+def _is_asked(rows: Iterable[_Row]) -> bool:
+    return any(row["n"] or row["failed"] for row in rows)
 
 
 class _Means(NamedTuple):
@@ -326,7 +334,11 @@ def _model_row(
     row["reach"] = 0 if no_share else longest_above(scores, own_share)
     both = max(own_share, ABSOLUTE)
     row["threshold"] = np.nan if why else both
-    states = {one["length"]: "unfinished" for one in lengths if one["have"]}
+    states = {
+        one["length"]: "unfinished"
+        for one in lengths
+        if one["have"] and _is_asked(by_length[one["length"]])
+    }
     for name, set_name, threshold, above, none in (
         ("relative", "relative_set", own_share, above_share, no_share),
         ("absolute", "absolute_set", ABSOLUTE, above_absolute, ""),

@@ -100,13 +100,17 @@ def _without_thought(
     prediction: str, record: Mapping[str, Any]
 ) -> tuple[str, bool]:
     form = record["result"]["prompt_format"]
-    if not form["thinking_tokens"]:
-        return clean(prediction), False
-
-    # A needle that is only named inside the thought was not given as the answer.
     marks = form.get("thinking_marks")
     own = tuple(marks) if marks else None
     opened = thoughts.opens_thought(form["after"], own)
+
+    # Some models think though nobody asked them to: then only what certainly is a thought counts.
+    if not form["thinking_tokens"]:
+        ended = opened and thoughts.ends_thought(prediction, own)
+        if not ended and not thoughts.begins_with_thought(prediction):
+            return clean(prediction), False
+
+    # A needle that is only named inside the thought was not given as the answer.
     answer = thoughts.without_thought(prediction, opened, own)
     return clean(answer or ""), answer is None
 

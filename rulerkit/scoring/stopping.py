@@ -81,8 +81,7 @@ class StoppingRule:
         words = {
             None: "not at an end: the same command goes on",
             True: f"{state.answer}, certain with an error of at most {error:.3g} %",
-            False: f"{state.answer} cannot be told apart with {self.max_examples} examples a cell; "
-            f"it takes about {state.needed}",
+            False: f"{self._undecided(state)}; it takes about {state.needed}",
         }
 
         # All numbers are tokens, because a long example costs more than a short one.
@@ -98,6 +97,19 @@ class StoppingRule:
             f"cell){least}"
         )
 
+    def _undecided(self, state: "State") -> str:
+        """How far all examples that may be asked have led."""
+        if self.other is None:
+            within = (
+                "cannot be told apart" if self.average is None else "is reached"
+            )
+            return f"{state.answer} {within} with {self.max_examples} examples a cell"
+        most = max(state.counts.values())
+        text = f"{state.answer}, not decided with {most} examples a cell"
+        if most < self.max_examples:
+            text += f", which is all that {self.other} has: ask it for more first"
+        return text
+
     @property
     def population(self) -> int:
         """The examples of a cell in the grid that the answer is about."""
@@ -109,8 +121,12 @@ class StoppingRule:
         if self.average is not None:
             return f"average within {self.average:g} points"
         if self.other is not None:
-            return f"better or worse than {self.other} by {self.margin:g} points"
+            return f"better or worse than {self.other} by {_points(self.margin)}"
         return "effective length"
+
+
+def _points(number: float) -> str:
+    return f"{number:g} point{'' if number == 1 else 's'}"
 
 
 class State(NamedTuple):
@@ -330,12 +346,14 @@ class _Run:
 
         # The words say only what the interval allows to say.
         if not settled:
-            answer = "better or worse not decided"
+            answer = f"{estimate} points from {self.rule.other}"
         elif abs(estimate.value) > margin:
-            answer = f"{side} by more than {margin:g} points"
+            answer = f"{side} than {self.rule.other} by more than {_points(margin)} ({estimate})"
         else:
-            answer = f"not better or worse by more than {margin:g} points"
-        answer += f" than {self.rule.other} ({estimate})"
+            answer = (
+                f"not better or worse than {self.rule.other} by more than {_points(margin)} "
+                f"({estimate})"
+            )
         return _Judgement(settled, answer, 0, estimate, gap, {0: gap})
 
     def _judge_lengths(

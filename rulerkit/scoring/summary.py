@@ -452,6 +452,12 @@ def _adaptive(
     if first is None:
         return ""
     rule = StoppingRule(**json.loads(first["adaptive"]))
+    others = {key[1] for key in examples if key[0] == first["run"]}
+    if rule.other is not None and rule.other not in others:
+        return (
+            f"adaptive ({rule.question}): what was found needs the answers of {rule.other} "
+            "beside these"
+        )
     nothing = WeightedCell(1.0, "", np.empty(0))
 
     def scores_of(model: str | None) -> dict[tuple[str, int], Any]:

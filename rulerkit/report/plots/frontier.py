@@ -30,6 +30,9 @@ from rulerkit.scoring.frontier import (
     of_ruler,
 )
 
+_LONGEST_FIELD = 8
+"""Letters that a field has room for."""
+
 
 def capability_map(
     frontier: FrontierSummary,
@@ -62,6 +65,9 @@ def capability_map(
     ]
     if any((rows["above_floor"] == 0).any() for _, rows in rows_of):
         notes.append("hatched: not above the floor")
+    reasons = frontier.lengths["have"]
+    for reason in reasons[reasons.str.len() > _LONGEST_FIELD].unique():
+        notes.append(f"–: no mean, {reason}")
 
     most = max(rows["row"].nunique() for _, rows in rows_of)
     series, columns = frontier.lengths["length"].nunique(), min(len(rows_of), 2)
@@ -210,12 +216,11 @@ def _capability_rows(
 
 
 def _fields(rows: "pd.DataFrame", column: str) -> "pd.Series[str]":
-    """Scores as a field shows them; what there is of an incomplete one in its place."""
-    return (
-        rows[column]
-        .map("{:.0f}".format)
-        .where(rows[column].notna(), rows["have"])
-    )
+    """Scores as a field shows them; what there is of an incomplete one in its place, or a dash
+    where that takes more room."""
+    have = rows["have"]
+    have = have.where(have.str.len() <= _LONGEST_FIELD, "–")
+    return rows[column].map("{:.0f}".format).where(rows[column].notna(), have)
 
 
 def _capability_panel(axes: "Axes", rows: "pd.DataFrame") -> None:
