@@ -124,6 +124,18 @@ def test_the_smallest_loss_is_found_and_one_example_less_is_not(
         assert cell["smallest_loss"] == pytest.approx(smallest)
 
 
+@pytest.mark.parametrize("n", [3, 6, 12, 40])
+def test_a_task_that_is_lost_at_all_its_lengths_is_found_where_that_is_promised(
+    n,
+):
+    lost = {f"t0_{length}": n for length in range(6)}
+    rows, _ = judge_pairs(pairs(2, 6, n, **lost), 1.0, 0.95)
+    (task,) = rows[(rows["level"] == "task") & (rows["task"] == "niah_0")].index
+    assert rows.loc[task, "difference"] == -100
+    is_promised = not math.isnan(rows.loc[task, "smallest_loss"])
+    assert rows.loc[task, "beyond_margin"] == is_promised == (n > 6)
+
+
 @pytest.mark.parametrize(("tasks", "lost"), [(13, 24), (11, 20)])
 def test_a_broken_task_is_found_though_the_mean_is_within_the_margin(tasks, lost):
     rows, _ = judge_pairs(pairs(tasks, 1, 200, t3_0=lost), 1.5, 0.95)

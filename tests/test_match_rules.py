@@ -27,6 +27,8 @@ def judged(rule, answer, references, item_form=comparable):
         (f"{FINAL} [a1, b2, c3]", 1, 1, 1),
         (f"{FINAL} ['a1', \"b2\", c3]\n", 1, 1, 1),
         (f"**{FINAL}** a1, b2, c3.", 1, 1, 1),
+        ("**Final Answer**: [a1, b2, c3]", 1, 1, 1),
+        ("Final Answer : a1, b2, c3", 1, 1, 1),
         (f"{FINAL}\n[a1,\nb2, c3]", 1, 1, 1),
         (f"{FINAL} [A1, B2, C3]", 1, 1, 1),
         (f"{FINAL} [a1, b2, c3]\nI hope this helps.", 1, 1, 1),

@@ -148,7 +148,7 @@ def _add_verdicts(
 
     num_tests = len(p_loss)
     frame["smallest_loss"] = [
-        smallest_loss(n, num_tests, margin) for n in frame["n"]
+        smallest_loss(n, num_tests, margin) for n in frame["questions"]
     ]
 
 
@@ -168,6 +168,8 @@ def _row_of_group(
     }
     for name in _COUNTS:
         row[name] = members[name].sum()
+    # A question is the same at every length, so its answers may be lost together.
+    row["questions"] = members.groupby("task")["n"].max().sum()
     for side in ("a", "b"):
         row[side] = 100 * (members[side] * shares).sum()
     return row
@@ -253,19 +255,20 @@ def examples_needed(
     return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
 
 
-def smallest_loss(num_examples: int, num_tests: int, margin: float) -> float:
+def smallest_loss(num_questions: int, num_tests: int, margin: float) -> float:
     """The smallest loss (points) that one of `num_tests` tests finds to be more than the margin, in
-    so many examples where nothing else differs; NaN where there are too few examples."""
+    so many questions, each lost at all its lengths, where nothing else differs; NaN where there are
+    too few."""
 
     def is_found(num_lost: int) -> bool:
-        mean = lost_and_nothing_else(num_lost, num_examples)
+        mean = lost_and_nothing_else(num_lost, num_questions)
         p_of_any = 0.5**num_lost  # the sign test
         p = max(p_of_any, mean.p_not_below(-margin / 100))
         # Holm's first threshold
         return p < ALARMS / num_tests
 
-    lost = 1 + bisect_left(range(1, num_examples + 1), True, key=is_found)
-    return 100 * lost / num_examples if lost <= num_examples else math.nan
+    lost = 1 + bisect_left(range(1, num_questions + 1), True, key=is_found)
+    return 100 * lost / num_questions if lost <= num_questions else math.nan
 
 
 # --- numbers as text ------------------------------------------------------------------------------

@@ -56,10 +56,12 @@ def power_text(
     rows_of_tasks = num_tasks + 1 if num_tasks > 1 else num_tasks
     rows_of_lengths = num_lengths + 1 if num_lengths > 1 else num_lengths
     num_tests = rows_of_tasks * rows_of_lengths
-    cells_of_levels = (1, num_lengths, num_tasks, num_cells)  # as LEVELS
+    # A question is the same at every length, so a task with all its lengths has no more of them
+    # than a cell: in the order of LEVELS.
+    tasks_of_levels = (1, 1, num_tasks, num_tasks)
     smallest = [
-        smallest_loss(num_examples * cells, num_tests, margin)
-        for cells in cells_of_levels
+        smallest_loss(num_examples * tasks, num_tests, margin)
+        for tasks in tasks_of_levels
     ]
 
     return (
@@ -69,6 +71,6 @@ def power_text(
         f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
         "9 of 10 comparisons of equals end with 'not worse'\n"
         f"- the smallest loss that {num_examples} examples show to be more than the margin, where "
-        "nothing else flips: "
+        "nothing else flips and each question is lost at all its lengths: "
         f"{losses_text(smallest)}"
     )

@@ -29,7 +29,7 @@ _ITEM_BORDER = re.compile(
 _AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-_ANSWER_LINE = re.compile(r"final answer:[\s*_`]*", re.IGNORECASE)
+_ANSWER_LINE = re.compile(r"final answer[*_` ]*:[\s*_`]*", re.IGNORECASE)
 _EMPTY_PAIR = re.compile(r"\(\s*\)|\{\s*\}|\"\s*\"|'\s*'")
 _AROUND_FINAL_ITEM = string.whitespace + "\"'“”‘’„«»‹›()[]{}<>*_`."
 _NUMBER = re.compile(r"[-−+]?\w*\d\w*(?:[.,]\w*\d\w*)*")

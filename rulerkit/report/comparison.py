@@ -76,13 +76,14 @@ def _notes(comparison: Comparison) -> list[str]:
     )
     of_each = number_range(cells["n"])
     examples = "1 example" if of_each == "1" else f"{of_each} examples"
+    weakest = _losses(smallest[list(LEVELS)])
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
         f"Paired by {comparison.by}, {examples} per task and length, in "
         f"brackets the {100 * comparison.confidence:g} % intervals; marked where they leave out 0.",
         "The smallest loss of whole answers that would be found to be more than "
-        f"{points_text(comparison.margin)}, where nothing else differs (Holm-adjusted, "
-        f"{100 * ALARMS:g} %): {_losses(smallest[list(LEVELS)])}.",
+        f"{points_text(comparison.margin)}, where nothing else differs and each question is lost "
+        f"at all its lengths (Holm-adjusted, {100 * ALARMS:g} %): {weakest}.",
     ]
 
     # Equal scores at 0 or 100 are no sign that two models are alike.
