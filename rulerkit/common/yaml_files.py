@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from rulerkit.common.errors import UserError, shortened
-from rulerkit.common.paths import home
+from rulerkit.common.paths import KIT, home
 
 _PLAIN = {
     "null": r"|~|null|Null|NULL",
@@ -119,8 +119,13 @@ def read_yaml(path: Path) -> dict[str, Any]:
     try:
         content = parse_yaml(path.read_bytes(), path)
     except OSError as error:
+        # The project's files, and those of the kit.
+        folders = dict.fromkeys(root / "params" for root in (home(), KIT))
+        places = " and ".join(
+            str(folder) for folder in folders if folder.is_dir()
+        )
         raise UserError(
-            f"cannot read {path}: {error.strerror}; parameter files lie in {home() / 'params'}"
+            f"cannot read {path}: {error.strerror}; parameter files lie in {places}"
         ) from error
     if not isinstance(content, dict) or not all(
         isinstance(key, str) for key in content

@@ -4,10 +4,11 @@ outside."""
 import ast
 import json
 from collections.abc import Collection
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple
 
-from rulerkit.common.errors import UserError, check_known
+from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.paths import project_files
 from rulerkit.common.settings import Parameters
 
@@ -84,8 +85,14 @@ def check_names(names: Collection[str], where: str = "") -> None:
             "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
         )
     allowed = known_names()
+    what = f"parameter{' in ' + where if where else ''}"
     for name in names:
-        check_known(f"parameter{' in ' + where if where else ''}", name, allowed)
+        if name not in allowed:
+            # Those of single notebooks are many: of them the likeliest is named.
+            near = get_close_matches(name, allowed, n=1)
+            listed_names = dict.fromkeys([*near, *Parameters.model_fields])
+            hint = "Notebooks take further ones: docs/reference.md lists all"
+            raise unknown(what, name, listed_names, hint)
 
 
 def injected_names(cells: list[str]) -> list[str]:
