@@ -121,8 +121,14 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
     form = {"thinking_tokens": 9, "after": after}
     record = {"result": {"prompt_format": form}}
     assert answer_of(pred, record) == (judged or "", judged is None)
+
+    # Nobody asked for a thought: only what certainly is one is taken off.
     form["thinking_tokens"] = 0
-    assert answer_of(pred, record) == (clean(pred), False)
+    begins = pred.startswith(("<think", "[THINK]", "<seed:", "<|", "<channel"))
+    if begins or ("<think>" in after and "</think>" in pred):
+        assert answer_of(pred, record) == (judged or "", judged is None)
+    else:
+        assert answer_of(pred, record) == (clean(pred), False)
 
 
 @pytest.mark.parametrize(
@@ -240,7 +246,8 @@ def test_thinking_models_answer_after_their_thought():
         == found["cut_off"].tolist()
         == [False, True]
     )
-    assert score([cell(rows)])["score"].tolist() == [1.0, 1.0]
+    # Without a mark at its beginning nobody can tell that a text is a thought.
+    assert score([cell(rows)])["score"].tolist() == [1.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -127,14 +127,7 @@ def make_side(
     """
     if name:
         cells = [*cells, *_repetitions(cells, other)]
-    stored = cells
-    cells = [cell for cell in cells if _is_compared(cell, grid)]
-    if stored and not cells:
-        found = keys_text((cell.task, cell.length) for cell in stored)
-        raise UserError(
-            f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
-            f"has {found}"
-        )
+    cells = _compared(name, cells, grid)
     most = math.inf if grid.num_examples is None else grid.num_examples
 
     # an example that one of several repetitions did not answer is left out of the mean over them
@@ -192,10 +185,21 @@ def _answers(cells: list[Cell], name: str) -> "pd.DataFrame":
     return answers
 
 
-def _is_compared(cell: Cell, grid: Grid) -> bool:
-    if grid.tasks is not None and cell.task not in grid.tasks:
-        return False
-    return grid.lengths is None or cell.length in grid.lengths
+def _compared(name: str, cells: Sequence[Cell], grid: Grid) -> list[Cell]:
+    """The cells of a side that are to be compared; UserError where it has others only."""
+    compared = [
+        cell
+        for cell in cells
+        if (grid.tasks is None or cell.task in grid.tasks)
+        and (grid.lengths is None or cell.length in grid.lengths)
+    ]
+    if cells and not compared:
+        found = keys_text((cell.task, cell.length) for cell in cells)
+        raise UserError(
+            f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
+            f"has {found}"
+        )
+    return compared
 
 
 def _repetitions(cells: Sequence[Cell], other: Sequence[Cell]) -> list[Cell]:

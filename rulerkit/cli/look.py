@@ -28,7 +28,13 @@ from rulerkit.cli.options import (
     WithSamples,
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
-from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
+from rulerkit.common.errors import (
+    ExitStatus,
+    UserError,
+    check_known,
+    counted,
+    unknown,
+)
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import resolve_file
 
@@ -243,7 +249,7 @@ def report(
     not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
-    from rulerkit.scoring.scores import describe, lacking_line
+    from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
 
     folder = resolve_file(folder)
@@ -260,17 +266,8 @@ def report(
             f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl"
         )
 
-    shows_all = format == "csv" or category == "all"
-    shown = [
-        cell
-        for cell in cells
-        if shows_all or describe(cell)["category"] == category
-    ]
-    if not shown:
-        there = dict.fromkeys(
-            ["all", *(describe(cell)["category"] for cell in cells)]
-        )
-        raise unknown("category of these answers", category, there)
+    # A CSV has the cells of all categories.
+    shown = _of_category(cells, "all" if format == "csv" else category)
     check_same(shown)
     problem_lines = [f"{problem}." for problem in problems]
     try:
@@ -280,6 +277,23 @@ def report(
         for line in problems if in_table else ():
             echo(line, err=True)
         raise
+
+
+def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
+    """The cells whose tasks are of a category; UserError where there is none."""
+    from rulerkit.scoring.scores import describe
+
+    category_of = [describe(cell)["category"] for cell in cells]
+    check_known(
+        "category of these answers",
+        category,
+        ["all", *dict.fromkeys(category_of)],
+    )
+    return [
+        cell
+        for cell, own in zip(cells, category_of, strict=True)
+        if category in ("all", own)
+    ]
 
 
 @app.command(rich_help_panel=LOOK)
