@@ -151,3 +151,16 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     assert list(allowed.rows.loc[allowed.rows["level"] == "cell", "n"]) == [4, 3]
     with pytest.raises(UserError, match="nothing is left to compare"):
         compare(*sides, lengths=[2048])
+
+
+def test_a_category_without_cells_is_refused_with_those_that_are_there(
+    tmp_path, rulerkit
+):
+    write_cell(tmp_path)
+    folder = str(tmp_path / "predictions")
+    assert rulerkit("report", folder, "--category", "vt").status == 0
+    for category in ("nosuch", "qa"):
+        said = rulerkit("report", folder, "--category", category)
+        assert said.status == 2
+        assert f"'{category}'" in said.err
+        assert "allowed: all, vt" in said.err
