@@ -129,7 +129,7 @@ def test_another_answer_is_refused_and_named_and_nothing_is_written(
     (line,) = ended.lines
     assert "example 0 has another answer" in line
     assert str(CELL) in line
-    assert "digest" in line
+    assert "'something else'" in line
     assert not (tmp_path / "out").exists()
 
 

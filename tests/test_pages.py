@@ -83,8 +83,8 @@ PYTHON_BLOCKS = {
     "models.md": "test_pages.py",
 }
 """Which test runs the Python of a page."""
-NODE_1 = "node-1/outputs/predictions/main/baseline"
-NODE_2 = "node-2/outputs/predictions/main/candidate"
+NODE_1 = "node-1/predictions/main/baseline"
+NODE_2 = "node-2/predictions/main/candidate"
 ONE_CELL = {"tasks": ["vt"], "lengths": [1024], "num_examples": 1}
 PROGRAMS = ("rulerkit", "vllm", "papermill", "pip", "make", "python", "jupyter")
 

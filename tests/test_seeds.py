@@ -34,6 +34,18 @@ def test_a_fresh_seed_is_drawn_once_for_a_run_and_recorded(project):
         rk.study(seed="new")
 
 
+def test_a_run_with_answers_gets_no_fresh_seed(project):
+    """A number that was never asked would break its seal."""
+    rk.evaluate(
+        rk.study(**ASKED | {"num_examples": 1}, model="mute"), progress=False
+    )
+    with pytest.raises(
+        UserError, match="run main has answers, and no fresh seed"
+    ):
+        rk.study(seed="fresh")
+    assert not (project / "outputs/predictions/main/seed.txt").exists()
+
+
 def test_the_largest_seed_can_be_read_back(project):
     study = rk.study(**ASKED | {"num_examples": 1}, model="mute", seed=2**63 - 1)
     rk.evaluate(study, progress=False)

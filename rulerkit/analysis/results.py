@@ -77,13 +77,13 @@ def find_cells(
     places: Iterable[str | Path], report: Report = remark
 ) -> list[Cell]:
     """The cells at some places, as `load` takes them, each once."""
-    cells: dict[tuple[Path, str, int], Cell] = {}
+    cells: dict[tuple[Path, str, str, int], Cell] = {}
     for place in places:
         paths = [p for path in _matching(place) for p in _with_predictions(path)]
         for path in paths:
             for cell in read_predictions(path, report=report, scan=False):
-                # one file of another program may hold several lengths
-                key = (cell.path.resolve(), cell.task, cell.length)
+                # one file of another program may hold several lengths and repetitions
+                key = (cell.path.resolve(), cell.run, cell.task, cell.length)
                 cells.setdefault(key, cell)
     return list(cells.values())
 

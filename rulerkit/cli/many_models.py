@@ -233,7 +233,7 @@ def merge(
     differently in two places is refused and named. Figures and notebooks are not merged: the same
     batch makes them again. Merging twice is the same as once.
 
-    Example: rulerkit merge node-1/outputs node-2/outputs -o outputs
+    Example: rulerkit merge node-1 node-2 -o outputs
     """
     from rulerkit.store.merge import merge as put_together
 

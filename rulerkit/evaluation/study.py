@@ -309,6 +309,11 @@ def _seed_of(values: Parameters) -> int:
 
     file = resolve(values.outputs) / "predictions" / values.run / SEED_FILE
     if not file.exists():
+        if next(file.parent.glob("*/*/*.jsonl"), None):
+            raise UserError(
+                f"run {values.run} has answers, and no fresh seed of its own ({file.name}): give "
+                "the seed that their records name, or another `run`"
+            )
         part = file.with_name(f".{uuid4().hex}")
         with disk(file):
             file.parent.mkdir(parents=True, exist_ok=True)

@@ -494,7 +494,8 @@ class OpenAI(ServerEngine):
                 f"an answer without text (finish_reason {reason})", "temporary"
             )
 
-        counted, sent = reply.prompt_tokens, example.num_tokens
+        # A server that does not count says 0.
+        counted, sent = reply.prompt_tokens or None, example.num_tokens
         least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
             raise RequestError(

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.settings import JSON
 from rulerkit.store.cells import (
     Cell,
@@ -197,10 +197,10 @@ def _union(files: list[tuple[Path, Path]], is_same: Any) -> dict[int, bytes]:
             earlier, before, place = lines.setdefault(index, (line, row, path))
             if earlier != line and not is_same(before, row):
                 raise UserError(
-                    f"nothing was merged: example {index} has another answer in {path} (digest "
-                    f"{row.get('digest', '-')}) than in {place} (digest "
-                    f"{before.get('digest', '-')}); move one of the two files away, or give one of "
-                    "the runs another name"
+                    f"nothing was merged: example {index} has another answer in {path} "
+                    f"({shortened(row.get('pred'))}) than in {place} "
+                    f"({shortened(before.get('pred'))}); move one of the two files away, or give "
+                    "one of the runs another name"
                 )
     return {index: lines[index][0] for index in sorted(lines)}
 
