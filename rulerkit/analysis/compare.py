@@ -33,7 +33,6 @@ from rulerkit.analysis.differences import (
     examples_needed,
     interval_text,
     judge_pairs,
-    points_text,
 )
 from rulerkit.analysis.sides import (
     MOST_NAMED,
@@ -48,7 +47,7 @@ from rulerkit.analysis.sides import (
     missing_cells,
     paired,
 )
-from rulerkit.common.errors import UserError, check_known, listed
+from rulerkit.common.errors import UserError, check_known, listed, points_text
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.statistics import WeightedCell

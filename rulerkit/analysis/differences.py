@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.margin import PairedDifferences, lost_and_nothing_else
 from rulerkit.analysis.sides import Key
-from rulerkit.common.errors import UserError, counted
+from rulerkit.common.errors import UserError
 from rulerkit.scoring.scores import THIRTEEN
 from rulerkit.scoring.statistics import (
     WeightedCell,
@@ -279,11 +279,6 @@ def interval_text(row: "pd.Series[Any]") -> str:
     return (
         f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
     )
-
-
-def points_text(number: float) -> str:
-    """A number of points, such as `1 point`."""
-    return counted(f"{number:g}", "point")
 
 
 def losses_text(smallest: Iterable[float]) -> str:

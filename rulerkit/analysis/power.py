@@ -9,10 +9,9 @@ from bisect import bisect_left
 from rulerkit.analysis.differences import (
     check_margin,
     losses_text,
-    points_text,
     smallest_loss,
 )
-from rulerkit.common.errors import UserError, counted
+from rulerkit.common.errors import UserError, counted, points_text
 from rulerkit.scoring.statistics import critical_value
 
 _MOST_EXAMPLES = 10**15  # where the search for a number of examples ends

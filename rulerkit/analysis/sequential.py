@@ -339,13 +339,12 @@ def _is_not_worse(
         return False
     each = design.alarms / len(design.places)
     for test in latest:
+        level = test.place.level
         limit = 100 * test.mean.lower_limit(each)
-        if test.place.level in (
-            "task",
-            "length",
-        ) and limit <= -design.most_hidden(test.place.level):
+        is_wide = level in ("task", "length")
+        if is_wide and limit <= -design.most_hidden(level):
             return False
-        if test.p_of_any < each and limit <= -design.margin_of(test.place.level):
+        if test.p_of_any < each and limit <= -design.margin_of(level):
             return False
     return True
 

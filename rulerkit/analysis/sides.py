@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError, counted, listed, remark, unknown
 from rulerkit.common.lengths import length_name
-from rulerkit.common.paths import resolve_file
+from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.summary import base_run, merge_repetitions
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
@@ -81,8 +81,7 @@ def find(
     root = resolve_file(outputs) / "predictions"
     for path in (resolve_file(name), root / name):
         # a checkpoint in the working directory is no folder of predictions
-        is_checkpoint = (path / "config.json").exists()
-        if name and path.exists() and not is_checkpoint:
+        if name and path.exists() and not holds_checkpoint(path):
             return read_predictions(path, scan=scan)
 
     # The name of a model: of a run and its repetitions the run counts. It sorts before them, so it

@@ -15,12 +15,11 @@ from rulerkit.analysis.differences import (
     MEAN_COLUMNS,
     interval_text,
     judge_pairs,
-    points_text,
 )
 from rulerkit.analysis.sequential import Design, Look, Place, Tested
 from rulerkit.analysis.sequential import examples_needed as needed_of
 from rulerkit.analysis.sides import Side, lacking_cells
-from rulerkit.common.errors import listed
+from rulerkit.common.errors import listed, points_text
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +37,7 @@ def verdict_of(
 ) -> Decision:
     """The word, and a sentence with the numbers."""
     if look is None or found is None:
-        reason = f"it stopped before the first round was whole: {stopped}"
+        reason = f"it stopped before the first round was complete: {stopped}"
         return Decision(
             CANNOT_TELL, f"cannot tell, as {reason}; the same command goes on"
         )

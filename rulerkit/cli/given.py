@@ -210,9 +210,9 @@ def is_folder_of_answers(name: str, outputs: str = "outputs") -> bool:
 
 def is_checkpoint(name: str) -> bool:
     """Whether a name is that of a folder with a model, whatever answers lie elsewhere under it."""
-    from rulerkit.common.paths import resolve_file
+    from rulerkit.common.paths import holds_checkpoint, resolve_file
 
-    return (resolve_file(name) / "config.json").exists()
+    return holds_checkpoint(resolve_file(name))
 
 
 def _holds_answers(folder: Path) -> bool:

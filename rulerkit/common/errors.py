@@ -172,6 +172,11 @@ def counted(number: object, noun: str) -> str:
     return f"{number} {noun}" if str(number) == "1" else f"{number} {noun}s"
 
 
+def points_text(number: float) -> str:
+    """A number of points, such as `1 point`."""
+    return counted(f"{number:g}", "point")
+
+
 def first_line(error: BaseException) -> str:
     """The first line of a library's message, without its full stop."""
     lines = str(error).strip().splitlines()

@@ -100,6 +100,11 @@ def home() -> Path:
     return next(filter(_is_project, (here, *here.parents)), here)
 
 
+def holds_checkpoint(folder: Path) -> bool:
+    """Whether a folder is that of a model."""
+    return (folder / "config.json").exists()
+
+
 def home_text() -> str:
     """The project root and what makes it one, in words; empty where it is the working
     directory."""

@@ -117,6 +117,7 @@ def begins_with_thought(text: str) -> bool:
     return beginning.match(text.lstrip()) is not None
 
 
+@lru_cache
 def opens_thought(after: str, own: tuple[str, str] | None = None) -> bool:
     """Whether the end of a prompt begins a thought: the template's text behind the user's part."""
     beginning, end = _patterns(own)

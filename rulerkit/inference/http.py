@@ -54,7 +54,13 @@ def _as_count(value: object) -> int | None:
     return int(value) if is_count else None
 
 
+def _as_count_of_prompt(value: object) -> int | None:
+    """As `_as_count`; a server that does not count says that a prompt has 0 tokens."""
+    return _as_count(value) or None
+
+
 _Count = Annotated[int | None, BeforeValidator(_as_count)]
+_PromptCount = Annotated[int | None, BeforeValidator(_as_count_of_prompt)]
 
 
 GENERATE = "/inference/v1/generate"
@@ -81,7 +87,7 @@ class Reply(BaseModel):
     for the model."""
 
     choice: Choice = Field(validation_alias="choices")
-    prompt_tokens: _Count = _at("usage", "prompt_tokens")
+    prompt_tokens: _PromptCount = _at("usage", "prompt_tokens")
     completion_tokens: _Count = _at("usage", "completion_tokens")
     cached_tokens: _Count = _at("usage", "prompt_tokens_details", "cached_tokens")
     reasoning_tokens: _Count = _at(

@@ -197,8 +197,6 @@ class _Reader:
         kind = type(part)
         if isinstance(part, partial):
             return [part.func, part.args, part.keywords]
-        if isinstance(part, tuple) and kind is tuple and not self._enters_objects:
-            return list(part)
         is_container = kind in (list, tuple, dict, set, frozenset)
         if not self._enters_objects and not is_container:
             self._name(kind)
@@ -273,6 +271,7 @@ class _Reader:
             for kind in type(part).__mro__
             for name in _names(kind.__dict__.get("__slots__", ()))
         ]
+
         values = dict(getattr(part, "__dict__", {}))
         values |= {
             name: getattr(part, name) for name in slots if hasattr(part, name)
@@ -282,6 +281,7 @@ class _Reader:
             inside += [one for pair in part.items() for one in pair]
         if inside or hasattr(part, "__dict__"):
             return inside
+
         try:
             reduced = part.__reduce_ex__(2)
         except Exception:  # what cannot be pickled raises anything

@@ -394,9 +394,9 @@ class OpenAI(ServerEngine):
             if not self._adapt(facts, failure):
                 raise
             return self._count(replica, facts, path, text)
-        if not count:
+        if count is None:
             facts.about["counts"] = False
-        return count or None
+        return count
 
     def _adapt(self, facts: ServerFacts, failure: RequestError) -> bool:
         """Whether a request may succeed in another form: reasoning models of services insist on a
@@ -494,8 +494,7 @@ class OpenAI(ServerEngine):
                 f"an answer without text (finish_reason {reason})", "temporary"
             )
 
-        # A server that does not count says 0.
-        counted, sent = reply.prompt_tokens or None, example.num_tokens
+        counted, sent = reply.prompt_tokens, example.num_tokens
         least = sent - self._overhead if self.server.exact else sent // 2
         if counted is not None and counted < least:
             raise RequestError(

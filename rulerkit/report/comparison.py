@@ -15,13 +15,12 @@ from rulerkit.analysis.differences import (
     ALARMS,
     LEVELS,
     interval_text,
-    points_text,
 )
 from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
 from rulerkit.analysis.differences import losses_text as _losses
 from rulerkit.analysis.sides import differing
 from rulerkit.analysis.sides import keys_text as _keys
-from rulerkit.common.errors import UserError, listed
+from rulerkit.common.errors import UserError, counted, listed, points_text
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
@@ -74,8 +73,7 @@ def _notes(comparison: Comparison) -> list[str]:
     smallest = rows.groupby("level")["smallest_loss"].agg(
         lambda losses: losses.max(skipna=False)
     )
-    of_each = number_range(cells["n"])
-    examples = "1 example" if of_each == "1" else f"{of_each} examples"
+    examples = counted(number_range(cells["n"]), "example")
     weakest = _losses(smallest[list(LEVELS)])
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",

@@ -12,10 +12,10 @@ from rulerkit.analysis.compare import (
     Comparison,
     Decision,
 )
-from rulerkit.analysis.differences import interval_text, points_text
+from rulerkit.analysis.differences import interval_text
 from rulerkit.analysis.remake import remaker
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, counted, shorten
+from rulerkit.common.errors import UserError, counted, points_text, shorten
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.report.comparison import difference_table

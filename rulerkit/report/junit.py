@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from typing import Any
 
 from rulerkit.analysis.compare import CANNOT_TELL, WORSE, Comparison, Decision
-from rulerkit.analysis.differences import interval_text, points_text
-from rulerkit.common.errors import listed
+from rulerkit.analysis.differences import interval_text
+from rulerkit.common.errors import listed, points_text
 from rulerkit.common.lengths import length_name
 
 _LEVELS = {"cell": "cell", "task": "task", "length": "length", "all": "mean"}

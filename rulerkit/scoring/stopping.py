@@ -19,6 +19,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from rulerkit.common.errors import points_text
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.tasks import THIRTEEN, family_of
 from rulerkit.scoring.effective_length import (
@@ -121,12 +122,10 @@ class StoppingRule:
         if self.average is not None:
             return f"average within {self.average:g} points"
         if self.other is not None:
-            return f"better or worse than {self.other} by {_points(self.margin)}"
+            return (
+                f"better or worse than {self.other} by {points_text(self.margin)}"
+            )
         return "effective length"
-
-
-def _points(number: float) -> str:
-    return f"{number:g} point{'' if number == 1 else 's'}"
 
 
 class State(NamedTuple):
@@ -347,13 +346,10 @@ class _Run:
         # The words say only what the interval allows to say.
         if not settled:
             answer = f"{estimate} points from {self.rule.other}"
-        elif abs(estimate.value) > margin:
-            answer = f"{side} than {self.rule.other} by more than {_points(margin)} ({estimate})"
         else:
-            answer = (
-                f"not better or worse than {self.rule.other} by more than {_points(margin)} "
-                f"({estimate})"
-            )
+            how = side if abs(estimate.value) > margin else "not better or worse"
+            than = f"{self.rule.other} by more than {points_text(margin)}"
+            answer = f"{how} than {than} ({estimate})"
         return _Judgement(settled, answer, 0, estimate, gap, {0: gap})
 
     def _judge_lengths(
