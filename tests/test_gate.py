@@ -158,7 +158,7 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     assert said.status == 1, said.err
     assert said.out.startswith("## ❌ worse\n")
     assert re.search(r"\| vt \| 🟥 -\d", said.out)
-    assert "asks at least 40 examples" in said.err
+    assert "at least 40 examples" in said.err
     page = Path("page.html").read_text(encoding="utf-8")
     assert "I do not know." in page
     assert "VAR" not in page.partition("<article>")[0]
@@ -174,7 +174,7 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     assert "niah_single_1" not in failed
 
     requests = len(before.seen)
-    (stored,) = (nowhere / "outputs/predictions/main").glob(f"*{before.server_address[1]}")  # fmt: skip
+    (stored,) = (nowhere / "outputs/predictions").glob(f"gate-*/*{before.server_address[1]}")  # fmt: skip
     again = rulerkit(
         "gate", stored, after.url, "-y", "tokenizer: builtin", "--json"
     )
@@ -197,7 +197,9 @@ def test_equal_servers_are_not_worse_and_their_noise_is_measured(
     assert "can have been lost unseen" in content["verdict"]["text"]
     Path("noise.json").write_text(said.out)
     runs = {path.name for path in (nowhere / "outputs/predictions").iterdir()}
-    assert runs == {"main", "main-again"}
+    (first,) = [run for run in runs if not run.endswith("-again")]
+    assert first.startswith("gate-")
+    assert runs == {first, f"{first}-again"}
     later = rulerkit("gate", *one, "--noise", "noise.json", "-n", "10", *GRID)
     assert later.status == 3, "ten examples say little"
     assert "it would take about" in json.loads(later.out)["verdict"]["text"]
@@ -229,6 +231,33 @@ def test_the_name_of_a_model_asks_it_though_it_has_answers(nowhere, rulerkit):
     assert "Asked 40 examples" in found.out
 
 
+def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(
+    nowhere, serve, rulerkit
+):
+    """Answers of an earlier call are used only with --resume, whatever the run is called."""
+    before, after = serve(), serve(lambda prompt: broken)
+    both = ("gate", before.url, after.url, "-y", "tokenizer: builtin", *GRID)
+    for run in ((), ("-y", "run: build-7")):
+        broken = False
+        assert "not worse" in rulerkit(*both, *run).out
+        seen = len(before.seen), len(after.seen)
+
+        broken = True
+        second = rulerkit(*both, *run)
+        assert second.status == 1, second.out
+        assert "None was stored before" in second.err.splitlines()[0]
+        assert len(before.seen) >= seen[0] + 40
+        assert len(after.seen) >= seen[1] + 40
+
+        broken = False
+        asked = len(after.seen)
+        resumed = rulerkit(*both, *run, "--resume", "--json")
+        assert resumed.status == 1
+        assert "Stored before: 40 answers of" in resumed.err.splitlines()[0]
+        assert len(after.seen) < asked + 10, "probes alone"
+        assert {one["answers"] for one in json.loads(resumed.out)["stored_before"].values()} == {40}  # fmt: skip
+
+
 def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
     other = "{base: perfect, template: llama2, name: framed}"
     said = rulerkit("gate", "perfect", other, *GRID)
@@ -243,7 +272,7 @@ def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
 def test_killed_and_resumed_it_ends_the_same(nowhere, serve):
     def call(run, url):
         few = ("--tasks", "vt,niah_single_1", "--lengths", "1K", "-n", "40")
-        asked = [*few, "-y", f"run: {run}", "--json"]
+        asked = [*few, "-y", f"run: {run}", "--json", "--resume"]
         code = "from rulerkit.cli import main; main()"
         # Ids of the built-in tokenizer are those of one process: the server gets texts.
         served = {"base_url": url, "path": "m", "prompt_path": "text"}

@@ -1,14 +1,19 @@
 """`rulerkit gate`: is a candidate worse than a baseline? Asks both in rounds, until it is certain.
 
 `Party` is one of the two: a model that is asked, or answers that are stored. `run_gate` asks them
-for what `analysis.sequential` wants next, and ends with a verdict or where a limit is reached. All
-answers lie where `evaluate` puts them, so a run that was stopped goes on, and ends as one that was
-not: the verdict depends on the answers alone.
+for what `analysis.sequential` wants next, and ends with a verdict or where a limit is reached.
+
+Each gate is a run of its own, because a server may be restarted with another model at the same
+address: answers of an earlier call are used only with `--resume`, which goes on with the newest run
+of the same two. The verdict depends on the answers alone, so a run that was resumed ends as one
+that was not interrupted.
 """
 
+import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -26,7 +31,7 @@ from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Model, load_model
-from rulerkit.store.cells import Cell, allowed_failures
+from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
 
 Say = Callable[[str], None]
@@ -49,6 +54,9 @@ class Party:
         self.name = name or str(getattr(self.model, "label", ""))
         self.run = ""
         """Where its answers go, if that is not the run of the study."""
+        self.resumes = False
+        """Whether answers of an earlier call are used, rather than moved aside."""
+        self._begun = set[Key]()
         self._session: Session | None = None
 
     @property
@@ -65,15 +73,75 @@ class Party:
         """The cells of some tasks and lengths, after it was asked for what is missing of them."""
         if self.stored is not None:
             return [c for c in self.stored if (c.task, c.length) in sizes]
-        return [
-            cell
-            for one in _studies(study, self, sizes)
-            for cell in evaluate(one, progress=False, session=self._session)
-        ]
+
+        cells = list[Cell]()
+        for is_begun in (True, False):
+            some = {
+                key: size
+                for key, size in sizes.items()
+                if (self.resumes or key in self._begun) == is_begun
+            }
+            for one in _studies(study, self, some):
+                cells += evaluate(
+                    one,
+                    fresh=not is_begun,
+                    progress=False,
+                    session=self._session,
+                )
+        self._begun |= sizes.keys()
+        return cells
+
+    def cells_before(self, study: Study) -> list[Cell]:
+        """Its answers that are stored before the gate begins."""
+        if self.stored is not None:
+            return self.stored
+        if not self.resumes:
+            return []
+        folder = _folder(study, self.run or study.run, self)
+        return read_cells(folder, scan=False) if folder.is_dir() else []
 
     def share(self, session: Session) -> None:
         """Use a session for all that is asked: its model stays loaded."""
         self._session = session
+
+
+# --- the run --------------------------------------------------------------------------------------
+
+
+def _folder(study: Study, run: str, party: Party) -> Path:
+    return study.outputs / "predictions" / run / name_of(party.described)
+
+
+def new_run() -> str:
+    """The name of a run of its own, by the time."""
+    now = datetime.now()
+    return f"gate-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
+
+
+def newest_run(study: Study, a: Party, b: Party) -> str | None:
+    """The last gate in which the two were asked; None where there is none."""
+    asked = [party for party in (a, b) if party.is_asked]
+    folder = study.outputs / "predictions"
+    runs = sorted(path.name for path in folder.glob("gate-*"))
+    for run in reversed(runs):
+        # The baseline is asked first: a gate that was stopped early has nothing of the other.
+        is_first = re.fullmatch(r"gate-\d{8}-\d{6}-\d{3}", run)
+        if is_first and asked and _folder(study, run, asked[0]).is_dir():
+            return run
+    return None
+
+
+def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
+    """How many answers of an earlier call each party brings, and since when they lie there."""
+    stored: dict[str, JSON] = {}
+    for party in (a, b):
+        cells = party.cells_before(study)
+        number = sum(len(cell.present) for cell in cells)
+        if number:
+            oldest = min(cell.path.stat().st_mtime for cell in cells)
+            since = datetime.fromtimestamp(oldest).isoformat(" ", "minutes")
+            stored[party.name] = {"answers": number, "since": since}
+    return stored
 
 
 def _studies(study: Study, party: Party, sizes: Mapping[Key, int]) -> list[Study]:
@@ -236,6 +304,21 @@ class Gate:
     design: Design
     by: str = "digest"
     limits: Limits = field(default_factory=Limits)
+    stored: Mapping[str, JSON] = field(default_factory=dict)
+    """By party: its answers of an earlier call, as `stored_before` found them."""
+
+    @property
+    def stored_text(self) -> str:
+        """Which answers are of an earlier call, in a sentence."""
+        parts = [
+            f"{counted(found['answers'], 'answer')} of {name} since {found['since']}"
+            for name, found in self.stored.items()
+        ]
+        return (
+            f"Stored before: {'; '.join(parts)}"
+            if parts
+            else "None was stored before"
+        )
 
     def cost(self, sizes: Mapping[Key, int]) -> Cost:
         """What so many examples of each cell take."""

@@ -39,7 +39,7 @@ def verdict_of(
     if look is None or found is None:
         reason = f"it stopped before the first round was complete: {stopped}"
         return Decision(
-            CANNOT_TELL, f"cannot tell, as {reason}; the same command goes on"
+            CANNOT_TELL, f"cannot tell, as {reason}; --resume goes on"
         )
     a, b = found.a.name, found.b.name
     worse = f"worse than {a} by more than {points_text(design.margin)}"

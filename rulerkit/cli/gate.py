@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -75,6 +76,13 @@ Minutes = Annotated[
 Format = Annotated[
     str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")
 ]
+Resume = Annotated[
+    bool,
+    typer.Option(
+        "--resume",
+        help="Go on with the last gate of these two that was stopped; else all is asked anew.",
+    ),
+]
 PageFile = Annotated[
     Path | None,
     typer.Option(
@@ -112,12 +120,13 @@ def gate(
     junit: JunitFile = None,
     format: Format = "text",
     page: PageFile = None,
+    resume: Resume = False,
 ) -> None:
     """Is CANDIDATE worse than BASELINE? Asks both in rounds, from few to many examples, until the
     verdict is certain or a limit is reached.
 
-    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell; 2: wrong use. What
-    was answered before is not asked again: the same command goes on. docs/gate.md tells more.
+    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell; 2: wrong use. Answers
+    of an earlier gate are used only with --resume. docs/gate.md tells more.
 
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
     """
@@ -126,7 +135,14 @@ def gate(
         given = Given.of(None, tasks, lengths, num_examples, files, settings)
         limits = _limits_of(max_examples, budget, minutes)
         planned = _planned(
-            (baseline, candidate), given, suite, margin, noise, by, limits
+            (baseline, candidate),
+            given,
+            suite,
+            margin,
+            noise,
+            by,
+            limits,
+            resume,
         )
         result = _run(planned)
     _report(result, as_json, junit, format, page)
@@ -144,6 +160,7 @@ def _planned(
     noise: str | None,
     by: str,
     limits: "Limits",
+    resume: bool,
 ) -> "Gate":
     """The study, the two parties and the design; checked, and nothing asked but how the two make
     their prompts."""
@@ -158,6 +175,7 @@ def _planned(
     is_named = "tasks" in values or "lengths" in values
     study = _study_of(values, suite)
     a, b = (_party(name, study, changes) for name in names)
+    study = _in_its_run(study, a, b, "run" in values, resume)
     parts.decide_runs(study, a, b)
 
     for party in (a, b):
@@ -175,7 +193,25 @@ def _planned(
 
     cells = tuple((t.name, n) for n in study.lengths for t in study.tasks)
     design = Design(cells, study.num_examples, margin, _noise_of(noise))
-    return parts.Gate(study, a, b, design, by, limits)
+    stored = parts.stored_before(study, a, b)
+    return parts.Gate(study, a, b, design, by, limits, stored)
+
+
+def _in_its_run(
+    study: "Study", a: "Party", b: "Party", is_named: bool, resume: bool
+) -> "Study":
+    """The study in a run of its own: the one that was named, the last one of the two with
+    `resume`, else a new one."""
+    from rulerkit.batch.gate import new_run, newest_run
+
+    a.resumes = b.resumes = resume
+    if is_named:
+        return study
+    run = newest_run(study, a, b) if resume else None
+    if resume and run is None:
+        names = " and ".join(p.name for p in (a, b) if p.is_asked)
+        _say(f"no earlier gate of {names} is found to resume: begins a new one")
+    return replace(study, run=run or new_run())
 
 
 def _study_of(values: "JSON", suite: str) -> "Study":
@@ -275,13 +311,13 @@ def _say(text: str) -> None:
 def _run(planned: "Gate") -> "GateResult":
     from rulerkit.batch.gate import run_gate
 
-    if text := home_text():
-        _say(text)
     least, most = planned.least.text(), planned.most.text()
     _say(
-        f"{planned.b.name} against {planned.a.name}: asks at least {least}, at most {most}; what "
-        "is answered already is not asked again"
+        f"{planned.b.name} against {planned.a.name}, run {planned.study.run}: at least {least}, at "
+        f"most {most}. {planned.stored_text}"
     )
+    if text := home_text():
+        _say(text)
     return run_gate(planned, _say)
 
 
@@ -299,7 +335,8 @@ def _report(
 
     found, verdict = result.comparison, result.verdict
     command = shlex.join(["rulerkit", *sys.argv[1:]])
-    facts = Facts(command, f"Asked {result.cost.text()}", _notes(result))
+    asked = f"Asked {result.cost.text()}. {result.gate.stored_text}"
+    facts = Facts(command, asked, _notes(result))
     if found is not None:
         place = page or _page_of(result)
         facts = facts._replace(page=str(write_page(place, found, verdict, facts)))
@@ -363,6 +400,7 @@ def _json(result: "GateResult", page: str) -> str:
         "verdict": {**verdict._asdict(), "status": int(verdict.status)},
         "stopped_by": result.stopped,
         "asked": result.cost._asdict(),
+        "stored_before": dict(result.gate.stored),
         "examples": [
             {"task": task, "length": length, "examples": size}
             for (task, length), size in result.reached.items()
