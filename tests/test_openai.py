@@ -299,7 +299,7 @@ def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     chat = client(
         server, tokenizer=str(folder), prompt_path="chat", template="gpt-4"
     )
-    assert not chat.server.exact
+    assert not chat.server.counts.exact
     ask_and_check(chat)
 
 

@@ -166,6 +166,11 @@ def gold(prompt):
         ("\n<|channel>thought {}<channel|>I cannot tell.", 0),
         ("<think>I see 1</think>{}", 1),
         ("{} <think>", 1),
+        ("I see {}, or not</think>\n\nI cannot tell.", 0),
+        ("I see 1</think>{}", 1),
+        ("analysisWe see {}. assistantfinalI cannot tell.", 0),
+        ("analysisWe see 1. assistantfinal{}", 1),
+        ("analysis of the text: {}", 1),
     ],
 )
 def test_a_thought_that_nobody_asked_for_is_no_answer(tmp_path, form, score):

@@ -94,7 +94,10 @@ class ReaderServer(ThreadingHTTPServer):
         return {
             "model": "m-0613",
             "choices": [choice],
-            "usage": {**usage, "prompt_tokens_details": {"cached_tokens": 128}},
+            "usage": {
+                **usage,
+                "prompt_tokens_details": {"cached_tokens": min(128, tokens - 1)},
+            },
         }
 
 

@@ -161,15 +161,19 @@ _TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
 _FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
 
 
-_FATAL_AT_FIRST = _FATAL - {402}
+_SOON_OVER = _FATAL - {402}
 """Those of them that a server which has answered gives by mistake: while a gateway changes its
 routes, or a service of keys is away."""
+
+
+_MOST_REFUSALS = 3
+"""Such replies in a row, of a server that has answered tiny requests alone: it means them."""
 
 
 _MOST_CUTS = (
     3  # prompts in a row that a server cuts or misreads: it does so with all
 )
-_OTHER_PROMPT = ("cut", "misread")
+OTHER_PROMPT = ("cut", "misread", "thinks")
 
 
 class RequestError(Exception):
@@ -178,14 +182,21 @@ class RequestError(Exception):
     `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
     sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
     `local` (this process has no descriptor left, which says nothing about the server); `fatal`,
-    `cut` or `misread` (every other request would fail alike: the server refuses, cuts prompts, or
-    reads other ones) or `storm` (many failed in a row). `wait` is how many seconds the server asks
-    to wait.
+    `cut`, `misread` or `thinks` (every other request would fail alike: the server refuses, cuts
+    prompts, reads other ones, or spends its answers on thoughts) or `storm` (many failed in a row).
+    `wait` is how many seconds the server asks to wait; `status` that of its reply where it refuses.
     """
 
-    def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
+    def __init__(
+        self,
+        reason: str,
+        kind: str,
+        wait: float | None = None,
+        status: int | None = None,
+    ) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
+        self.status = status
 
 
 @cache
@@ -231,7 +242,9 @@ class Replica:
         self._retries = retries
         self._failures = 0  # in a row
         self._cuts = 0  # in a row
+        self._refusals = 0  # in a row
         self._has_answered = False  # a prompt of a task, not only a tiny request
+        self._takes_requests = False  # a tiny request, at least
         self._quiet_until = 0.0  # the server asked for no request before
         self._http = httpx2.AsyncClient(
             timeout=None,
@@ -305,10 +318,12 @@ class Replica:
                 result = self._read(
                     read, await self._try(body, attempt * timeout)
                 )
-                self._failures = self._cuts = 0
+                self._failures = self._cuts = self._refusals = 0
                 self._has_answered |= patient
+                self._takes_requests = True
                 return result
-            except RequestError as failure:
+            except RequestError as error:
+                failure = self._second_look(error) if patient else error
                 again = failure.kind in kinds and attempt <= self._retries
 
                 # A refused prompt is an answer of a server that works; a row of silent
@@ -316,7 +331,7 @@ class Replica:
                 if failure.kind == "refused":  # the server works
                     self._failures = 0
                 elif failure.kind == "later" or not (
-                    again or failure.kind in ("fatal", "local", *_OTHER_PROMPT)
+                    again or failure.kind in ("fatal", "local", *OTHER_PROMPT)
                 ):
                     self._failures += 1
 
@@ -328,7 +343,7 @@ class Replica:
                         f"{reason} ({failure.reason})", "storm"
                     ) from None
                 if not again:
-                    raise
+                    raise failure from None
 
                 # Twice as long each time; the server's own wish holds for all requests
                 # to it.
@@ -340,13 +355,22 @@ class Replica:
                     pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
+    def _second_look(self, failure: RequestError) -> RequestError:
+        """A refusal of a server that has answered may be over soon."""
+        if failure.status not in _SOON_OVER or not self._takes_requests:
+            return failure
+        self._refusals += 1
+        if not self._has_answered and self._refusals >= _MOST_REFUSALS:
+            return failure
+        return RequestError(failure.reason, "temporary", failure.wait)
+
     def _read(self, read: Callable[[Reply], Any], reply: Reply) -> Any:
         """What `read` makes of a reply. Whatever a reply holds, it costs one request at most: a
         prompt that was cut ends the run only where the server answers none."""
         try:
             return read(reply)
         except RequestError as failure:
-            is_other = failure.kind in _OTHER_PROMPT
+            is_other = failure.kind in OTHER_PROMPT
             self._cuts = self._cuts + 1 if is_other else 0
             if not self._has_answered or not 0 < self._cuts < _MOST_CUTS:
                 raise
@@ -433,16 +457,12 @@ class Replica:
         # run goes on.
         if code in _SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
-        works = status in _FATAL_AT_FIRST and self._has_answered
-        if (
-            (status in _FATAL and not works)
-            or code in _SERVER_WORDS["spent"]
-            or (wait or 0) > PATIENCE
-        ):
+        if code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
             return RequestError(reason, "fatal")
+        if status in _FATAL:
+            return RequestError(reason, "fatal", wait, status)
         temporary = (
-            works
-            or status in _TEMPORARY
+            status in _TEMPORARY
             or status < 400
             or (status >= 500 and status != 501)
         )

@@ -15,7 +15,7 @@ from functools import cached_property
 from operator import attrgetter
 from urllib.parse import urlsplit
 
-from rulerkit.common.errors import UserError, redact, secrets_of
+from rulerkit.common.errors import UserError, redact, remark, secrets_of
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -27,6 +27,12 @@ from rulerkit.inference.model import (
 )
 from rulerkit.inference.process import (
     Address,
+)
+from rulerkit.inference.server_counts import (
+    ServerCounts,
+    kept_within,
+    sample_of,
+    whole_count,
 )
 from rulerkit.inference.servers import ServerEngine, fatal_message
 
@@ -53,10 +59,14 @@ _WORDS = (
 _SHORT = "Hello"
 
 
-_PREFIX = "Answer"
+_PREFIX = "Answer: the magic number is"
+"""An answer prefix of several tokens: whether a server drops it shows in its count."""
 
 
 _PROBE_TOKENS = 16
+
+
+_MARK_TOKENS = 16  # of the marks around a thought, which a server takes off and does not count
 
 
 class _UnreachableError(UserError):
@@ -74,8 +84,8 @@ class ServerFacts:
     path: str = ""
     adds_bos: bool = True
     """Whether it puts a BOS before a text (or ids), so that ours must stay away."""
-    exact: bool = False
-    """Whether it counts tokens as the run's tokenizer does."""
+    counts: ServerCounts = field(default_factory=ServerCounts)
+    """How it counts the tokens of prompts."""
     limit_name: str = "max_tokens"
     takes_sampling: bool = True
     """Whether it takes a temperature other than its own."""
@@ -99,6 +109,7 @@ class OpenAI(ServerEngine):
             for url in ([given] if isinstance(given, str) else given)
         ]
         self._overhead: int = spec.get("overhead_tokens", 16)
+        self._ignores_limits = False
         self._extra: JSON = dict(spec.get("extra_body", {}))
         kwargs = self.given(("enable_thinking",)) | spec.get(
             "chat_template_kwargs", {}
@@ -125,7 +136,10 @@ class OpenAI(ServerEngine):
 
     def environment(self) -> JSON:
         """The server's address or command, and what it says of itself."""
-        about = {"exact_tokenizer": self.server.exact, **self.server.about}
+        counts = self.server.counts
+        about = {"exact_tokenizer": counts.exact, **self.server.about}
+        if counts.frame:
+            about["frame_tokens"] = counts.frame
         if self.startable:
             where = {"serve": self.spec["serve"]}
         else:
@@ -144,8 +158,11 @@ class OpenAI(ServerEngine):
         """As the spec says; for the path `chat` the paper's form for GPT-4, unless it says
         otherwise."""
         # The path may ask the server, which wants the key, before a tokenizer is downloaded.
+        return self._format_for(self.prompt_path)
+
+    def _format_for(self, path: str) -> PromptFormat:
         settings: JSON = {}
-        if self.prompt_path == "chat":
+        if path == "chat":
             place = "none" if self.spec.get("thinking_tokens") else "user"
             settings = {"template": "gpt-4", "prefix_in": place}
         return self.make_format(self.tokenizer(), **settings)
@@ -173,7 +190,7 @@ class OpenAI(ServerEngine):
         # A service puts a frame around a chat that nobody sees, and a thought comes beside it.
         unseen = self.beside
         if self.prompt_path in CHATS and not any(self.prompt_format.around):
-            unseen += self._overhead
+            unseen += max(self._overhead, self.server.counts.frame)
         if limit is None or length + unseen <= limit:
             return None
 
@@ -268,8 +285,16 @@ class OpenAI(ServerEngine):
         self, found: dict[Replica, ServerFacts], one: Replica, other: Replica
     ) -> None:
         """Raise UserError where two servers of one model would be sent other prompts."""
-        for what in ("model", "path", "adds_bos", "exact", "limit", "limit_name"):
-            pair = [getattr(found[replica], what) for replica in (one, other)]
+        for what in (
+            "model",
+            "path",
+            "adds_bos",
+            "counts.exact",
+            "limit",
+            "limit_name",
+        ):
+            read = attrgetter(what)
+            pair = [read(found[replica]) for replica in (one, other)]
             if pair[0] != pair[1]:
                 raise UserError(
                     f"model {self.name}: the servers of base_url differ in {what}: {pair[0]} at "
@@ -321,7 +346,7 @@ class OpenAI(ServerEngine):
             self._find_out_chat(replica, facts)
             return
 
-        tokenizer, path = self.tokenizer(), facts.path
+        tokenizer, path, counts = self.tokenizer(), facts.path, facts.counts
         ours = tokenizer.count(_WORDS)
         # Ids mean nothing to a server that cuts texts into other ones: a text tells first.
         for way in dict.fromkeys(("text", path)):
@@ -338,11 +363,12 @@ class OpenAI(ServerEngine):
                     f"`prompt_path: {path}`; if it is, the server puts something around the "
                     "prompt: use `prompt_path: chat`"
                 )
-            facts.exact = count is not None
+            counts.known = counts.exact = count is not None
+            counts.frame = 0 if count is None else count - ours
             # Without a count, ids are taken as they are.
-            adds_one = count != ours if facts.exact else way == "text"
+            adds_one = count != ours if counts.exact else way == "text"
             facts.adds_bos = adds_one and tokenizer.bos_id is not None
-        if facts.adds_bos and self.prompt_format.lacks_bos:
+        if facts.adds_bos and self._format_for(path).lacks_bos:
             raise UserError(
                 f"model {self.name}: its server puts {tokenizer.bos_token} before each prompt, and "
                 "the chat template writes none: use `prompt_path: chat` or ids, or tell the server "
@@ -351,32 +377,43 @@ class OpenAI(ServerEngine):
 
     def _find_out_chat(self, replica: Replica, facts: ServerFacts) -> None:
         """How a server counts the tokens of a chat, and whether it goes on with a `prefill`."""
-        tokenizer = self.tokenizer()
+        tokenizer, counts = self.tokenizer(), facts.counts
         short = self._count(replica, facts, facts.path, _SHORT)
         long = self._count(replica, facts, facts.path, _WORDS)
-        if short and long:
-            # The frame of the chat is in both counts.
-            ours = tokenizer.count(_WORDS) - tokenizer.count(_SHORT)
-            facts.exact = abs(long - short - ours) <= 1
-        if facts.path != "prefill" or not short:
+        if not short or not long or long <= short:
+            facts.about["counts"] = False
+            return
+
+        # The frame of the chat is in both counts.
+        ours = tokenizer.count(_WORDS) - tokenizer.count(_SHORT)
+        words = tokenizer.count(_PREFIX) if facts.path == "prefill" else 0
+        counts.known = True
+        counts.exact = abs(long - short - ours) <= 1
+        counts.ratio = 1.0 if counts.exact else max(1, long - short) / ours
+        counts.frame = max(0, short - tokenizer.count(_SHORT) - words)
+        if facts.path != "prefill":
             return
 
         plain = self._count(replica, facts, "chat", _SHORT) or short
-        words = tokenizer.count(_PREFIX)
-        if short > plain + words + 1:
-            raise UserError(
-                f"model {self.name}: its server does not go on with the assistant's words: "
-                f"{words} tokens of them make its prompt {short - plain} tokens longer, so "
-                "it closes the turn; use `prompt_path: text`, ids or chat, or give in "
-                "`extra_body` what this server needs to continue a message"
-            )
+        added = short - plain
+        if words / 2 <= added <= words + 1:
+            return
+        done = "closes the turn" if added > words else "drops them"
+        raise UserError(
+            f"model {self.name}: its server does not go on with the assistant's words: {words} "
+            f"tokens of them make its prompt {added} tokens longer, so it {done}; "
+            "use `prompt_path: text`, ids or chat, or give in `extra_body` what this server needs "
+            "to continue a message"
+        )
 
     def _count(
         self, replica: Replica, facts: ServerFacts, path: str, text: str
     ) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
         if path in CHATS:
-            prompt = _messages(path, text, _PREFIX)
+            prompt = _messages(
+                path, text, _PREFIX, self.spec.get("system_prompt")
+            )
         elif path == "ids":
             prompt = {"prompt": self.tokenizer().encode(text).tolist()}
         else:
@@ -386,9 +423,8 @@ class OpenAI(ServerEngine):
         timeout = self.spec.get("timeout", 300.0)
         sampling = self.spec.get("sampling", {"temperature": 0})
         body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
-        read = attrgetter("prompt_tokens")
         try:
-            sent = replica.send(body, timeout, read, patient=False)
+            sent = replica.send(body, timeout, whole_count, patient=False)
             count: int | None = sent.result()
         except RequestError as failure:
             if not self._adapt(facts, failure):
@@ -432,6 +468,18 @@ class OpenAI(ServerEngine):
         request |= self._extra
         return {key: value for key, value in request.items() if value is not None}
 
+    def request(self, example: Example, replica: Replica) -> JSON:
+        """As `body`; before the first prompt of a task the server counts a part of it, where its
+        counts are not exact."""
+        counts = self.server.counts
+        if counts.lacks_ratio(example.task):
+            part = sample_of(example.input)
+            count = None
+            with suppress(RequestError):
+                count = self._count(replica, self.server, "chat", part)
+            counts.learn(example.task, count, self.tokenizer().count(part))
+        return self.body(example)
+
     def body(self, example: Example) -> JSON:
         """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
         template."""
@@ -467,13 +515,28 @@ class OpenAI(ServerEngine):
         text = bos + example.prompt if form.bos else example.prompt
         return {"prompt": text.removeprefix(bos) if adds_bos else text}
 
+    def _num_sent(self, example: Example) -> int:
+        """The tokens of a prompt without what its server puts around it."""
+        server = self.server
+        if server.path in CHATS:
+            return example.num_tokens - self._template_tokens
+        return example.num_tokens - (
+            server.counts.frame if server.adds_bos else 0
+        )
+
+    @cached_property
+    def _template_tokens(self) -> int:
+        """The tokens of the prompt format that a chat is sent without."""
+        form = self.prompt_format
+        return len(form.bos) + sum(map(form.tokenizer.count, form.around))
+
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text, why it ended, its tokens (the server's count, else ours) and what it took.
 
         Raises `RequestError` where the service declined; where the reply is no answer: no text, an
         empty one for which nothing was generated, or an end that is neither the model's own nor the
-        limit; and where the server did not read the whole prompt. One whose tokenizer is not ours
-        may count fewer tokens, but not half as many.
+        limit; and where the server did not read the whole prompt. An answer that is longer than its
+        limit is cut there.
         """
         form, choice = self.prompt_format, reply.choice
         reason = str(choice.finish_reason).lower()
@@ -481,10 +544,20 @@ class OpenAI(ServerEngine):
             declined = f"the service declined ({choice.refusal or reason})"
             raise RequestError(declined[:300], "refused")
 
+        counts = self.server.counts
+        counts.check(example, self._num_sent(example), reply)
         text = choice.text if choice.content is None else choice.content
         thought = choice.reasoning_content or choice.reasoning or ""
         finish, written = reply.finish(), reply.completion_tokens
         was_cut = not text and finish == "length"
+        if thought and not text and not form.thinking_tokens:
+            raise RequestError(
+                f"it thinks, and its answer of at most {self.most_tokens(example)} tokens ended "
+                "in the thought",
+                "thinks",
+            )
+        if text is None and thought and not was_cut:
+            raise RequestError("a thought, and no answer behind it", "final")
         if form.thinking_tokens and (thought or was_cut):
             # As a model writes it: a thought that was cut has no end.
             ending = "" if was_cut else f"</think>{text}"
@@ -494,19 +567,26 @@ class OpenAI(ServerEngine):
                 f"an answer without text (finish_reason {reason})", "temporary"
             )
 
-        counted, sent = reply.prompt_tokens, example.num_tokens
-        least = sent - self._overhead if self.server.exact else sent // 2
-        if counted is not None and counted < least:
-            raise RequestError(
-                f"the server cut the prompt: it read {counted} of {sent} tokens (length "
-                f"{example.length})",
-                "cut",
-            )
-
+        limit = self.most_tokens(example)
+        if thought:
+            limit += _MARK_TOKENS
+        kept = kept_within(text, written, limit, counts, form.tokenizer)
+        if kept:
+            text, finish, written, _ = kept
+            self._say_that_limits_are_ignored(limit)
         if written is None:
             written = form.tokenizer.count(text)
         usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
         return Answer(text, finish, written, usage)
+
+    def _say_that_limits_are_ignored(self, limit: int) -> None:
+        """Once for each model."""
+        if not self._ignores_limits:
+            remark(
+                f"{self.name}: its server writes more than the {limit} tokens that it was asked "
+                f"for ({self.server.limit_name}): its answers are cut there"
+            )
+        self._ignores_limits = True
 
 
 def _messages(

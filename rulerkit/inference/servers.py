@@ -24,6 +24,7 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.http import (
     _SERVER_WORDS,
+    OTHER_PROMPT,
     Replica,
     Reply,
     RequestError,
@@ -392,7 +393,7 @@ class ServerEngine(Engine):
                 )
             return None
 
-        if failure.kind in ("fatal", "cut", "misread"):
+        if failure.kind in ("fatal", *OTHER_PROMPT):
             # It holds for every other request too: what is under way is still waited for.
             message = fatal_message(self, replica.address, failure)
             self._queue.stop = self._queue.stop or message

@@ -106,7 +106,7 @@ def _without_thought(
 
     # Some models think though nobody asked them to: then only what certainly is a thought counts.
     if not form["thinking_tokens"]:
-        ended = opened and thoughts.ends_thought(prediction, own)
+        ended = thoughts.ends_thought(prediction, own)
         if not ended and not thoughts.begins_with_thought(prediction):
             return clean(prediction), False
 

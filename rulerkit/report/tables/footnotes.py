@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from rulerkit.common.errors import listed
+from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
 from rulerkit.store.cells import Cell
@@ -25,6 +25,9 @@ _FACTS = (
     "python",
 )
 """What of an environment footnotes mention, before the versions of packages."""
+
+_SMALL_FRAME = 0.02
+"""The share of a length that a server may add to a prompt without a word: its chat template."""
 
 _FEW = 4  # values of a field that a footnote lists
 
@@ -57,6 +60,7 @@ def footnotes(
         by_name.setdefault(name, []).append(cell)
 
     answered, unseen, silent = list[Cell](), set[str](), list[str]()
+    frames = dict[str, tuple[int, Cell]]()
     # For each field its values, and who had each of them, in the order of the cells.
     facts: dict[str, dict[str, dict[str, None]]] = {}
     for name, of_model in by_name.items():
@@ -68,6 +72,12 @@ def footnotes(
             server = cell.record["environment"].get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
+            frame = server.get("frame_tokens", 0)
+            is_shortest = (
+                name not in frames or cell.length < frames[name][1].length
+            )
+            if frame > _SMALL_FRAME * cell.length and is_shortest:
+                frames[name] = (frame, cell)
 
         # A model without any answer has no row: its failures must not go unseen.
         failures = []
@@ -85,6 +95,11 @@ def footnotes(
         notes.append(
             f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
             "cut prompt would go unseen."
+        )
+    for name, (frame, cell) in frames.items():
+        notes.append(
+            f"The server of {name} adds {frame:,} tokens to each prompt, beyond its length: of "
+            f"{length_name(cell.length)} it reads up to {cell.length + frame:,}, answer included."
         )
     notes += [f"{warning}." for cell in answered for warning in cell.warnings]
     notes += silent
@@ -138,6 +153,15 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
             ]
             notes.append(
                 f"Tokens thought by {label}, on average: {', '.join(means)}."
+            )
+
+        # A model that was given no room for a thought, and thinks.
+        is_cut = rows["cut_thought"] & (rows["reasoning_tokens"] == 0)
+        if is_cut.any():
+            notes.append(
+                f"{counted(is_cut.sum(), 'answer')} of {label} ended in a thought that nobody "
+                "asked for, and score 0: give it room with `thinking_tokens: 4096`, or turn it off "
+                "with `enable_thinking: false`."
             )
 
         if rows["empty"].all():

@@ -1,0 +1,226 @@
+# ruff: noqa: F811
+"""What a server read of a prompt and wrote of an answer is judged by its counts: servers that cut
+prompts, add to them, ignore limits or think, and say so in their counts alone."""
+
+import pytest
+
+from rulerkit.common.errors import UserError
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.model import Failure
+from tests.test_openai import ask, ask_and_check, client, error, server, some  # noqa: F401
+from tests.text_server import PROBE
+from tests.tiny_llama import save_tokenizer
+
+BUILTIN = load_tokenizer("builtin")
+
+
+def counting(server, ratio=1.0, frame=0, context=10**9, cached=0, apart=False):
+    """Let a server count with another tokenizer, put a frame around prompts, read only what fits
+    into its context, and have a part of it in its cache, which it may count apart."""
+
+    def amend(body, reply):
+        tokens = round(ratio * server.read(body)[1]) + frame
+        tokens = min(context, tokens)
+        in_cache = min(cached, tokens - 1)
+        reply["usage"]["prompt_tokens"] = tokens - in_cache * apart
+        reply["usage"]["prompt_tokens_details"] = {"cached_tokens": in_cache}
+
+    server.amend = amend
+
+
+# --- prompts that were cut ------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("path", ["chat", "prefill", "text"])
+@pytest.mark.parametrize("missing", [12, 300])
+def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing):
+    model = client(server, prompt_path=path)
+    examples = some(model, 3)
+    ask_and_check(model, 3)
+    counting(server, context=examples[0].num_tokens - missing)
+    answers, problem = ask(client(server, prompt_path=path), examples)
+    assert answers == {}
+    assert "the server cut the prompt" in problem
+
+
+@pytest.mark.parametrize("ratio", [0.7, 1.05, 1.5])
+@pytest.mark.parametrize(
+    "name", ["niah_single_2", "vt", "fwe", "niah_multikey_3"]
+)
+def test_half_a_context_of_another_tokenizer_is_seen(server, ratio, name):
+    counting(server, ratio, frame=30)
+    answers, problem = ask(
+        model := client(server, prompt_path="chat"), some(model, 3, name, 2048)
+    )
+    assert (len(answers), problem) == (3, "")
+    counting(server, ratio, frame=30, context=round(ratio * 1200))
+    model = client(server, prompt_path="chat")
+    answers, problem = ask(model, some(model, 3, name, 2048))
+    assert answers == {}
+    assert "the server cut the prompt" in problem
+
+
+def test_a_long_frame_hides_no_cut(server):
+    counting(server, frame=900)
+    ask_and_check(client(server, prompt_path="chat"))
+    counting(server, frame=900, context=1150)
+    answers, problem = ask(
+        model := client(server, prompt_path="chat"), some(model)
+    )
+    assert answers == {}
+    assert "it read 1150 of 17" in problem
+
+
+@pytest.mark.parametrize("ratio", [1.0, 1.2])
+def test_cached_tokens_that_are_counted_apart_are_added(server, ratio):
+    counting(server, ratio, cached=800, apart=True)
+    ask_and_check(client(server, prompt_path="chat"), 4)
+    # Those that are within the count do not make up for what is missing.
+    counting(server, ratio, cached=200, context=600)
+    answers, problem = ask(
+        model := client(server, prompt_path="chat"), some(model)
+    )
+    assert answers == {}
+    assert "the server cut the prompt" in problem
+
+
+def test_what_a_server_adds_to_each_prompt_is_said_below_the_table(
+    server,
+    tmp_path,
+    rulerkit,
+):
+    def evaluated(frame, run):
+        counting(server, frame=frame)
+        mapping = f"{{path: m, base_url: '{server.url}', tokenizer: builtin, prompt_path: chat}}"
+        asked = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "1")
+        return rulerkit("evaluate", mapping, *asked, "-y", f"run: {run}").out
+
+    assert "adds 700 tokens to each prompt, beyond its length" in evaluated(
+        700, "a"
+    )
+    assert "to each prompt" not in evaluated(8, "b")
+
+
+def test_a_limit_of_the_server_counts_its_frame(server):
+    server.listing = {"data": [{"id": "m", "max_model_len": 1500}]}
+    assert client(server, prompt_path="chat").too_long(1024) is None
+    counting(server, frame=600)
+    assert "1624 tokens are needed" in client(
+        server, prompt_path="chat"
+    ).too_long(1024)
+
+
+# --- answers beyond their limit -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("counts", [True, False])
+@pytest.mark.parametrize("path", ["chat", "text"])
+def test_an_answer_ends_at_its_limit_whatever_the_server_does(
+    server, path, counts
+):
+    def amend(body, reply):
+        if body["max_tokens"] == PROBE:
+            return
+        choice = reply["choices"][0]
+        place = choice.get("message", choice)
+        key = "content" if "message" in choice else "text"
+        place[key] = "Let me see. " * 200 + place[key]
+        choice["finish_reason"] = "stop"
+        if counts:
+            reply["usage"]["completion_tokens"] = BUILTIN.count(place[key])
+        else:
+            del reply["usage"]["completion_tokens"]
+
+    server.amend = amend
+    model = client(server, prompt_path=path)
+    examples = some(model, 2)
+    answers, _ = ask(model, examples)
+    for index, answer in answers.items():
+        assert (answer.finish_reason, answer.num_tokens) == ("length", 128)
+        assert examples[index].references[0] not in answer.text
+
+
+def test_an_answer_in_more_tokens_of_ours_than_of_the_server_is_whole(server):
+    def amend(body, reply):
+        reply["choices"][0]["message"]["content"] = "a b c d e " * 20
+        reply["usage"]["completion_tokens"] = 100
+
+    server.amend = amend
+    answers, _ = ask(model := client(server, prompt_path="chat"), some(model, 1))
+    assert answers[0].text == "a b c d e " * 20
+
+
+# --- thoughts -------------------------------------------------------------------------------------
+
+
+def thinking(server, content, reason):
+    def amend(body, reply):
+        if body["max_tokens"] != PROBE:
+            message = {"content": content, "reasoning": "It says no or None."}
+            reply["choices"] = [{"finish_reason": reason, "message": message}]
+
+    server.amend = amend
+
+
+@pytest.mark.parametrize("reason", ["length", "stop"])
+@pytest.mark.parametrize("content", [None, ""])
+def test_a_model_that_thinks_by_default_is_told_what_to_set(
+    server, content, reason
+):
+    thinking(server, content, reason)
+    model = client(server, prompt_path="chat", concurrency=2)
+    answers, problem = ask(model, some(model))
+    assert answers == {}
+    assert "thinking_tokens" in problem
+    assert "enable_thinking: false" in problem
+    assert len(server.real) <= 4
+
+
+def test_a_thought_with_no_answer_behind_it_is_a_failure(server):
+    thinking(server, None, "stop")
+    room = {"thinking_tokens": 50, "thinking_marks": ["<think>", "</think>"]}
+    model = client(server, prompt_path="chat", **room)
+    answers, _ = ask(model, some(model, 2))
+    assert all(isinstance(answer, Failure) for answer in answers.values())
+    assert "None" not in {
+        getattr(answer, "text", "") for answer in answers.values()
+    }
+
+
+# --- paths ----------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def with_bos(server, tmp_path):
+    """A server whose tokenizer puts a BOS before a text, and that takes texts alone."""
+    save_tokenizer(tmp_path / "bos", ["some words"], 400)
+    server.tokenizer = load_tokenizer(str(tmp_path / "bos"))
+    assert server.tokenizer.bos_token
+    server.adds_bos = True
+    server.behave = lambda body: (
+        (400, {}, error("prompt must be a text"))
+        if not isinstance(body.get("prompt"), str)
+        else None
+    )
+    return server
+
+
+def test_auto_ends_at_text_with_one_bos(with_bos, tmp_path):
+    model = client(with_bos, tokenizer=str(tmp_path / "bos"))
+    assert model.prompt_path == "text"
+    ask_and_check(model, 2, length=2048)
+    assert not any(body["prompt"].startswith("<s>") for body in with_bos.real)
+
+
+def test_a_prefill_that_is_dropped_is_noticed(server):
+    whole = server.read
+
+    def read(body):
+        messages = body.get("messages", [])
+        return (
+            whole({**body, "messages": messages[:1]}) if messages else whole(body)
+        )
+
+    server.read = read
+    with pytest.raises(UserError, match="so it drops them"):
+        _ = client(server, prompt_path="prefill").server
