@@ -335,7 +335,7 @@ MISTAKES = {
     "evaluate perfect --lengths 4KB": ("'4KB' is no length", "4K"),
     "evaluate http://127.0.0.1:1": ("nothing answers at", "start the server"),
     "evaluate {not_openai}": ("is no list of models", "/v1"),
-    "evaluate localhost:8000": ("begins with http://", "http://localhost:8000"),
+    "evaluate localhost:1": ("nothing answers at http://localhost:1/v1", "start the server"),
     "evaluate perfect reader-4096": ("one MODEL is meant", "perfect and reader-4096"),
     "evaluate perfect|-y|model: reader-4096": ("two models are named", "leave one of the two out"),
     "gate perfect": ("Missing argument 'CANDIDATE'", "rulerkit gate --help"),

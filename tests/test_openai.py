@@ -136,6 +136,7 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
     cell = predict(model, some(model), tmp_path / "run", progress=False)
     assert cell.complete
     described = {"path": "m", "prompt_path": "ids", "extra_body": {"seed": 7}}
+    described["server"] = {"id": "m", "owned_by": "tests"}
     assert cell.record["result"]["model"] == {
         "name": "m",
         "engine": "openai",

@@ -148,10 +148,6 @@ def test_what_an_address_does_not_say_is_asked_for(nowhere, server):
         UserError, match=r"nothing answers at http://127\.0\.0\.1:1/v1"
     ):
         Given(["http://127.0.0.1:1"]).study()
-    with pytest.raises(
-        UserError, match=r"begins with http://, such as http://localhost:80"
-    ):
-        Given(["localhost:8000"]).study()
 
 
 def test_help_is_grouped_and_errors_are_red_on_a_terminal(rulerkit):

@@ -79,8 +79,9 @@ PLANTED = {
     "query": "Birch6120Amber",
     "extra_body": "Otter7743Ivory",
     "environment": "Finch2917Olive",
+    "header": "Egret8064Umber",
 }
-"""Keys by their place; the server repeats all that it is sent, which is the seventh."""
+"""Keys by their place; the server repeats all that it is sent, which is the eighth."""
 FORMS = [value.encode() for value in PLANTED.values()]
 FORMS += [b64encode(b"alice:" + PLANTED["password"].encode())]
 SMALL = ["--tasks", "vt,qa_1", "--lengths", "1024", "-n", "4"]
@@ -113,9 +114,10 @@ class Echo:
     def repeat(self, body):
         sent = f"{self.server.authorization} {json.dumps(body)[-200:]}"
         if PLANTED["environment"] in sent:
-            keys = PLANTED["query"], PLANTED["extra_body"], PLANTED["bearer"]
+            names = ("query", "extra_body", "bearer", "header")
+            keys = [PLANTED[name] for name in names]
             sent += (
-                f" {self.server.url}?code={keys[0]} wrong: {keys[1]} {keys[2]}"
+                f" {self.server.url}?code={keys[0]} wrong: {' '.join(keys[1:])}"
             )
         return sent
 
@@ -128,6 +130,7 @@ def plant(project, server):
     keyed = {
         "base_url": f"{server.url}?code={PLANTED['query']}",
         "api_key_env": "A_KEY_OF_OURS",
+        "headers": {"X-Access": "of ${A_HEADER_OF_OURS}"},
         "extra_body": {"data": {"api_key": PLANTED["extra_body"], "note": note}},
     }
     user = f"//alice:{PLANTED['password']}@"
@@ -173,7 +176,10 @@ def test_planted_keys_stand_in_nothing_that_others_can_read(tmp_path):
     (tmp_path / "project").mkdir()
     project = Project(tmp_path / "project")
     (project.root / "made").mkdir()
-    environment = {"A_KEY_OF_OURS": PLANTED["environment"]}
+    environment = {
+        "A_KEY_OF_OURS": PLANTED["environment"],
+        "A_HEADER_OF_OURS": PLANTED["header"],
+    }
     with serving(ReaderServer(load_tokenizer("builtin"))) as server:
         echo = Echo(server)
         plant(project, server)

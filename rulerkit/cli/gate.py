@@ -17,7 +17,7 @@ from rulerkit.cli.given import (
     Given,
     is_checkpoint,
     is_folder_of_answers,
-    model_of,
+    models_of,
 )
 from rulerkit.cli.options import (
     ONE_MODEL,
@@ -174,7 +174,7 @@ def _planned(
     values, changes = given.parameters()
     is_named = "tasks" in values or "lengths" in values
     study = _study_of(values, suite)
-    a, b = (_party(name, study, changes) for name in names)
+    a, b = _parties(names, study, changes)
     study = _in_its_run(study, a, b, "run" in values, resume)
     parts.decide_runs(study, a, b)
 
@@ -237,24 +237,35 @@ def _study_of(values: "JSON", suite: str) -> "Study":
     return rk.study({**defaults, **values, "model": None})
 
 
-def _party(name: str, study: "Study", changes: "JSON") -> "Party":
-    """A model that is asked, or answers that are stored."""
+def _parties(
+    names: tuple[str, str], study: "Study", changes: "JSON"
+) -> list["Party"]:
+    """The two: each a model that is asked, or answers that are stored."""
     from rulerkit.analysis.sides import find
     from rulerkit.batch.gate import Party
+
+    asked = [name for name in names if not _is_stored(name, study)]
+    described = iter(models_of(asked, changes))
+    parties = []
+    for name in names:
+        if name in asked:
+            (model,) = rk.study(model=next(described)).models
+            parties.append(Party(model))
+        else:
+            parties.append(Party(None, find(name, str(study.outputs)), name))
+    return parties
+
+
+def _is_stored(name: str, study: "Study") -> bool:
+    """Whether a name means answers that are stored, and not a model."""
     from rulerkit.common.model_files import is_known_model
 
-    outputs = str(study.outputs)
-    stored = study.predictions / name
-    is_stored = is_folder_of_answers(name, outputs) or (
+    return is_folder_of_answers(name, str(study.outputs)) or (
         "/" not in name
-        and stored.is_dir()
+        and (study.predictions / name).is_dir()
         and not is_known_model(name)
         and not is_checkpoint(name)
     )
-    if is_stored:
-        return Party(None, find(name, outputs), name)
-    (described,) = rk.study(model=model_of(name, changes)).models
-    return Party(described)
 
 
 def _limits_of(

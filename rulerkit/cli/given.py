@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
 
-_HOST = re.compile(r"(localhost|[\w-]+(\.[\w-]+)+):\d{2,5}(/.*)?")
 _WAYS = (
     "give a name (`rulerkit models` lists them), a folder, a hub id (org/name), an address "
     "(http://localhost:8000), or a file (-f params/models/x.yaml)"
@@ -61,9 +60,7 @@ class Given(NamedTuple):
         if named:
             values["model"] = model_of(named, changes)
         elif values.get("models"):
-            values["models"] = [
-                model_of(one, changes) for one in values["models"]
-            ]
+            values["models"] = models_of(values["models"], changes)
         else:
             raise UserError(f"no model is named: {_WAYS}")
         return rk.study(more | values)
@@ -131,23 +128,70 @@ def settings_of(settings: Sequence[str] | None) -> "JSON":
     return merged
 
 
+def models_of(
+    described: Sequence[Any], changes: "JSON | None" = None
+) -> list[Any]:
+    """As `model_of`, for several models. A key or headers that -y names are for one server:
+    `UserError` where the models have several."""
+    changes = changes or {}
+    keys = {
+        key: changes[key] for key in ("api_key_env", "headers") if key in changes
+    }
+    if not keys or len(described) < 2:
+        return [model_of(one, changes) for one in described]
+
+    origins = [_origins(one) for one in described]
+    servers = sorted(set[str]().union(*origins))
+    if len(servers) > 1:
+        raise UserError(
+            f"-y '{next(iter(keys))}: ...' would go to {len(servers)} servers ({', '.join(servers)}"
+            "): write it into the mapping of the one that it is for, such as '{base: "
+            f"{servers[-1]}, api_key_env: NAME}}'"
+        )
+    others = {key: changes[key] for key in changes if key not in keys}
+    return [
+        model_of(one, changes if places else others)
+        for one, places in zip(described, origins, strict=True)
+    ]
+
+
+def _origins(described: Any) -> set[str]:
+    """The servers that are sent what a model is asked: scheme, host and port of each."""
+    from rulerkit.common.model_files import read_spec
+    from rulerkit.common.urls import is_address, origin_of, url_of
+    from rulerkit.inference.openai import OPENAI
+
+    if isinstance(described, str) and described.lstrip().startswith("{"):
+        described = mapping_of(described, "MODEL")
+    if isinstance(described, dict) and is_address(described.get("base")):
+        described = described.get("base_url") or described["base"]
+    if is_address(described):
+        return {origin_of(url_of(described))}
+    if not isinstance(described, str | dict):
+        return set()
+    spec = read_spec(described)
+    if spec["engine"] != "openai" or "serve" in spec:
+        return set()
+    urls = spec.get("base_url", OPENAI)
+    return {origin_of(url) for url in ([urls] if isinstance(urls, str) else urls)}
+
+
 def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     """A model given on the command line: a folder or file of the working directory by its whole
     path, the address of a server by what it serves, with the keys that -y changes."""
     from rulerkit.common.model_files import is_known_model
-    from rulerkit.inference.address import is_address, model_at
+    from rulerkit.common.urls import is_address
+    from rulerkit.inference.address import model_at, with_server
 
     changes = changes or {}
     if isinstance(described, str) and described.lstrip().startswith("{"):
         described = mapping_of(described, "MODEL")
     if is_address(described):
-        return model_at(described, changes.get("api_key_env")) | changes
+        return model_at(described, changes) | changes
+    if isinstance(described, dict) and is_address(described.get("base")):
+        return with_server(described | changes)
 
     if isinstance(described, str) and not is_known_model(described):
-        if _HOST.fullmatch(described):
-            raise UserError(
-                f"model {described}: an address begins with http://, such as http://{described}"
-            )
         described = _absolute(described)
     elif isinstance(described, dict) and isinstance(described.get("path"), str):
         described = described | {"path": _absolute(described["path"])}

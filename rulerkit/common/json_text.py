@@ -6,10 +6,11 @@ from typing import Any
 from pydantic_core import from_json
 
 
-def parse_json(text: bytes) -> Any:
-    """The value of a JSON text; ValueError for anything else, NaN, or lists nested too deeply."""
+def parse_json(text: bytes, any_number: bool = False) -> Any:
+    """The value of a JSON text; ValueError for anything else, NaN (but with `any_number`), or lists
+    nested too deeply."""
     try:
-        return from_json(text, allow_inf_nan=False)
+        return from_json(text, allow_inf_nan=any_number)
     except ValueError:
         # Only the standard library reads half a surrogate, which a model may write.
         if b"\\ud" not in text.lower():

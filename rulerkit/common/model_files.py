@@ -31,6 +31,7 @@ from rulerkit.common.settings import (
     engine_keys,
     takes,
 )
+from rulerkit.common.urls import is_address, origin_of, url_of
 from rulerkit.common.yaml_files import read_yaml
 
 _WINDOW_READER = r"reader-\d+[kKmM]?"
@@ -120,6 +121,12 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         window = parse_length(spec.removeprefix("reader-"), least=0)
         return {"engine": "reader", "window": window}
 
+    if is_address(spec):
+        raise UserError(
+            f"model {spec}: in a model's file an address stands under `base_url`, beside the "
+            "`path` that the server lists: model: {base_url: "
+            f"{redact(url_of(spec))}, path: NAME}}"
+        )
     place = resolve(spec)
     if os.path.isfile(place):
         raise UserError(
@@ -157,6 +164,10 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     base: JSON = {}
     if "base" in given:
         base = _expand(given.pop("base"), files)
+        if not _origins(given) <= _origins(base):
+            # A key is for the server that it was given for.
+            base.pop("api_key_env", None)
+            base.pop("headers", None)
 
     # What differs makes another model or a variant; keys such as `concurrency` change no answer.
     differs = {
@@ -179,6 +190,13 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
 
     merged = base | given
     return {key: value for key, value in merged.items() if value is not None}
+
+
+def _origins(spec: Spec) -> set[str]:
+    """Scheme, host and port of the servers that a mapping names."""
+    given = spec.get("base_url")
+    urls = given if isinstance(given, list) else [given]
+    return {origin_of(url_of(str(url))) for url in urls if is_address(url)}
 
 
 def _suffix(differs: Spec) -> str:

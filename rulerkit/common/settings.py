@@ -30,6 +30,7 @@ from rulerkit.common.errors import UserError, check_known, redact, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
 from rulerkit.common.plugins import brought
+from rulerkit.common.urls import is_address, url_of
 from rulerkit.common.yaml_files import read_yaml
 
 JSON = dict[str, Any]
@@ -339,7 +340,18 @@ class Prices(Keys):
     """a text: the day of these prices"""
 
 
-ServerAddress = Annotated[Text, Field(pattern=r"^https?://[^\s/]+")]
+def _url(value: str) -> str:
+    if not is_address(value):
+        raise ValueError
+    try:
+        return url_of(value)
+    except UserError:
+        raise ValueError from None
+
+
+ServerAddress = Annotated[Text, AfterValidator(_url)]
+HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
+Headers = Annotated[dict[HeaderName, Text], Field(min_length=1)]
 
 
 class OpenAIKeys(ModelKeys, ServerKeys):
@@ -358,6 +370,9 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     filled in"""
     api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
     """the name of the environment variable that holds the key, never the key itself"""
+    headers: Headers
+    """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME, or ${NAME}
+    within a text, stands for an environment variable"""
     prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
     extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""

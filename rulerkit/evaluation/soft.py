@@ -271,4 +271,6 @@ def _read_token(token: int, reply: Any) -> Token:
     """The token that was allowed, beside the likeliest one."""
     (top,) = reply.choice.logprobs["top_logprobs"]
     logprob = top[f"token_id:{token}"]
+    if math.isnan(logprob):
+        raise ValueError("a log-probability that is no number")
     return Token(logprob, logprob == max(top.values()))

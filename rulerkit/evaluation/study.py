@@ -39,7 +39,7 @@ from rulerkit.generation.corpora import choices, refresh
 from rulerkit.generation.tasks import Task, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import PROTOCOLS
-from rulerkit.inference.address import is_address, model_at
+from rulerkit.inference.address import with_server
 from rulerkit.inference.model import Model
 from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
@@ -456,9 +456,7 @@ def expand(models: Iterable[Any]) -> list[Any]:
     `path` of a mapping, whose other keys each of them gets."""
     expanded: list[Any] = []
     for described in models:
-        if is_address(described):
-            expanded.append(model_at(described))
-            continue
+        described = with_server(described)
         is_mapping = isinstance(described, dict)
         pattern = described.get("path") if is_mapping else described
         if not isinstance(pattern, str) or not re.search(r"[*?\[]", pattern):

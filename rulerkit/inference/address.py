@@ -4,47 +4,63 @@
 `http://localhost:8000#ID` is one.
 """
 
-import json
-import os
 import re
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
 from urllib.parse import urlsplit
 
 from rulerkit.common.errors import UserError, listed, redact, unknown
 from rulerkit.common.hub import is_hub_id
+from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import resolve
-from rulerkit.common.settings import JSON
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.common.urls import is_address, url_of
+from rulerkit.inference.access import address_of
+from rulerkit.inference.listing import parse_models
 from rulerkit.inference.process import Address
+from rulerkit.inference.refusals import fatal_words, message_in, status_words
 
-_OPENAI = "https://api.openai.com/v1"
 _TIMEOUT = 30.0  # seconds for the list of models
 _MOST_NAMED = 5
 
 
-def is_address(text: object) -> bool:
-    """Whether a model is given by the address of its server."""
-    return isinstance(text, str) and text.startswith(("http://", "https://"))
+def with_server(described: Any) -> Any:
+    """A model as it is given; where it, or the `base` of its mapping, is an address, the mapping of
+    what is served there. Errors: as of `model_at`."""
+    if is_address(described):
+        return model_at(described)
+    if isinstance(described, Mapping) and is_address(described.get("base")):
+        own = {key: described[key] for key in described if key != "base"}
+        return model_at(described["base"], own) | own
+    return described
 
 
-def model_at(address: str, api_key_env: str | None = None) -> JSON:
-    """The mapping of the model that a server offers, of the engine `openai`.
+def model_at(address: str, given: Spec | None = None) -> JSON:
+    """The mapping of the model that a server offers, of the engine `openai`, with the key and the
+    headers of the mapping that is `given`.
 
     Its name is that of the model with host and port behind it, so that two servers of one model
     are two models here. Raises `UserError` where nothing answers, where the answer is no list of
     models, and where several models are served and the address names none.
     """
-    url, _, served_as, entries = _find(address, api_key_env)
-    host = urlsplit(url).netloc.rpartition("@")[2]
+    keys = {
+        key: value
+        for key, value in (given or {}).items()
+        if key in ("api_key_env", "headers") and value is not None
+    }
+    place, served_as, entries = _find(address, keys)
+    host = urlsplit(place.url).netloc.rpartition("@")[2]
     model = served_as.rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{model}-{host}").strip("-._")
     described = {
         "engine": "openai",
-        "base_url": url,
+        "base_url": place.url,
         "path": served_as,
         "name": name[:100],
         "label": f"{model} at {host}",
+        **keys,
     }
-    if api_key_env:
-        described["api_key_env"] = api_key_env
 
     # vLLM says under `root` what it has loaded, also where it serves it under another name.
     root = str(entries[served_as].get("root") or "")
@@ -57,54 +73,52 @@ def model_at(address: str, api_key_env: str | None = None) -> JSON:
 def served_models(address: str) -> tuple[Address, str]:
     """The address of a server below which its pages lie, and the one model that it serves, or that
     is named behind a #. Errors: as of `model_at`."""
-    url, key, served_as, _ = _find(address, None)
-    return Address(url, key), served_as
+    place, served_as, _ = _find(address, {})
+    return place, served_as
 
 
-def _find(
-    address: str, api_key_env: str | None
-) -> tuple[str, str, str, dict[str, JSON]]:
-    """The URL of a server, the key for it, the model that is meant, and all that it lists."""
-    place, _, wanted = address.partition("#")
-    url = place.rstrip("/")
+def _find(address: str, keys: Spec) -> tuple[Address, str, dict[str, JSON]]:
+    """Where a server listens, the model that is meant, and all that it lists."""
+    url, _, wanted = url_of(address).partition("#")
     # The address of a server alone: OpenAI's protocol lies below /v1.
     if not urlsplit(url).path:
-        url += "/v1"
-    default = "OPENAI_API_KEY" if url == _OPENAI else ""
-    key = os.environ.get(api_key_env or default) or "none"
-    entries = {str(entry["id"]): entry for entry in _served(url, key)}
+        before, mark, query = url.partition("?")
+        url = f"{before}/v1{mark}{query}"
+    place = address_of(url, keys)
+    entries = {str(entry["id"]): entry for entry in _served(place)}
 
+    named = redact(address.partition("#")[0])
     if wanted and wanted not in entries:
-        raise unknown(f"model at {redact(place)}", wanted, entries)
+        raise unknown(f"model at {named}", wanted, entries)
+    if not entries:
+        raise UserError(f"{named} lists no model: load one in the server")
     if not wanted and len(entries) != 1:
-        served = listed(entries, _MOST_NAMED) or "none"
+        served = listed(entries, _MOST_NAMED)
         raise UserError(
-            f"{redact(place)} serves {len(entries)} models ({served}): name one behind a #, such "
-            f"as '{redact(place)}#{next(iter(entries), 'ID')}'"
+            f"{named} serves {len(entries)} models ({served}): name one behind a #, such as "
+            f"'{named}#{next(iter(entries))}'"
         )
     (served_as,) = [wanted] if wanted else entries
-    return url, key, served_as, entries
+    return place, served_as, entries
 
 
-def _served(url: str, key: str) -> list[JSON]:
+def _served(place: Address) -> list[JSON]:
     """The models that a server lists."""
-    who = redact(url)
-    status, text = Address(url, key).get("/models", _TIMEOUT)
+    status, text = place.get("/models", _TIMEOUT)
     if status == 0:
-        raise UserError(
-            f"nothing answers at {who}: start the server (such as `vllm serve MODEL`), or correct "
-            "the address"
-        )
+        raise UserError(fatal_words(place, "unreachable", text))
+    said: Any = text
+    with suppress(ValueError):
+        said = message_in(parse_json(text.encode("utf-8", "replace")))
+    words = status_words(place.url, status, str(redact(said)))
     if status in (401, 403):
-        raise UserError(
-            f"{who} wants a key (HTTP {status}): name the environment variable that holds it, -y "
-            "'api_key_env: NAME'"
-        )
+        raise UserError(fatal_words(place, "", words))
+    if status == 429 or status >= 500:
+        raise UserError(fatal_words(place, "temporary", words))
     try:
-        entries = json.loads(text)["data"]
-        return [entry for entry in entries if isinstance(entry["id"], str)]
-    except (ValueError, KeyError, TypeError):
+        return parse_models(text)
+    except (ValueError, RecursionError):
         raise UserError(
-            f"{who}/models is no list of models (HTTP {status}): the address of a server that "
-            "speaks OpenAI's protocol ends in /v1 mostly, such as http://localhost:8000/v1"
+            f"{place}/models is no list of models ({words}): the address of a server that speaks "
+            "OpenAI's protocol ends in /v1 mostly, such as http://localhost:8000/v1"
         ) from None

@@ -16,18 +16,19 @@ from typing import Annotated, Any
 
 import httpx2
 from pydantic import (
+    AliasChoices,
     AliasPath,
     BaseModel,
     BeforeValidator,
     Field,
     ValidationError,
     field_validator,
+    model_validator,
 )
 
 from rulerkit.common.descriptors import describe_lack, is_lacking
-from rulerkit.common.errors import UserError, redact, shorten
+from rulerkit.common.errors import UserError, redact, shorten, shortened
 from rulerkit.common.json_text import parse_json
-from rulerkit.common.paths import package_data
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.model import (
@@ -35,6 +36,9 @@ from rulerkit.inference.model import (
 )
 from rulerkit.inference.process import Address, ServerProcess
 from rulerkit.inference.prompt_queue import _num_tokens
+from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
+from rulerkit.inference.refusals import message_in, status_words, why_unreachable
+from rulerkit.inference.reply_text import read_content, read_refusal, words_of
 
 
 def _at(*path: str) -> Any:
@@ -47,6 +51,8 @@ _LARGEST_COUNT = 10**9
 
 def _as_count(value: object) -> int | None:
     """A count of tokens; what can be none, such as -1, is taken as left out."""
+    if isinstance(value, str) and value.strip().isdecimal():
+        value = int(value[:20])
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     # Some servers write 12.0.
@@ -63,6 +69,17 @@ _Count = Annotated[int | None, BeforeValidator(_as_count)]
 _PromptCount = Annotated[int | None, BeforeValidator(_as_count_of_prompt)]
 
 
+def _as_name(value: object) -> str | None:
+    return value if isinstance(value, str) else None
+
+
+_Name = Annotated[str | None, BeforeValidator(_as_name)]
+
+
+def _are_ids(value: object) -> bool:
+    return isinstance(value, list) and all(type(one) is int for one in value)
+
+
 GENERATE = "/inference/v1/generate"
 """vLLM's page that takes token ids and gives token ids, and gives the prompt back only where it is
 asked to."""
@@ -71,15 +88,48 @@ asked to."""
 class Choice(BaseModel):
     """An answer; the ids and log-probabilities are vLLM's."""
 
-    content: str | None = _at("message", "content")
+    content: str | None = None
     text: str | None = None
-    refusal: str | None = _at("message", "refusal")
-    reasoning: str | None = _at("message", "reasoning")
-    reasoning_content: str | None = _at("message", "reasoning_content")
+    refusal: str | None = None
+    reasoning: str | None = None
+    reasoning_content: str | None = None
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
     logprobs: JSON | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _read(cls, choice: Any) -> Any:
+        """The fields of a choice, in whichever form a server writes them. ValueError for an answer
+        that is no text; other fields of a wrong type are taken as left out."""
+        if not isinstance(choice, dict):
+            raise ValueError(f"choices holds {shortened(choice)}")
+        message = choice.get("message")
+        if not isinstance(message, dict):
+            message = {}
+        content = read_content(message.get("content"), "message.content")
+        text = read_content(choice.get("text"), "text")
+        thought = words_of(message.get("reasoning_content"))
+        ids = {
+            name: choice.get(name)
+            for name in ("token_ids", "prompt_token_ids")
+            if _are_ids(choice.get(name))
+        }
+        finish = choice.get("finish_reason")
+        if isinstance(finish, dict):
+            finish = finish.get("type")
+        logprobs = choice.get("logprobs")
+        return {
+            "content": content.text,
+            "text": text.text,
+            "refusal": read_refusal(message.get("refusal")) or content.refusal,
+            "reasoning": words_of(message.get("reasoning")) or None,
+            "reasoning_content": thought or content.thought or None,
+            "finish_reason": finish if isinstance(finish, str) else None,
+            "logprobs": logprobs if isinstance(logprobs, dict) else None,
+            **ids,
+        }
 
 
 class Reply(BaseModel):
@@ -89,12 +139,19 @@ class Reply(BaseModel):
     choice: Choice = Field(validation_alias="choices")
     prompt_tokens: _PromptCount = _at("usage", "prompt_tokens")
     completion_tokens: _Count = _at("usage", "completion_tokens")
-    cached_tokens: _Count = _at("usage", "prompt_tokens_details", "cached_tokens")
+    cached_tokens: _Count = Field(
+        default=None,
+        validation_alias=AliasChoices(
+            AliasPath("usage", "prompt_tokens_details", "cached_tokens"),
+            AliasPath("usage", "prompt_cache_hit_tokens"),
+            AliasPath("usage", "cached_tokens"),
+        ),
+    )
     reasoning_tokens: _Count = _at(
         "usage", "completion_tokens_details", "reasoning_tokens"
     )
-    server_model: str | None = _at("model")
-    system_fingerprint: str | None = None
+    server_model: _Name = _at("model")
+    system_fingerprint: _Name = None
     seconds: float = 0.0
     """How long it took, without waiting for a turn."""
 
@@ -102,12 +159,16 @@ class Reply(BaseModel):
     @classmethod
     def _first(cls, choices: Any) -> Any:
         """The choice whose `index` is 0, wherever it stands; a choice alone needs no index."""
-        if not isinstance(choices, list) or len(choices) < 2:
-            return choices[0] if choices else None
+        if not isinstance(choices, list) or not choices:
+            raise ValueError(f"choices is {shortened(choices)}")
+        if len(choices) == 1:
+            return choices[0]
         for place, choice in enumerate(choices):
-            if isinstance(choice, dict) and choice.get("index", place) == 0:
+            # Some servers write "0", or null in place of it.
+            index = choice.get("index") if isinstance(choice, dict) else -1
+            if str(place if index is None else index) == "0":
                 return choice
-        return None
+        raise ValueError("choices has none with the index 0")
 
     def about(self, prices: Mapping[str, float] | None = None) -> JSON:
         """The server's counts, its names for the end and for the model, seconds and dollars."""
@@ -135,12 +196,6 @@ class Reply(BaseModel):
         raise RequestError(
             f"the server broke off (finish_reason {reason})", "temporary"
         )
-
-
-_SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
-"""The words of servers for the two ways in which an answer ends, for a prompt that they decline,
-and for an account without money; a pattern for prompts that are too long; and our messages for
-failures that end a run."""
 
 
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
@@ -246,13 +301,17 @@ class Replica:
         self._has_answered = False  # a prompt of a task, not only a tiny request
         self._takes_requests = False  # a tiny request, at least
         self._quiet_until = 0.0  # the server asked for no request before
-        self._http = httpx2.AsyncClient(
+        self._http = address.client(
+            httpx2.AsyncClient,
+            on_request=self._keep_from_others,
+            on_response=[_keep_method],
             timeout=None,
             follow_redirects=True,
-            event_hooks={"response": [_keep_method]},
             limits=httpx2.Limits(max_connections=concurrency),
-            **address.http_options,
         )
+
+    async def _keep_from_others(self, request: Any) -> None:
+        self.address.keep_from_others(request)
 
     @property
     def _most_failures(self) -> int:
@@ -408,7 +467,8 @@ class Replica:
                 f"no answer within {timeout:.4g} s", "later"
             ) from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            raise RequestError(self._quote(error), "unreachable") from None
+            reason = why_unreachable(self.address.url, error)
+            raise RequestError(self._quote(reason), "unreachable") from None
         try:
             reply = self._parse(response)
         except RequestError:
@@ -423,19 +483,33 @@ class Replica:
         # A server may repeat the key in an answer, which is stored.
         text = self.address.without_secrets(response.text)
         try:
-            content = parse_json(text.encode("utf-8", "surrogatepass"))
+            content = parse_json(
+                text.encode("utf-8", "surrogatepass"), any_number=True
+            )
         except ValueError:
-            content = text[:80]
+            content = text[:2000]
 
         # Some servers send an error with the status 200.
         words = content.get("error") if isinstance(content, dict) else None
+        if isinstance(words, dict) and not any(words.values()):
+            words = None
         if response.is_error or words:  # some send it with a 200
             raise self._error(response, words or content)
+        if not isinstance(content, dict):
+            seen = status_words(self.address.url, response.status_code, text)
+            raise RequestError(
+                f"an answer that is no completion: {self._quote(seen)[:160]} (does `base_url` end "
+                "where it should, mostly in /v1?)",
+                "temporary",
+            )
         try:
             return Reply.model_validate(content)
-        except ValidationError:
+        except ValidationError as error:
+            wrong = error.errors()[0]["msg"].removeprefix("Value error, ")
+            if "choices" not in content:
+                wrong = f"it has no choices, but {', '.join(map(str, content))}"
             reason = (
-                f"an answer without a completion: {self._quote(content)[:80]}"
+                f"an answer without a completion ({self._quote(wrong)[:160]})"
             )
             raise RequestError(reason, "temporary") from None
 
@@ -444,8 +518,8 @@ class Replica:
         # The server's own words are kept: they say more than a status.
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
-        message = words.get("message") or words.get("detail") or error
-        reason = f"HTTP {status}: {self._quote(message).rstrip('.')}"
+        message = message_in(error)
+        reason = status_words(self.address.url, status, self._quote(message))
         if is_too_long(reason):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
 

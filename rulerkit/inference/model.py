@@ -29,7 +29,7 @@ from rulerkit.generation.prompt_format import (
 )
 from rulerkit.generation.thoughts import ENDS, ends_thought, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.address import is_address, model_at
+from rulerkit.inference.address import with_server
 from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.inference.model_config import (
     max_positions,
@@ -518,9 +518,7 @@ def load_model(spec: "str | Spec | Model") -> Model:
     """
     if isinstance(spec, Model):
         return spec
-    if is_address(spec):
-        return _engine(read_spec(model_at(str(spec))))
-    return _engine(read_spec(spec))
+    return _engine(read_spec(with_server(spec)))
 
 
 def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model:

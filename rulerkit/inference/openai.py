@@ -6,21 +6,21 @@ GPT-4. The answers may differ, so the path is part of a model's identity. What a
 found out by a few tiny requests before the first prompt.
 """
 
-import os
 import re
 import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
-from urllib.parse import urlsplit
 
-from rulerkit.common.errors import UserError, redact, remark, secrets_of
+from rulerkit.common.errors import UserError, redact, remark
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.inference.http import _SERVER_WORDS, Replica, Reply, RequestError
+from rulerkit.inference.access import address_of
+from rulerkit.inference.http import Replica, Reply, RequestError
+from rulerkit.inference.listing import about_model
 from rulerkit.inference.model import (
     Answer,
     with_reasoning,
@@ -28,6 +28,7 @@ from rulerkit.inference.model import (
 from rulerkit.inference.process import (
     Address,
 )
+from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
 from rulerkit.inference.server_counts import (
     ServerCounts,
     kept_within,
@@ -90,6 +91,8 @@ class ServerFacts:
     takes_sampling: bool = True
     """Whether it takes a temperature other than its own."""
     about: JSON = field(default_factory=dict)
+    listed: JSON = field(default_factory=dict)
+    """What it lists of the model that tells it from another one of its name."""
 
 
 class OpenAI(ServerEngine):
@@ -132,7 +135,30 @@ class OpenAI(ServerEngine):
         }
         if self._extra:
             identity["extra_body"] = redact(self._extra)
+        if self._listed:
+            identity["server"] = self._listed
         return identity
+
+    @cached_property
+    def _listed(self) -> JSON:
+        """What the first server that answers lists of its model; {} where none does, as stored
+        answers are read without it, and where a server would be started for it."""
+        is_running = not self.startable or "server" in vars(self)
+        with suppress(UserError):
+            for address in self.addresses() if is_running else ():
+                about = about_model(self._entry_at(address))
+                if about:
+                    return about
+        return {}
+
+    def _entry_at(self, address: Address) -> JSON:
+        """What a server lists of the model; {} where it does not list it. A server with one model
+        may call it by another name than ours."""
+        entries = address.models()
+        named = [entry for entry in entries if entry["id"] == self.path]
+        if named or len(entries) == 1:
+            return (named or entries)[0]
+        return {}
 
     def environment(self) -> JSON:
         """The server's address or command, and what it says of itself."""
@@ -235,23 +261,8 @@ class OpenAI(ServerEngine):
         if self.startable:
             return super().addresses()
         urls = list(dict.fromkeys(self.base_urls))
-        default = "OPENAI_API_KEY" if OPENAI in urls else ""
-        name = self.spec.get("api_key_env", default)
-        # Servers of one's own mostly want no key, but a header must say something.
-        key = os.environ.get(name) if name else "none"
-        if not key:
-            raise UserError(
-                f"model {self.name}: the environment variable {name}, which holds the key, is "
-                "not set: export it"
-            )
-        has_user = any("@" in urlsplit(url).netloc for url in urls)
-        if name and has_user:
-            raise UserError(
-                f"model {self.name}: base_url names a user, which would be sent in place of the "
-                f"key in {name}: take the user out of the address, or leave `api_key_env` out"
-            )
-        others = tuple(sorted(secrets_of(self._extra)))
-        return [Address(url, key, others) for url in urls]
+        spec = {**self.spec, "extra_body": self._extra}
+        return [address_of(url, spec, f"model {self.name}: ") for url in urls]
 
     @cached_property
     def server(self) -> ServerFacts:
@@ -301,6 +312,14 @@ class OpenAI(ServerEngine):
                     f"{one.address}, {pair[1]} at {other.address}; serve the same model with the "
                     "same settings at all of them, or ask them as two models"
                 )
+        said, other_said = found[one].listed, found[other].listed
+        for what in said.keys() & other_said.keys():
+            if said[what] != other_said[what]:
+                raise UserError(
+                    f"model {self.name}: the servers of base_url list another {what}: "
+                    f"{said[what]} at {one.address}, {other_said[what]} at {other.address}; serve "
+                    "the same model at all of them, or evaluate them as two models"
+                )
 
     def _facts_of(self, replica: Replica) -> ServerFacts:
         """What a few tiny requests to one server find out."""
@@ -308,18 +327,16 @@ class OpenAI(ServerEngine):
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
 
-        # A server with one model may call it by another name than ours.
-        entries = address.models()
-        named = [entry for entry in entries if entry["id"] == self.path]
-        entry: JSON = {}
-        if named:
-            entry = named[0]
-        elif len(entries) == 1:
-            entry = entries[0]
-        keys = ("owned_by", "root", "max_model_len")
-        about = {key: entry[key] for key in keys if entry.get(key)}
+        entry = self._entry_at(address)
+        listed = about_model(entry)
+        limit = entry.get("max_model_len")
+        about: JSON = {
+            key: listed[key] for key in ("owned_by", "root") if key in listed
+        }
+        if limit:
+            about["max_model_len"] = limit
         facts = ServerFacts(
-            entry.get("id", self.path), entry.get("max_model_len"), about=about
+            entry.get("id", self.path), limit, about=about, listed=listed
         )
 
         for path in paths:

@@ -36,12 +36,15 @@ GRACE = 10.0  # seconds that a server has to end by itself before it is killed
 
 
 class Address(NamedTuple):
-    """Where a server listens, such as http://127.0.0.1:8000/v1, the key that it asks for, and what
-    else of a request is secret."""
+    """Where a server listens, such as http://127.0.0.1:8000/v1, the key that it asks for ("" for
+    none), what else of a request is secret, and further headers. `key_from` names the environment
+    variables of key and headers."""
 
     url: str
     key: str
     others: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    key_from: str = ""
 
     def __str__(self) -> str:
         """The URL as messages and records show it."""
@@ -67,16 +70,58 @@ class Address(NamedTuple):
         """The port of a server on this machine."""
         return self.url.removesuffix("/v1").rpartition(":")[2]
 
-    @property
-    def http_options(self) -> dict[str, Any]:
-        """The key, and no proxy for a server on this machine."""
-        local = self.url.startswith(
-            ("http://127.", "http://localhost", "http://[::1]")
-        )
-        return {
-            "headers": {"Authorization": f"Bearer {self.key}"},
-            "trust_env": not local,
+    def client(
+        self,
+        kind: Any,
+        on_request: Callable[[Any], Any] | None = None,
+        on_response: Sequence[Callable[[Any], Any]] = (),
+        **options: Any,
+    ) -> Any:
+        """A client of httpx2 (`kind`), which sends the key and the headers to this server alone,
+        and goes through no proxy to this machine. `UserError` where a proxy cannot be used."""
+        import httpx2
+
+        from rulerkit.common.errors import UserError, first_line
+        from rulerkit.common.urls import is_on_this_machine
+
+        headers = dict(self.headers)
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        hooks = {
+            "request": [on_request or self.keep_from_others],
+            "response": list(on_response),
         }
+        is_local = is_on_this_machine(self.url)
+        try:
+            return kind(
+                headers=headers,
+                event_hooks=hooks,
+                trust_env=not is_local,
+                # Without the environment it would not read SSL_CERT_FILE.
+                verify=httpx2.create_ssl_context() if is_local else True,
+                **options,
+            )
+        except ImportError:
+            raise UserError(
+                "a SOCKS proxy (ALL_PROXY) needs the package socksio: pip install socksio, or "
+                f"leave the proxy out with NO_PROXY={httpx2.URL(self.url).host}"
+            ) from None
+        except (ValueError, httpx2.InvalidURL) as error:
+            raise UserError(
+                f"a proxy of the environment cannot be used ({first_line(error)}): HTTP_PROXY, "
+                "HTTPS_PROXY and ALL_PROXY take http://, https:// or socks5://HOST:PORT"
+            ) from None
+
+    def keep_from_others(self, request: Any) -> None:
+        """Take key and headers off a request that a redirect leads to another server."""
+        from rulerkit.common.urls import origin_of
+
+        here, there = origin_of(self.url), origin_of(str(request.url))
+        # From http:// to https:// at the usual ports it is the same one.
+        upgraded = here.replace("http:", "https:").replace(":80", ":443")
+        if there not in (here, upgraded):
+            for name in ("Authorization", *dict(self.headers)):
+                request.headers.pop(name, None)
 
     def page(self, name: str) -> Any:
         """The URL of a page: below the address, but for a server's own pages, such as `/health`,
@@ -90,26 +135,26 @@ class Address(NamedTuple):
         return url.copy_with(path=path + name)
 
     def get(self, name: str, timeout: float = 2.0) -> tuple[int, str]:
-        """The status and the text of a page; status 0 where nothing answers."""
+        """The status and the text of a page; 0, and why, where nothing answers."""
         import httpx2
 
+        from rulerkit.inference.refusals import why_unreachable
+
         try:
-            reply = httpx2.get(
-                self.page(name),
-                timeout=timeout,
-                follow_redirects=True,
-                **self.http_options,
-            )
-        except (httpx2.HTTPError, httpx2.InvalidURL):
-            return 0, ""
+            with self.client(httpx2.Client, follow_redirects=True) as client:
+                reply = client.get(self.page(name), timeout=timeout)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = why_unreachable(self.url, error)
+            return 0, self.without_secrets(reason)
         return reply.status_code, self.without_secrets(reply.text)
 
     def models(self) -> list[dict[str, Any]]:
-        """The models that the server lists, each with its `id`; none where it has no such list."""
+        """The models that the server lists (`listing.parse_models`); none where it has no list."""
+        from rulerkit.inference.listing import parse_models
+
         try:
-            entries = json.loads(self.get("/models", 30)[1])["data"]
-            return [entry for entry in entries if isinstance(entry["id"], str)]
-        except (ValueError, KeyError, TypeError):
+            return parse_models(self.get("/models", 30)[1])
+        except (ValueError, RecursionError):
             return []
 
     def healthy(self) -> bool:

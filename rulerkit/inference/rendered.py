@@ -22,6 +22,7 @@ from rulerkit.generation.prompt_format import (
 )
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.process import Address
+from rulerkit.inference.refusals import fatal_words, why_unreachable
 
 RENDER = "/chat/completions/render"
 _TIMEOUT = 60.0  # seconds
@@ -59,14 +60,11 @@ def rendered_ids(
     if values:
         body["chat_template_kwargs"] = dict(values)
     try:
-        reply = httpx2.post(
-            address.page(RENDER),
-            json=body,
-            timeout=_TIMEOUT,
-            **address.http_options,
-        )
+        with address.client(httpx2.Client, timeout=_TIMEOUT) as client:
+            reply = client.post(address.page(RENDER), json=body)
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-        raise UserError(f"nothing answers at {address} ({error})") from None
+        reason = why_unreachable(address.url, error)
+        raise UserError(fatal_words(address, "unreachable", reason)) from None
 
     # What a server says may hold anything, our key too.
     text = address.without_secrets(reply.text)

@@ -23,7 +23,6 @@ from rulerkit.common.gpus import visible_gpus, visible_to_child
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.http import (
-    _SERVER_WORDS,
     OTHER_PROMPT,
     Replica,
     Reply,
@@ -44,6 +43,7 @@ from rulerkit.inference.process import (
     find_servers,
 )
 from rulerkit.inference.prompt_queue import PromptQueue
+from rulerkit.inference.refusals import fatal_words
 
 MASTER = "RULERKIT_MASTER"
 """Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
@@ -438,9 +438,5 @@ def fatal_message(
     engine: ServerEngine, address: Address, failure: RequestError
 ) -> str:
     """A failure that holds for all requests, in one line, with what to do."""
-    # By what is wrong, such as `cut`, or by the status, such as `HTTP 401`.
-    reason, messages = failure.reason, _SERVER_WORDS["fatal"]
-    by_kind, by_status = messages.get(failure.kind), messages.get(reason[:8])
-    message = by_kind or by_status or messages["other"]
-    filled = message.format(address=address, reason=reason, path=engine.path)
-    return f"model {engine.name}: {filled}"
+    words = fatal_words(address, failure.kind, failure.reason, engine.path)
+    return f"model {engine.name}: {words}"

@@ -244,7 +244,9 @@ class Vllm(CheckpointEngine, ServerEngine):
             if replica.loading or replica.longest:
                 continue
             lengths = [
-                model["max_model_len"] for model in replica.address.models()
+                model["max_model_len"]
+                for model in replica.address.models()
+                if model["max_model_len"]
             ]
             replica.longest = lengths[0] if lengths else None
             # Twice what its cache holds: more would wait there, in its order and not in ours.

@@ -195,8 +195,8 @@ def result_values(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def is_optional(field: str) -> bool:
     """Whether a field counts only where both of two results have it: digests of one model by
-    several rules."""
-    return field.startswith(("model.weights", "model.code"))
+    several rules, and what its server lists of it."""
+    return field.startswith(("model.weights", "model.code", "model.server"))
 
 
 def makes_other_results(field: str) -> bool:

@@ -1,0 +1,84 @@
+"""Addresses of servers, as people write them."""
+
+import os
+import re
+from ipaddress import ip_address
+from urllib.parse import urlsplit, urlunsplit
+
+from rulerkit.common.errors import UserError, redact
+
+_SCHEME = re.compile(r"https?://", re.IGNORECASE)
+_THIS_MACHINE = (
+    r"(localhost|127(\.\d{1,3}){3}|0\.0\.0\.0|\[[\da-f:.]+\])(:\d{1,5})?"
+)
+_HOST_AND_PORT = r"[a-z\d]([\w.-]*[a-z\d])?:\d{2,5}"
+_WITHOUT_SCHEME = re.compile(
+    rf"({_THIS_MACHINE}|{_HOST_AND_PORT})([/?#].*)?", re.IGNORECASE
+)
+_PAGES = re.compile(r"/(chat/completions|completions|responses|models)$")
+"""Pages of OpenAI's protocol that are pasted with the address."""
+
+
+def is_address(text: object) -> bool:
+    """Whether a text is the address of a server: with http:// or https://, or a host and a port,
+    such as localhost:8000, where no file or folder has this name.
+
+    >>> is_address("HTTP://host"), is_address("gpu-1:8000"), is_address("org/name")
+    (True, True, False)
+    """
+    if not isinstance(text, str):
+        return False
+    text = text.strip()
+    if _SCHEME.match(text):
+        return True
+    return bool(_WITHOUT_SCHEME.fullmatch(text)) and not os.path.exists(text)
+
+
+def url_of(text: str) -> str:
+    """The URL that an address means: with a scheme, host in small letters, and without a page of
+    the protocol at its end. Raises `UserError` where it is none.
+
+    >>> url_of("LOCALHOST:8000/v1/chat/completions/")
+    'http://localhost:8000/v1'
+    """
+    text = text.strip()
+    if not _SCHEME.match(text):
+        host = re.split("[/?#]", text)[0]
+        scheme = "https" if host.endswith(":443") else "http"
+        text = f"{scheme}://{text}"
+    try:
+        parts = urlsplit(text)
+        # Reading the port checks it.
+        is_whole = parts.hostname and parts.port != 0
+    except ValueError:
+        is_whole = False
+    if not is_whole or re.search(r"\s", text):
+        raise UserError(
+            f"{redact(text)} is no address: write http://HOST:PORT/v1, such as "
+            "http://localhost:8000/v1"
+        )
+    user, at, host = parts.netloc.rpartition("@")
+    path = _PAGES.sub("", parts.path.rstrip("/")).rstrip("/")
+    place = user + at + host.lower()
+    return urlunsplit(
+        (parts.scheme.lower(), place, path, parts.query, parts.fragment)
+    )
+
+
+def is_on_this_machine(url: str) -> bool:
+    """Whether a URL leads to this machine, so that no proxy stands between."""
+    host = urlsplit(url).hostname or ""
+    if host == "localhost" or host.endswith(".localhost"):
+        return True
+    try:
+        ip = ip_address(host)
+    except ValueError:
+        return False
+    return ip.is_loopback or ip.is_unspecified
+
+
+def origin_of(url: str) -> str:
+    """Scheme, host and port, which say to whom a key goes."""
+    parts = urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return f"{parts.scheme}://{parts.hostname}:{port}"

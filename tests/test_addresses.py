@@ -1,0 +1,652 @@
+"""The doors to servers: addresses as people write them, keys and headers, replies in odd clothes, odd
+lists of models, and why nothing answers."""
+
+import json
+import socket
+import ssl
+import subprocess
+import threading
+from contextlib import ExitStack, suppress
+
+import pytest
+
+import rulerkit as rk
+import rulerkit.inference.http as requests
+from rulerkit.common.errors import UserError
+from rulerkit.common.settings import MODEL_KEYS
+from rulerkit.common.urls import is_address, url_of
+from rulerkit.evaluation.writer import predict
+from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.http import Reply
+from rulerkit.inference.model import load_model
+from rulerkit.store.cells import read_cells
+from tests.test_openai import ask, ask_and_check, client, error, serving, some
+from tests.text_server import Handler, ReaderServer
+
+ASKED = (
+    "--tasks",
+    "vt",
+    "--lengths",
+    "1K",
+    "-n",
+    "1",
+    "-y",
+    "tokenizer: builtin",
+)
+KEY = "Tulip4711Ochre"
+
+
+class Recorder(ReaderServer):
+    """Remembers the key and the headers of each request; with `wants` it refuses without."""
+
+    def __init__(self):
+        super().__init__(load_tokenizer("builtin"))
+        self.RequestHandlerClass = _Recording
+        self.headers, self.wants = [], ""
+
+    @property
+    def secrets(self):
+        return {KEY in text for text in self.headers}
+
+
+class _Recording(Handler):
+    def parse_request(self):
+        is_read = super().parse_request()
+        self.server.headers.append(str(self.headers))
+        if is_read and self.server.wants not in str(self.headers):
+            self.rfile.read(int(self.headers["Content-Length"] or 0))
+            self.reply(401, {}, error("who are you?"))
+            return False
+        return is_read
+
+
+@pytest.fixture
+def recorders():
+    with ExitStack() as stack:
+        yield [stack.enter_context(serving(Recorder())) for _ in "ab"]
+
+
+@pytest.fixture
+def server(monkeypatch):
+    monkeypatch.setattr(requests, "FIRST_WAIT", 0.02)
+    with serving(ReaderServer(load_tokenizer("builtin"))) as server:
+        yield server
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+# --- addresses ------------------------------------------------------------------------------------
+
+ADDRESSES = {
+    "http://{h}": "http://{h}",
+    "localhost:{p}": "http://localhost:{p}",
+    "LOCALHOST:{p}/v1/": "http://localhost:{p}/v1",
+    "0.0.0.0:{p}": "http://0.0.0.0:{p}",
+    "HTTP://LocalHost:{p}/v1/models": "http://localhost:{p}/v1",
+    "{h}/v1/chat/completions": "http://{h}/v1",
+}
+
+
+@pytest.mark.parametrize("written", ADDRESSES)
+def test_an_address_may_be_written_in_any_way(
+    written, server, folder, monkeypatch, rulerkit
+):
+    """A proxy is for other machines."""
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    port = server.server_address[1]
+    address = written.format(h=f"127.0.0.1:{port}", p=port)
+    url = ADDRESSES[written].format(h=f"127.0.0.1:{port}", p=port)
+    assert url_of(address) == url
+    assert rulerkit("evaluate", address, *ASKED).status == 0
+    assert rk.study(model=address).models[0]["path"] == "m"
+    below = url if url.endswith("/v1") else f"{url}/v1"
+    given = address if "/v1" in address else f"{address}/v1"
+    assert client(server, base_url=given).base_urls == [below]
+
+
+def test_what_is_no_address(folder):
+    assert is_address("gpu-07:8000")
+    assert is_address("[::1]:8000")
+    assert url_of("api.example.org:443") == "https://api.example.org:443"
+    for name in (
+        "org/name",
+        "llama-3.1-8b",
+        "checkpoints/a:8000",
+        "x.yaml",
+        "a:b",
+    ):
+        assert not is_address(name)
+    (folder / "step:8000").mkdir()
+    assert not is_address("step:8000")
+    with pytest.raises(UserError, match="is no address"):
+        load_model("http://host:99999")
+    (folder / "own.yaml").write_text("model: localhost:8000")
+    with pytest.raises(UserError, match="under `base_url`"):
+        load_model("own.yaml")
+
+
+# --- why nothing answers --------------------------------------------------------------------------
+
+
+@pytest.fixture
+def tls(server, tmp_path):
+    """A server behind a certificate that nobody has signed, its address and the certificate."""
+    key, file = tmp_path / "key.pem", tmp_path / "cert.pem"
+    made = f"openssl req -x509 -newkey rsa:2048 -nodes -keyout {key} -out {file}"
+    names = ["-subj", "/CN=localhost", "-addext", "subjectAltName=DNS:localhost"]
+    try:
+        subprocess.run([*made.split(), *names], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl makes the certificate")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(file, key)
+    with serving(ReaderServer(load_tokenizer("builtin"))) as secure:
+        secure.socket = context.wrap_socket(secure.socket, server_side=True)
+        yield secure.server_address[1], file
+
+
+def reasons(address):
+    """Why nothing answers: at an address alone, and at the base_url of a mapping."""
+    said = []
+    for model in (
+        address,
+        {"path": "m", "base_url": address, "tokenizer": "builtin"},
+    ):
+        with pytest.raises(UserError) as caught:
+            _ = load_model(model).prompt_format
+        said.append(str(caught.value).removeprefix("model m: "))
+    return said
+
+
+def test_a_certificate_is_what_is_wrong(tls, monkeypatch):
+    port, file = tls
+    alone, mapped = reasons(f"https://localhost:{port}/v1")
+    assert alone == mapped
+    assert "certificate is refused (self-signed" in alone
+    assert (
+        "https://"
+        in reasons(f"http://localhost:{port}/v1")[0].partition("connection")[2]
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(file))
+    assert load_model(f"https://localhost:{port}").spec["path"] == "m"
+
+
+def test_why_nothing_answers(server, monkeypatch):
+    port = server.server_address[1]
+    for name in ("NO_PROXY", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    said = {
+        f"https://127.0.0.1:{port}/v1": "no TLS at this port",
+        "http://127.0.0.1:1/v1": "connection refused: start the server",
+        "http://no-such-host.invalid/v1": "name no-such-host.invalid is unknown",
+    }
+    for address, words in said.items():
+        alone, mapped = reasons(address)
+        assert alone == mapped
+        assert alone.startswith(f"nothing answers at {address}: ")
+        assert words in alone
+    monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
+    alone, mapped = reasons("http://model.test/v1")
+    assert alone == mapped
+    assert "proxy http://127.0.0.1:9 of HTTP_PROXY" in alone
+    assert "NO_PROXY=model.test" in alone
+
+
+def test_a_page_of_a_gateway_is_read(recorders, server):
+    server.listing = "<!doctype html><html><body>Open Chat</body></html>"
+    with pytest.raises(
+        UserError, match=r"no list of models \(HTTP 200: an HTML page, Open"
+    ):
+        load_model(server.url)
+    server.behave = lambda body: (502, {}, "<html><b>Bad Gateway</b></html>")
+    with pytest.raises(UserError, match="HTTP 502: an HTML page, Bad Gateway"):
+        _ = client(server, max_retries=0).prompt_format
+
+
+class Socks(threading.Thread):
+    """A SOCKS5 proxy that leads everywhere to one server."""
+
+    def __init__(self, place):
+        super().__init__(daemon=True)
+        self.place, self.listening = place, socket.create_server(("127.0.0.1", 0))
+        self.start()
+
+    def run(self):
+        with suppress(OSError):
+            while True:
+                threading.Thread(
+                    target=self.lead,
+                    args=self.listening.accept()[:1],
+                    daemon=True,
+                ).start()
+
+    def lead(self, near):
+        near.recv(300)
+        near.sendall(b"\x05\x00")
+        near.recv(300)
+        near.sendall(b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
+        far = socket.create_connection(self.place)
+        threading.Thread(target=self.pump, args=(far, near), daemon=True).start()
+        self.pump(near, far)
+
+    @staticmethod
+    def pump(source, target):
+        with suppress(OSError):
+            while data := source.recv(65536):
+                target.sendall(data)
+            target.shutdown(socket.SHUT_WR)
+
+
+def test_a_socks_proxy(server, monkeypatch):
+    pytest.importorskip("socksio")
+    proxy = Socks(server.server_address)
+    port = proxy.listening.getsockname()[1]
+    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("ALL_PROXY", f"socks5://127.0.0.1:{port}")
+    ask_and_check(
+        load_model(
+            {
+                **rk.study(model="http://model.test").models[0],
+                "tokenizer": "builtin",
+            }
+        )
+    )
+    proxy.listening.close()
+
+
+def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, "socksio", None)
+    monkeypatch.delenv("NO_PROXY", raising=False)
+    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
+    with pytest.raises(UserError, match="pip install socksio"):
+        load_model("http://model.test")
+    monkeypatch.setenv("ALL_PROXY", "socks4://127.0.0.1:9")
+    with pytest.raises(UserError, match="socks5://HOST:PORT"):
+        load_model("http://model.test")
+
+
+# --- keys and headers -----------------------------------------------------------------------------
+
+BAD_KEYS = {
+    f"“{KEY}”": "a typographic quote",
+    f"{KEY}\r\n": "a line end",
+    f" {KEY}": "a blank",
+    f"'{KEY}'": "quotes at both ends",
+    f"{KEY}é": "a character that no header takes",
+    " ": "is empty",
+    None: "is not set",
+}
+
+
+@pytest.mark.parametrize("value", BAD_KEYS)
+def test_a_key_that_no_header_takes(value, server, monkeypatch):
+    monkeypatch.delenv("MY_KEY", raising=False)
+    if value is not None:
+        monkeypatch.setenv("MY_KEY", value)
+    for given in ({"api_key_env": "MY_KEY"}, {"headers": {"api-key": "$MY_KEY"}}):
+        with pytest.raises(UserError, match=BAD_KEYS[value]) as caught:
+            _ = client(server, **given).prompt_format
+        assert "MY_KEY" in str(caught.value)
+        assert KEY not in str(caught.value)
+
+
+def test_refused_unset_and_unnamed_are_three_sentences(recorders, monkeypatch):
+    server, _ = recorders
+    server.wants = "another"
+    monkeypatch.setenv("MY_KEY", KEY)
+    for given, words in (
+        ({"api_key_env": "MY_KEY"}, "refused the key in MY_KEY: HTTP 401"),
+        (
+            {"headers": {"x-key": "$MY_KEY"}},
+            "refused the key in MY_KEY: HTTP 401",
+        ),
+        ({}, "it wants a key, and none was named"),
+        (
+            {"api_key_env": "NO_SUCH_KEY"},
+            "NO_SUCH_KEY, which holds the key, is not set",
+        ),
+    ):
+        for model in ({"base": server.url, **given}, None):
+            with pytest.raises(UserError, match=words):
+                _ = (
+                    load_model(model)
+                    if model
+                    else client(server, **given).prompt_format
+                )
+
+
+def test_further_headers_are_sent_and_never_shown(
+    recorders, tmp_path, monkeypatch
+):
+    server, _ = recorders
+    monkeypatch.setenv("MY_KEY", KEY)
+    server.wants = f"api-key: {KEY}"
+    server.amend = lambda body, reply: reply.update(model=f"m of {KEY}")
+    headers = {"api-key": "$MY_KEY", "X-Team": "of ${MY_KEY}", "X-Plain": "1"}
+    model = client(server, headers=headers)
+    predict(model, some(model, 2), tmp_path / "run", progress=False)
+    assert "X-Team: of Tulip" in server.headers[-1]
+    assert "X-Plain: 1" in server.headers[-1]
+    assert "authorization" not in "".join(server.headers).lower()
+    written = "".join(file.read_text() for file in tmp_path.rglob("*.json*"))
+    assert KEY not in written
+    server.wants = ""
+    assert client(server).identity() == model.identity()
+
+
+def test_the_gate_sends_no_key_to_the_other_side(
+    recorders, folder, monkeypatch, rulerkit
+):
+    monkeypatch.setenv("MY_KEY", KEY)
+    ours, theirs = recorders
+    theirs.wants = KEY
+    keyed = f"{{base: {theirs.url}, api_key_env: MY_KEY}}"
+    ended = rulerkit("gate", ours.url, keyed, *ASKED[:4], "-n", "10", *ASKED[6:])
+    assert ended.status in (0, 3), ended
+    assert (ours.secrets, theirs.secrets) == ({False}, {True})
+
+    ours.headers.clear()
+    ended = rulerkit(
+        "gate", ours.url, theirs.url, *ASKED, "-y", "api_key_env: MY_KEY"
+    )
+    assert ended.status == 2
+    assert "would go to 2 servers" in ended.err
+    assert ours.headers == []
+    both = f"models: ['{ours.url}', '{theirs.url}']"
+    ended = rulerkit(
+        "plan", "-y", both, *ASKED, "-y", "headers: {x-key: $MY_KEY}"
+    )
+    assert "would go to 2 servers" in ended.err
+    assert ours.headers == []
+
+
+def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
+    ours, theirs = recorders
+    monkeypatch.setenv("MY_KEY", KEY)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    keys = {"api_key_env": "MY_KEY", "headers": {"x-key": "$MY_KEY"}}
+    # Neither where a redirect leads to,
+    ours.behave = lambda body: (
+        307,
+        {"Location": f"{theirs.url}/completions"},
+        "",
+    )
+    ask_and_check(client(ours, prompt_path="text", **keys))
+    assert (ours.secrets, theirs.secrets) == ({True}, {False})
+    # nor to a variant at another address, nor where OpenAI's own is one of several.
+    base = {"name": "b", "path": "m", "base_url": ours.url, **keys}
+    (folder / "b.yaml").write_text(json.dumps({"model": base}))
+    variant = {"base": "b.yaml", "base_url": theirs.url, "tokenizer": "builtin"}
+    ask_and_check(load_model(variant))
+    assert theirs.secrets == {False}
+    urls = ["https://api.openai.com/v1", theirs.url]
+    of_openai, other = client(ours, base_url=urls).addresses()
+    assert (of_openai.key, other.key) == (KEY, "")
+    assert "headers" in MODEL_KEYS
+
+
+# --- replies in odd clothes -----------------------------------------------------------------------
+
+
+def parts(choice):
+    thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    words = choice["message"]["content"]
+    choice["message"]["content"] = [thought, {"type": "text", "text": words}]
+
+
+ODD = {
+    "parts": parts,
+    "one part": lambda c: c["message"].update(
+        content={
+            "type": "output_text",
+            "text": {"value": c["message"]["content"]},
+        }
+    ),
+    "texts in a list": lambda c: c["message"].update(
+        content=[*c["message"]["content"]]
+    ),
+    "an image beside it": lambda c: c["message"].update(
+        content=[
+            c["message"]["content"],
+            {"type": "image_url", "image_url": {"url": "x"}},
+        ]
+    ),
+    "text in place of a message": lambda c: c.update(
+        text=c.pop("message")["content"], message=None
+    ),
+    "empty lists": lambda c: (
+        c.update(logprobs=[], token_ids=[], index=None),
+        c["message"].update(tool_calls=[], refusal=[], reasoning=[]),
+    ),
+    "other types": lambda c: (
+        c.update(logprobs="none", token_ids="none", stop_reason=5, index="0"),
+        c["message"].update(tool_calls="", refusal=False, reasoning_content=7),
+    ),
+    "an end in a mapping": lambda c: c.update(finish_reason={"type": "stop"}),
+    "nan": lambda c: c.update(logprobs={"content": float("nan")}),
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_valid_reply_is_read_whatever_it_wears(kind, server):
+    server.amend = lambda body, reply: ODD[kind](reply["choices"][0])
+    ask_and_check(client(server, prompt_path="chat", max_retries=0))
+
+
+USAGES = [
+    None,
+    [],
+    "none",
+    {"prompt_tokens": None, "completion_tokens": "many"},
+    {"prompt_tokens": "{n}", "prompt_tokens_details": None},
+    {"prompt_tokens_details": [], "completion_tokens_details": "x"},
+]
+
+
+@pytest.mark.parametrize("usage", USAGES)
+def test_a_usage_of_any_type(usage, server):
+    def amend(body, reply):
+        count = str(reply["usage"]["prompt_tokens"])
+        reply.update(
+            json.loads(json.dumps({"usage": usage}).replace("{n}", count))
+        )
+        reply.update(error={"message": "", "code": None}, system_fingerprint=7)
+
+    server.amend = amend
+    ask_and_check(client(server, prompt_path="text", max_retries=0))
+
+
+def test_cached_tokens_are_a_number_or_none():
+    choice = {"text": "x", "finish_reason": "stop"}
+    for usage, cached in (
+        ({"prompt_tokens_details": {"cached_tokens": "128"}}, 128),
+        ({"prompt_tokens_details": {"cached_tokens": 12.0}}, 12),
+        ({"prompt_tokens_details": {"cached_tokens": None}}, None),
+        ({"prompt_tokens_details": None}, None),
+        ({"prompt_cache_hit_tokens": 64}, 64),
+        ("x", None),
+    ):
+        read = Reply.model_validate({"choices": [choice], "usage": usage})
+        assert read.cached_tokens == cached
+
+
+def test_thoughts_and_refusals_among_parts_are_what_they_are():
+    def read(message):
+        choice = {"message": message, "finish_reason": "stop"}
+        return Reply.model_validate({"choices": [choice]}).choice
+
+    thought = {
+        "type": "reasoning",
+        "summary": [{"type": "summary_text", "text": "hm"}],
+    }
+    choice = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
+    assert (choice.content, choice.reasoning_content) == ("42", "hm")
+    only = read({"content": [thought]})
+    assert (only.content, only.reasoning_content) == (None, "hm")
+    assert (
+        read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
+    )
+
+
+@pytest.mark.parametrize(
+    ("choices", "field"),
+    [
+        (
+            [{"message": {"content": 4812093}, "finish_reason": "stop"}],
+            "message.content",
+        ),
+        ([{"text": True, "finish_reason": "stop"}], "text"),
+        ([], "choices is"),
+        (None, "choices is"),
+    ],
+)
+def test_a_field_that_matters_is_named(choices, field, server):
+    server.behave = lambda body: (200, {}, {"choices": choices})
+    with pytest.raises(UserError, match="without a completion") as caught:
+        _ = client(server, max_retries=0).prompt_format
+    assert field in str(caught.value)
+
+
+# --- lists of models ------------------------------------------------------------------------------
+
+LIMITS = [
+    *[
+        ("131072", 131072),
+        ("128K", 131072),
+        ("131,072.0", 131072),
+        (131072.0, 131072),
+    ],
+    *[(value, None) for value in (-1, 0, None, True, [5], "many", 1e400, 10**30)],
+    (float("nan"), None),
+]
+
+
+@pytest.mark.parametrize(("value", "limit"), LIMITS)
+def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
+    odd = {
+        "owned_by": float("inf"),
+        "root": ["x"],
+        "meta": {"size": float("nan")},
+    }
+    server.listing = {"data": [{"id": "m", "max_model_len": value, **odd}]}
+    for _ in range(2):
+        assert rulerkit("evaluate", server.url, *ASKED).status == 0
+    (cell,) = read_cells(folder / "outputs")
+    assert cell.record["environment"]["server"].get("max_model_len") == limit
+
+
+def test_odd_entries_of_a_list(server):
+    for entries, path in (
+        ([{"id": 7}], "7"),
+        ([{"name": "x"}, None, "y", {"id": "m"}], "m"),
+        ([{"id": "m"}, {"id": "m", "root": "other"}], "m"),
+    ):
+        server.listing = {"data": entries}
+        assert (
+            load_model({"base": server.url, "tokenizer": "builtin"}).path == path
+        )
+    server.listing = [{"id": "alone"}]
+    assert (
+        load_model({"base": server.url, "tokenizer": "builtin"}).path == "alone"
+    )
+    server.listing = {"data": []}
+    with pytest.raises(UserError, match="lists no model"):
+        load_model(server.url)
+
+
+def listed(**more):
+    return {"data": [{"id": "m", "owned_by": "vllm", "created": 1, **more}]}
+
+
+OTHERS = [
+    {"root": "/ck/2000"},
+    {"parent": "/ck/other"},
+    {"owned_by": "sglang"},
+    {"meta": {"size": 8}},
+]
+SAME = [
+    {"created": 2, "permission": [{"id": "p2"}]},
+    {"root": "/ck/1000/"},
+    {"root": None},
+    {"max_model_len": 9000},
+    {"meta": {"n_ctx": 5}},
+]
+FIRST = {
+    "root": "/ck/1000",
+    "parent": "/ck/base",
+    "meta": {"size": 7, "n_ctx": 4},
+}
+
+
+@pytest.mark.parametrize("path", ["auto", "chat"])
+@pytest.mark.parametrize("change", [*OTHERS, *SAME], ids=str)
+def test_another_checkpoint_at_the_same_address(change, path, server, tmp_path):
+    """It is refused, whether all examples are answered or not, and where nothing is asked to find
+    the path."""
+    server.listing = listed(**FIRST)
+
+    def evaluated(number):
+        model = client(server, prompt_path=path)
+        return predict(
+            model, some(model, number), tmp_path / "run", progress=False
+        )
+
+    evaluated(2)
+    server.listing = listed(**FIRST | change)
+    if change in SAME:
+        assert len(evaluated(3).rows) == 3
+        return
+    for number in (2, 3):
+        with pytest.raises(
+            UserError, match=r"model\.server\..* now it is .*run: NAME"
+        ):
+            evaluated(number)
+
+
+def test_records_without_what_a_server_lists_are_continued(server, tmp_path):
+    server.listing = {"data": []}
+    for listing in (server.listing, listed(**FIRST)):
+        server.listing = listing
+        model = client(server)
+        number = 2 if listing == {"data": []} else 3
+        cell = predict(
+            model, some(model, number), tmp_path / "run", progress=False
+        )
+    assert len(cell.rows) == 3
+    # Stored answers are read where no server runs.
+    server.server_close()
+    model = client(server, prompt_path="ids", base_url="http://127.0.0.1:1/v1")
+    assert (
+        len(predict(model, some(model, 3), tmp_path / "run", progress=False).rows)
+        == 3
+    )
+
+
+@pytest.mark.parametrize(
+    "change", [*OTHERS, {"id": "n"}, {"max_model_len": 9000}], ids=str
+)
+def test_two_addresses_that_say_different_things(change, recorders):
+    one, two = recorders
+    one.listing = listed(**FIRST, max_model_len=8000)
+    two.listing = listed(**FIRST | {"max_model_len": 8000} | change)
+    model = client(one, base_url=[one.url, two.url])
+    with pytest.raises(UserError, match=r"servers of base_url") as caught:
+        _ = model.prompt_format
+    assert one.url in str(caught.value)
+    assert two.url in str(caught.value)
+
+
+def test_two_addresses_of_one_model_share_its_examples(recorders):
+    one, two = recorders
+    one.listing = listed(**FIRST)
+    two.listing = listed(root="/ck/1000/", created=5)
+    model = client(one, base_url=[one.url, two.url])
+    answers, problem = ask(model, some(model, 4))
+    assert (problem, len(answers)) == ("", 4)
