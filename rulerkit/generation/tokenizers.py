@@ -208,7 +208,7 @@ def _from_file(spec: str, path: Path) -> Tokenizer:
         elif b'"token_bytes"' in data[:4096]:
             raise _incomplete(spec, path, "Tekken file")
         elif path.suffix == ".json":
-            tokenizer = _hugging_face(path, settings, marks)
+            tokenizer = _hugging_face(data, settings, marks)
         elif re.match(rb"[A-Za-z0-9+/=]+ \d+\r?\n", data):
             raise _incomplete(spec, path, "ranks file of tiktoken")
         else:
@@ -335,13 +335,13 @@ def _marks_beside(folder: Path, settings: dict[str, Any]) -> list[Mark]:
 
 
 def _hugging_face(
-    path: Path, settings: dict[str, Any], marks: list[Mark]
+    data: bytes, settings: dict[str, Any], marks: list[Mark]
 ) -> Tokenizer:
     """A `tokenizer.json`. Its post-processor says what is put around a text: as in transformers,
     `add_bos_token` beside it says nothing."""
     from tokenizers import Tokenizer as Backend
 
-    backend = Backend.from_file(str(path))
+    backend = Backend.from_buffer(data)
 
     # Settings for training would cut long prompts or fill up short ones.
     backend.no_truncation()
