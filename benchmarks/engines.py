@@ -314,7 +314,9 @@ def main() -> None:
         os.environ["RULERKIT_BENCH_ECHO"] = "1"
     if options.way:
         measured = measure(options.way, options.folder, lengths)
-        (options.folder / f"{options.way}.json").write_text(json.dumps(measured))
+        (options.folder / f"{options.way}.json").write_text(
+            json.dumps(measured), encoding="utf-8"
+        )
         return
     print(" ".join(f"{name:>9}" for name in COLUMNS))
     ratios: dict[str, list[float]] = {}
@@ -341,7 +343,8 @@ def main() -> None:
                 ]
                 subprocess.run(call, env=environment, check=True)
             direct, server = (
-                json.loads((folder / f"{way}.json").read_text()) for way in WAYS
+                json.loads((folder / f"{way}.json").read_text(encoding="utf-8"))
+                for way in WAYS
             )
             for length, one, other in zip(
                 options.lengths, direct["rows"], server["rows"], strict=True

@@ -98,7 +98,9 @@ def write_model(outputs: Path, model: str) -> None:
         for length in LENGTHS:
             about = record(model, task, length)
             result = result_digest(about["result"])
-            (folder / f"{length}.json").write_text(record_text(about))
+            (folder / f"{length}.json").write_text(
+                record_text(about), encoding="utf-8"
+            )
             with open(folder / f"{length}.jsonl", "wb") as file:
                 for index in range(NUM_EXAMPLES):
                     references = [
@@ -132,7 +134,7 @@ def measure(code: str, folder: Path) -> tuple[float, float]:
         [sys.executable, "-c", wrapped, str(folder)],
         env=environment,  # imports as on a machine that has run the program before
         capture_output=True,
-        text=True,
+        encoding="utf-8",
         check=True,
     )
     return time.perf_counter() - start, int(done.stderr.split()[-1]) / 1024

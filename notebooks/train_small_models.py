@@ -126,7 +126,7 @@ def train(
     about_file, state_file = folder / "training.json", folder / "training.pt"
     history_file = folder / "history.csv"
     if about_file.exists():
-        made = json.loads(about_file.read_text())
+        made = json.loads(about_file.read_text(encoding="utf-8"))
         if not how.items() <= made.items():
             raise rk.UserError(
                 f"{about_file} holds the values of another training: give the same ones, or "
@@ -143,7 +143,7 @@ def train(
 
     # The folder is made only now, so that right values are not refused after wrong ones.
     folder.mkdir(parents=True, exist_ok=True)
-    about_file.write_text(json.dumps(how, indent=2) + "\n")
+    about_file.write_text(json.dumps(how, indent=2) + "\n", encoding="utf-8")
     rows: list[dict[str, Any]] = []
     if state_file.exists():
         state = torch.load(state_file, map_location=device, weights_only=True)
@@ -209,7 +209,7 @@ def train(
             "transformers": transformers.__version__,
         }
         how |= {"device": device, "seconds": rows[-1]["seconds"]}
-        about_file.write_text(json.dumps(how, indent=2) + "\n")
+        about_file.write_text(json.dumps(how, indent=2) + "\n", encoding="utf-8")
         state_file.unlink(missing_ok=True)
     return history
 

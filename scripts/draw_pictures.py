@@ -69,7 +69,8 @@ def scorers() -> None:
                 {"pred": text, "outputs": list(example.references)}
                 for text, example in zip(texts, examples, strict=True)
             ]
-            file.write_text("".join(json.dumps(row) + "\n" for row in rows))
+            text = "".join(json.dumps(row) + "\n" for row in rows)
+            file.write_text(text, encoding="utf-8")
         judged = rk.score_as(read_predictions(folder), NAMES)
 
     print(scorers_text(judged))

@@ -56,7 +56,7 @@ def main() -> None:
         "clean_up_tokenization_spaces": False,
     }
     (FOLDER / "tokenizer_config.json").write_text(
-        json.dumps(config | SPECIAL, indent=2) + "\n"
+        json.dumps(config | SPECIAL, indent=2) + "\n", encoding="utf-8"
     )
 
 

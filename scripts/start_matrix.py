@@ -143,7 +143,9 @@ def stored_file(model: str) -> Path:
 def read_stored(model: str) -> dict[str, Any]:
     """A stored configuration: `of` which model, the `repository`, `path` and `commit` where it was
     read, the `config`, and `is_shorter` where the positions of the claimed length are not in it."""
-    found: dict[str, Any] = json.loads(stored_file(model).read_text())
+    found: dict[str, Any] = json.loads(
+        stored_file(model).read_text(encoding="utf-8")
+    )
     return found
 
 
@@ -175,7 +177,9 @@ def save_model(folder: Path, one: Start, about: dict[str, Any]) -> None:
             given[name] = more
     given |= about.get("replace", {})
     given |= {"architectures": [about["vllm"]], "model_type": about["config"]}
-    (folder / "config.json").write_text(json.dumps(given, default=str))
+    (folder / "config.json").write_text(
+        json.dumps(given, default=str), encoding="utf-8"
+    )
     save_tokenizer(folder)
 
 
@@ -272,7 +276,7 @@ def try_one(one: Start, about: dict[str, Any]) -> str:
             child.kill()
             child.join()
             return f"not started within {LIMIT} s"
-        said = log.read_text(errors="replace")
+        said = log.read_text(encoding="utf-8", errors="replace")
     if child.exitcode == 0:
         return ANSWERED if ANSWERED_THOUGHT not in said else ANSWERED_THOUGHT
     return "not started: " + reason_of(said, child.exitcode)
@@ -280,7 +284,7 @@ def try_one(one: Start, about: dict[str, Any]) -> str:
 
 def in_child(folder: Path, log: Path, one: Start, about: dict[str, Any]) -> None:
     """Save the model and start it, with all that is printed in a file."""
-    with log.open("w") as file:
+    with log.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
         save_model(folder, one, about)

@@ -129,7 +129,7 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     tokenizer = Tokenizer(
         lambda texts: [inner.encode(t)[::-1].tolist() for t in texts],
         inner.decode,
-        1,
+        (1,),
     )
     form = PromptFormat(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact

@@ -16,6 +16,7 @@ from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
+from tests.conftest import ENCODINGS
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 
@@ -28,9 +29,7 @@ def needs_inspect():
     )
 
 
-ENCODING = (
-    "https://openaipublic.blob.core.windows.net/encodings/o200k_base.tiktoken"
-)
+ENCODING = f"{ENCODINGS}/o200k_base.tiktoken"
 """What the mock model counts with; tiktoken would download it."""
 
 

@@ -540,7 +540,9 @@ def test_a_folder_that_was_not_copied_whole_is_named(place):
     folder.mkdir()
     spec = {"path": "model", "engine": "transformers"}
     (folder / "config.json").write_text("{}")
-    assert missing(spec) == [f"folder {folder}: weights, a tokenizer missing"]
+    assert missing(spec) == [
+        f"folder {folder}: weights, a tokenizer (tokenizer.json) missing"
+    ]
     (folder / "tokenizer_config.json").write_text("{}")
     (folder / "model-00002-of-00005.safetensors").write_text("")
     parts = [f"model-0000{part}-of-00005.safetensors" for part in (1, 3, 4)]
@@ -554,7 +556,9 @@ def test_a_folder_that_was_not_copied_whole_is_named(place):
     ]
     for part in (1, 3, 4, 5):
         (folder / f"model-0000{part}-of-00005.safetensors").write_text("")
-    assert missing(spec) == [f"folder {folder}: a tokenizer missing"]
+    assert missing(spec) == [
+        f"folder {folder}: a tokenizer (tokenizer.json) missing"
+    ]
     assert missing(spec | {"tokenizer": "builtin"}) == []
     (folder / "tokenizer.model").write_text("")
     assert missing(spec) == []

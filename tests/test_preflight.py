@@ -220,9 +220,11 @@ def test_popular_templates_pass(folder, name, prefix_in):
 
 
 def test_a_bos_may_have_the_id_0():
-    token = SimpleNamespace(bos_id=0, bos_token="<s>")
+    token = SimpleNamespace(leading_ids=(0,), leading_tokens=("<s>",))
     case = SimpleNamespace(
-        tokenizer=token, example=SimpleNamespace(ids=np.array([0, 7]))
+        tokenizer=token,
+        form=SimpleNamespace(leading_ids=(0,)),
+        example=SimpleNamespace(ids=np.array([0, 7])),
     )
     assert CHECKS["BOS"](case) == "<s> once, first"
 
@@ -234,7 +236,7 @@ def test_a_bos_that_the_template_leaves_out_is_noted(folder):
     found = CHECKS["BOS"](whole)
     assert found.level == "note"
     assert "no <bos>, because the chat template writes none" in found.seen
-    bos = whole.tokenizer.bos_id
+    (bos,) = whole.tokenizer.leading_ids
     twice = with_ids(whole, np.array([bos, bos, *whole.example.ids]))
     assert CHECKS["BOS"](twice).level == FAIL
 

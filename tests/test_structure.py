@@ -166,6 +166,33 @@ def test_functions_are_short_and_flat():
     assert wrong == []
 
 
+def is_text_in_the_locale(call):
+    """Whether a call opens a file, or a process, in the encoding of the locale."""
+    name = getattr(call.func, "attr", getattr(call.func, "id", ""))
+    given = {word.arg: ast.unparse(word.value) for word in call.keywords}
+    words = [word.value for word in call.args if isinstance(word, ast.Constant)]
+    modes = [word for word in words if isinstance(word, str)]
+    if "encoding" in given:
+        return False
+    if name == "open":
+        is_builtin = isinstance(call.func, ast.Name)
+        is_binary = any("b" in mode for mode in modes)
+        return (is_builtin or bool(modes)) and not is_binary
+    reads = name == "read_text" and not call.args
+    return reads or name == "write_text" or given.get("text") == "True"
+
+
+def test_files_are_read_and_written_as_utf8():
+    """A program in another locale reads the same files, and reads what this one wrote."""
+    wrong = []
+    for folder in ("rulerkit", "scripts", "benchmarks", "notebooks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+                if isinstance(node, ast.Call) and is_text_in_the_locale(node):
+                    wrong.append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    assert wrong == []
+
+
 @pytest.mark.parametrize("name", [name for name in modules() if name])
 def test_public_things_have_docstrings(name):
     tree = ast.parse(modules()[name].read_text(encoding="utf-8"))

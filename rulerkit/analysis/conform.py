@@ -100,7 +100,11 @@ class Upstream(NamedTuple):
                 f"{self.checkout} is no checkout of RULER: it has no "
                 "scripts/data/synthetic/niah.py"
             )
-        return "2025" if "optimal_num_haystack" in script.read_text() else "2024"
+        return (
+            "2025"
+            if "optimal_num_haystack" in script.read_text(encoding="utf-8")
+            else "2024"
+        )
 
     def prompts(
         self, name: str, length: int, count: int, tokenizer: str
@@ -111,7 +115,7 @@ class Upstream(NamedTuple):
         with tempfile.TemporaryDirectory() as folder:
             nemo = Path(folder, "nemo/collections/asr/parts/utils")
             nemo.mkdir(parents=True)
-            (nemo / "manifest_utils.py").write_text(_JSON_LINES)
+            (nemo / "manifest_utils.py").write_text(_JSON_LINES, encoding="utf-8")
             command = [str(self.python), "prepare.py", "--save_dir", folder]
             command += ["--benchmark", "synthetic", "--task", name]
             command += ["--tokenizer_path", tokenizer, "--tokenizer_type", "hf"]
@@ -127,14 +131,17 @@ class Upstream(NamedTuple):
                 f"{self.python.absolute().parent}{os.pathsep}{os.environ['PATH']}"
             )
             modules = os.pathsep.join((folder, str(data)))
+            # Upstream reads its files in the encoding of the locale.
             around = os.environ | {"PATH": paths, "PYTHONPATH": modules}
+            around |= {"PYTHONUTF8": "1"}
             try:
                 ended = subprocess.run(
                     ["timeout", "--kill-after=5", f"{self.timeout:g}", *command],
                     cwd=data,
                     env=around,
                     capture_output=True,
-                    text=True,
+                    encoding="utf-8",
+                    errors="replace",
                     check=False,
                 )
             except OSError as error:
@@ -146,7 +153,10 @@ class Upstream(NamedTuple):
                 raise UserError(
                     f"made no file: {_reason(ended.stdout + ended.stderr)}"
                 )
-            rows = [json.loads(line) for line in file.read_text().splitlines()]
+            rows = [
+                json.loads(line)
+                for line in file.read_text(encoding="utf-8").splitlines()
+            ]
         return [
             Prompt(
                 row["input"] + row.get("answer_prefix", ""), tuple(row["outputs"])

@@ -18,7 +18,7 @@ from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
-from rulerkit.common.paths import from_root, project_files, resolve
+from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import (
     JSON,
@@ -81,6 +81,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     Everything is checked before anything starts: raises `UserError` for a wrong key or parameter, a
     notebook that cannot be planned, and two runs that would write one notebook.
     """
+    _check_root()
     fixed = dict(settings or {})
     own = {name: fixed.pop(name) for name in list(fixed) if name in _KEYS_OF_FILE}
     content = read_yaml(path) | own
@@ -142,6 +143,18 @@ def check_plugins(given: Any, beside: Sequence[str]) -> list[str]:
 
 
 # --- what the file says ---------------------------------------------------------------------------
+
+
+def _check_root() -> None:
+    """Raises UserError where no text can hold the path of the project, as the files of a batch
+    do."""
+    try:
+        str(home()).encode()
+    except UnicodeEncodeError:
+        raise UserError(
+            f"the project root {home()} has letters that the locale does not have: export "
+            "PYTHONUTF8=1"
+        ) from None
 
 
 def _size_of(path: Path, keys: BatchKeys) -> JSON:

@@ -256,16 +256,16 @@ def thinking(case: Case) -> CheckResult:
 
 
 def one_bos(case: Case) -> CheckResult:
-    """Exactly one beginning-of-sequence token, first, where the model has one and its template does
-    not leave it out; two move VT at 128K by 17 points."""
-    bos = case.tokenizer.bos_id
-    if bos is None:
+    """What the tokenizer puts before a text, mostly a beginning-of-sequence token, exactly once and
+    first, where the template does not leave it out; two move VT at 128K by 17 points."""
+    tokenizer, ids = case.tokenizer, case.example.ids
+    if not tokenizer.leading_ids:
         return "the tokenizer adds none"
-    name, places = (
-        case.tokenizer.bos_token or bos,
-        np.flatnonzero(case.example.ids == bos),
-    )
-    if places.tolist() == [0]:
+    name = "".join(tokenizer.leading_tokens)
+    leading = case.form.leading_ids
+    places = np.flatnonzero(ids == tokenizer.leading_ids[0])
+    begins = ids[: len(leading)].tolist() == list(leading)
+    if places.tolist() == [0] and begins:
         return f"{name} once, first"
     if not places.size and case.form.lacks_bos:
         seen = f"no {name}, because the chat template writes none; vLLM sends none either"
@@ -590,8 +590,8 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
     level = FAIL
     if counted < sent:
         fix = "the prompt was cut: raise the server's context length and switch its truncation off"
-    elif counted == sent + 1:
-        fix = "one was added, most likely a second BOS: send ids, or switch add_special_tokens off"
+    elif counted == sent + max(1, len(case.tokenizer.leading_ids)):
+        fix = "a second BOS was added, most likely: send ids, or switch add_special_tokens off"
     elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
         fix, level = (
             "the service's own frame: keep as many tokens of the length free",

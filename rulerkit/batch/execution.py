@@ -304,7 +304,10 @@ def _perform_step(
     version = version_of(step.job.model or {})
     now = {"started": time.time(), "error": None, "state": "running"}
     update_record(step.record, **now, **about)
-    with disk(step.log), step.log.open("w", encoding="utf-8") as log:
+    with (
+        disk(step.log),
+        step.log.open("w", encoding="utf-8", errors="surrogateescape") as log,
+    ):
         print("$", shown, file=log, flush=True)
         process = start_guarded(command, log, environment)
     try:

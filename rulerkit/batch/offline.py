@@ -27,6 +27,7 @@ from rulerkit.generation import downloads
 from rulerkit.generation.tokenizers import (
     ON_HUB,
     encoding_by_name,
+    is_complete,
     tiktoken_dir,
     tokenizer_kind,
     vocabulary_file,
@@ -174,8 +175,8 @@ class HubFiles(Resource):
         ]
         if self.weights and not weights:
             lacking.append("weights")
-        if self.vocabulary and not vocabulary_file(names):
-            lacking.append("a tokenizer")
+        if self.vocabulary and not is_complete(vocabulary_file(names)):
+            lacking.append("a tokenizer (tokenizer.json)")
         return [f"{self.title}: {listed(lacking, 3)} missing"] if lacking else []
 
     def fetch(self) -> Path:

@@ -235,7 +235,8 @@ def _slurm(*command: str) -> str:
         done = subprocess.run(
             command,
             capture_output=True,
-            text=True,
+            encoding="utf-8",
+            errors="replace",
             timeout=120,
             env=environment,
             check=True,

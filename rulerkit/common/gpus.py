@@ -59,7 +59,12 @@ def nvidia_smi(fields: str) -> list[str]:
     call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         return subprocess.run(
-            call, capture_output=True, text=True, timeout=60, check=True
+            call,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=60,
+            check=True,
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []

@@ -128,11 +128,23 @@ def project_files(folder: str, suffix: str) -> dict[str, Path]:
     return {path.stem: path for path in files}
 
 
+def _on_disk(path: str | Path) -> str:
+    """A path as Python opens it, without `~`: in a locale that does not have its letters, by the
+    bytes of its name in UTF-8."""
+    name = os.path.expanduser(path)
+    try:
+        os.fsencode(name)
+    except UnicodeEncodeError:
+        return os.fsdecode(name.encode("utf-8", "surrogatepass"))
+    return str(name)
+
+
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
     folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
     of the kit's params/ and notebooks/."""
-    place = home() / os.path.expanduser(path)
+    path = _on_disk(path)
+    place = home() / path
     first = Path(path).parts[:1]
     if first == (_PACKAGE.name,):
         ours = _PACKAGE.parent / path
@@ -157,7 +169,7 @@ def from_root(path: Path) -> str:
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
     project root, else the kit's params/ and notebooks/."""
-    path = Path(os.path.expanduser(name))
+    path = Path(_on_disk(name))
     return path.absolute() if path.exists() else resolve(path)
 
 

@@ -1,5 +1,6 @@
 """YAML files, read so that every version of YAML would read the same."""
 
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,9 @@ def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
 def parse_yaml(text: str | bytes, where: object) -> Any:
     """What a YAML text says; `where` begins the message about a text that is not YAML."""
     try:
+        if isinstance(text, str) and re.search("[\ud800-\udfff]", text):
+            # Words of a command line whose letters the locale does not have: their bytes.
+            text = os.fsencode(text)
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = (

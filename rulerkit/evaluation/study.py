@@ -317,7 +317,9 @@ def _seed_of(values: Parameters) -> int:
         part = file.with_name(f".{uuid4().hex}")
         with disk(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(f"{secrets.randbelow(_FRESH_SEEDS)}\n")
+            part.write_text(
+                f"{secrets.randbelow(_FRESH_SEEDS)}\n", encoding="utf-8"
+            )
             # Of several processes at once the first decides for all.
             with suppress(FileExistsError):
                 os.link(part, file)

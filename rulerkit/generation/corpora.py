@@ -22,6 +22,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
+from importlib.metadata import distribution
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -355,10 +356,11 @@ _QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
 def load_words(name: str = "wonderwords") -> Words:
     """Key words and list words: the lists of the wonderwords package (MIT), read without importing
     it."""
-    # Importing the package reads lists that are not needed here.
-    assets = resources.files("wonderwords") / "assets"
+    # The package reads them in the encoding of the locale, when it is imported.
+    place = distribution("wonderwords").locate_file("wonderwords/assets")
+    assets = Path(str(place))
     nouns, adjectives, verbs = (
-        _lines((assets / f"{kind}list.txt").read_text("utf-8"))
+        _lines((assets / f"{kind}list.txt").read_text(encoding="utf-8"))
         for kind in ("noun", "adjective", "verb")
     )
     return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))

@@ -19,8 +19,7 @@ from rulerkit.common.paths import package_data, project_files
 from rulerkit.generation.thoughts import marks_in, opens_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
-_TABLE = package_data("prompt_forms.yaml")
-FORMS: dict[str, str] = _TABLE["forms"]
+FORMS: dict[str, str] = package_data("prompt_forms.yaml")
 """The paper's prompt forms by name; `{t}` is the user's part."""
 FORMS_FOLDER = "params/forms"
 DIRECT = " Do not provide any explanation. Please directly give me the answer."
@@ -147,36 +146,42 @@ class PromptFormat:
 
     @cached_property
     def bos(self) -> tuple[int, ...]:
-        """The one id put before the prompt of a named form: none where the form begins with it or
-        the model has none. A chat template writes its own, and none is put before it, whatever the
-        tokenizer does with a text: so vLLM renders chats."""
-        token = self.tokenizer
-        if (
-            token.bos_id is None
-            or self.form not in FORMS
-            or self._begins_with_bos
-        ):
+        """The ids put before the prompt of a named form: all that the tokenizer puts before a text,
+        or none where the form itself begins with the first of them. A chat template writes its own,
+        and none is put before it, whatever the tokenizer does with a text: so vLLM renders
+        chats."""
+        # Two BOS would be a prompt that no model has seen in training.
+        if self.form not in FORMS or self._num_written:
             return ()
-        return (token.bos_id,)
+        return self.tokenizer.leading_ids
+
+    @cached_property
+    def _num_written(self) -> int:
+        """With how many of the tokenizer's leading ids the text of the template begins."""
+        leading = self.tokenizer.leading_ids
+        before = self.tokenizer.encode(self.around[0]).tolist()
+        number = 0
+        while number < len(leading) and before[number:][:1] == [leading[number]]:
+            number += 1
+        return number
+
+    @property
+    def leading_ids(self) -> tuple[int, ...]:
+        """The tokenizer's leading ids with which the prompt begins, whether they are put before it
+        (`bos`) or the template writes them: a server that adds its own must not be sent these."""
+        return self.bos or self.tokenizer.leading_ids[: self._num_written]
+
+    @property
+    def leading_text(self) -> str:
+        """The text of `leading_ids`."""
+        return "".join(self.tokenizer.leading_tokens[: len(self.leading_ids)])
 
     @property
     def lacks_bos(self) -> bool:
-        """Whether the prompt begins without the BOS that the tokenizer puts before a text, because
-        the chat template writes none."""
-        known = self.tokenizer.bos_id is not None
-        return known and self.form not in FORMS and not self._begins_with_bos
-
-    @property
-    def _begins_with_bos(self) -> bool:
-        """Whether the text before the user's part begins with the token of a BOS."""
-        # Two BOS would be a prompt that no model has seen in training.
-        token = self.tokenizer
-        opening = _TABLE["openings"].get(self.form) or token.bos_token
-        return bool(
-            opening
-            and self.around[0].startswith(opening)
-            and token.count(opening) == 1
-        )
+        """Whether the prompt begins without all that the tokenizer puts before a text, because the
+        chat template does not write it."""
+        leading = self.tokenizer.leading_ids
+        return self.form not in FORMS and self._num_written < len(leading)
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""

@@ -105,7 +105,7 @@ def file_digest(path: Path) -> str:
     key = f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns} {stat.st_ctime_ns}"
     cached = cache_dir() / "digests" / hashlib.sha256(key.encode()).hexdigest()
     with suppress(OSError):
-        digest = cached.read_text()
+        digest = cached.read_text(encoding="utf-8")
         if len(digest) == 64:
             return digest
 
@@ -113,7 +113,7 @@ def file_digest(path: Path) -> str:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     # Where the cache cannot be written, only time is lost.
     with suppress(OSError), completed(cached) as part:
-        part.write_text(digest)
+        part.write_text(digest, encoding="utf-8")
     return digest
 
 

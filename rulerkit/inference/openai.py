@@ -373,7 +373,9 @@ class OpenAI(ServerEngine):
                 if way == path:
                     raise
                 continue
-            if count not in (None, ours, ours + 1):
+            added = len(tokenizer.leading_ids)
+            closed = ours + added + len(tokenizer.closing_ids)
+            if count not in (None, ours, ours + max(1, added), closed):
                 raise UserError(
                     f"model {self.name}: its server counts {count} tokens where the tokenizer "
                     f"{tokenizer.name} counts {ours}: `tokenizer` must be the model's own for "
@@ -384,12 +386,19 @@ class OpenAI(ServerEngine):
             counts.frame = 0 if count is None else count - ours
             # Without a count, ids are taken as they are.
             adds_one = count != ours if counts.exact else way == "text"
-            facts.adds_bos = adds_one and tokenizer.bos_id is not None
+            facts.adds_bos = adds_one and added > 0
+            if way == path and tokenizer.closing_ids and count == closed:
+                raise UserError(
+                    f"model {self.name}: its server ends each prompt as a whole text, with "
+                    f"{len(tokenizer.closing_ids)} tokens behind it: use `prompt_path: chat` or "
+                    "ids, or tell the server in `extra_body` to add none (vLLM: "
+                    "add_special_tokens: false)"
+                )
         if facts.adds_bos and self._format_for(path).lacks_bos:
             raise UserError(
-                f"model {self.name}: its server puts {tokenizer.bos_token} before each prompt, and "
-                "the chat template writes none: use `prompt_path: chat` or ids, or tell the server "
-                "in `extra_body` to add none (vLLM: add_special_tokens: false)"
+                f"model {self.name}: its server puts {''.join(tokenizer.leading_tokens)} before "
+                "each prompt, and the chat template writes none: use `prompt_path: chat` or ids, "
+                "or tell the server in `extra_body` to add none (vLLM: add_special_tokens: false)"
             )
 
     def _find_out_chat(self, replica: Replica, facts: ServerFacts) -> None:
@@ -524,22 +533,18 @@ class OpenAI(ServerEngine):
         adds_bos = self.server.adds_bos
         if path == "ids":
             ids = example.ids.tolist()
-            if adds_bos and ids[:1] == [form.tokenizer.bos_id]:
-                ids = ids[1:]
-            return {"prompt": ids}
+            return {"prompt": ids[len(form.leading_ids) :] if adds_bos else ids}
 
-        bos = form.tokenizer.bos_token or ""
-        text = bos + example.prompt if form.bos else example.prompt
-        return {"prompt": text.removeprefix(bos) if adds_bos else text}
+        text = example.prompt.removeprefix(form.leading_text)
+        return {"prompt": text if adds_bos else form.leading_text + text}
 
     def _num_sent(self, example: Example) -> int:
         """The tokens of a prompt without what its server puts around it."""
         server = self.server
         if server.path in CHATS:
             return example.num_tokens - self._template_tokens
-        return example.num_tokens - (
-            server.counts.frame if server.adds_bos else 0
-        )
+        before = self.prompt_format.leading_ids if server.adds_bos else ()
+        return example.num_tokens - len(before)
 
     @cached_property
     def _template_tokens(self) -> int:

@@ -175,7 +175,8 @@ def start_guarded(
         stdin=subprocess.PIPE,
         stdout=out,
         stderr=subprocess.STDOUT,
-        env=dict(environment),
+        # All that is written to `out` is UTF-8, whatever the locale.
+        env={"PYTHONIOENCODING": "utf-8:backslashreplace", **environment},
         start_new_session=True,  # a terminal's Ctrl-C is for this process alone
     )
 
@@ -322,7 +323,7 @@ def registered(description: Any, addresses: Sequence[Address]) -> Iterator[None]
     """Within, other processes of this user find these servers."""
     entry = _entry(description)
     entry.touch(mode=0o600)
-    entry.write_text(json.dumps(addresses))
+    entry.write_text(json.dumps(addresses), encoding="utf-8")
     try:
         yield
     finally:
@@ -342,7 +343,9 @@ def find_servers(describe: Callable[[], Any]) -> list[Address]:
         if any(_registry().iterdir()):
             addresses += [
                 Address(*entry)
-                for entry in json.loads(_entry(describe()).read_text())
+                for entry in json.loads(
+                    _entry(describe()).read_text(encoding="utf-8")
+                )
             ]
     return [address for address in addresses if address.healthy()]
 

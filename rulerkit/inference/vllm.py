@@ -346,7 +346,7 @@ def _knows_scale_out() -> bool:
     # Importing vLLM to ask it would take ten seconds.
     entrypoints = Path(found.submodule_search_locations[0]) / "entrypoints"
     return any(
-        "enable_scale_out" in file.read_text(errors="replace")
+        "enable_scale_out" in file.read_text(encoding="utf-8", errors="replace")
         for file in entrypoints.rglob("cli_args.py")
     )
 

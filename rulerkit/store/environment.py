@@ -52,7 +52,13 @@ def _commit(root: Path) -> str | None:
         "--exclude=*",
     ]
     try:
-        done = subprocess.run(call, capture_output=True, text=True, timeout=5)
+        done = subprocess.run(
+            call,
+            capture_output=True,
+            encoding="utf-8",
+            errors="replace",
+            timeout=5,
+        )
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() or None

@@ -210,7 +210,11 @@ def _machine() -> str:
     """Distinguishes machines and containers with the same host name: each has its own process
     numbers."""
     try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        boot = (
+            Path("/proc/sys/kernel/random/boot_id")
+            .read_text(encoding="utf-8")
+            .strip()
+        )
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:  # not Linux
         return ""
@@ -229,7 +233,10 @@ def start_time(pid: int) -> str | None:
         pass
     try:
         state, *fields = (
-            Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            Path(f"/proc/{pid}/stat")
+            .read_text(encoding="utf-8", errors="replace")
+            .rpartition(")")[2]
+            .split()
         )
     except OSError:  # a process of another user may be hidden
         return ""

@@ -1,0 +1,119 @@
+"""Locales whose encoding is not UTF-8: the same prompts and files as everywhere, and no traceback."""
+
+import os
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import THIRTEEN, task
+from tests.test_special_tokens import small_tokenizer
+
+ESSAY = "Größe ist alles — so steht es hier. Ünder allem liegt ein Satz. 中文 steht am Ende.\n"
+DIGESTS = r"""
+from rulerkit.generation.generate import generate
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tasks import THIRTEEN, task
+form = PromptFormat("tok\xf6", "\xdc: {{ messages[0].content }}")
+for name in THIRTEEN:
+    print(generate(task(name).with_corpora("builtin"), 2048, 1, prompt_format=form)[0].digest)
+"""
+
+
+@pytest.fixture(params=["C", "ja_JP.eucJP"])
+def elsewhere(request, tmp_path):
+    """The environment of a process in a locale that is not UTF-8, and a folder to work in."""
+    places = {}
+    if request.param != "C":
+        if not shutil.which("localedef"):
+            pytest.skip("no localedef makes the locale")
+        (tmp_path / "locales").mkdir()
+        place = str(tmp_path / "locales" / request.param)
+        call = ["localedef", "-i", "ja_JP", "-f", "EUC-JP", place]
+        if subprocess.run(call, capture_output=True, check=False).returncode > 1:
+            pytest.skip("this machine has no data for the locale")
+        places = {"LOCPATH": str(tmp_path / "locales")}
+    folder = tmp_path / "here"
+    folder.mkdir()
+    environment = os.environ | places
+    environment |= {"LC_ALL": request.param, "RULERKIT_HOME": str(folder)}
+    environment |= {"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"}
+    for name in ("PYTHONIOENCODING", "LANG", "LC_CTYPE"):
+        environment.pop(name, None)
+    return environment, folder
+
+
+def run(elsewhere, *command):
+    """What a process says, as bytes; it must end well."""
+    environment, folder = elsewhere
+    done = subprocess.run(
+        [sys.executable, *command],
+        env=environment,
+        cwd=folder,
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert b"Traceback" not in done.stderr
+    return done.stdout
+
+
+def test_prompts_are_the_same(elsewhere, tmp_path):
+    environment, folder = elsewhere
+    small_tokenizer(tmp_path, "<s> $A")
+    # In the bytes of the locale; where it has none for the letter, in those of UTF-8.
+    encoding = "utf-8" if environment["LC_ALL"] == "C" else "euc_jp"
+    place = os.path.join(os.fsencode(folder), "tokö".encode(encoding))
+    os.mkdir(place)
+    shutil.copy(os.fsencode(tmp_path / "tokenizer.json"), place)
+
+    said = run(elsewhere, "-c", DIGESTS).split()
+    form = PromptFormat(str(tmp_path), "Ü: {{ messages[0].content }}")
+    here = []
+    for name in THIRTEEN:
+        asked = task(name).with_corpora("builtin")
+        made = generate(asked, 2048, 1, prompt_format=form)[0]
+        here.append(made.digest.encode())
+    assert said == here
+
+
+def test_commands(elsewhere):
+    """Texts of one's own, values and names of models with letters that the locale lacks."""
+    environment, folder = elsewhere
+    (folder / "essay.txt").write_text(ESSAY, encoding="utf-8")
+    (folder / "p.yaml").write_text(
+        "model: {base: perfect, name: b, label: 'Größe — 中文'}\n"
+        "corpora: {essay: essay.txt}\n",
+        encoding="utf-8",
+    )
+    command = ["-m", "rulerkit", "evaluate", "-f", "p.yaml", "--tasks"]
+    text = run(elsewhere, *command, "niah_single_2", "--lengths", "1K", "-n", "1")
+    assert b"100.0" in text
+    run(elsewhere, "-m", "rulerkit", "browse", "outputs")
+    if environment["LC_ALL"] == "C":
+        # As typed on a terminal that is in UTF-8 all the same.
+        template = "template: 'Größe: {{ messages[0].content }}'"
+        shown = run(
+            elsewhere, *command[:2], "show", "--tasks", "vt", "-y", template
+        )
+        assert "Größe:".encode() in shown
+
+
+@pytest.mark.slow
+def test_a_batch(elsewhere):
+    """Models and a notebook in processes of their own; their logs are UTF-8."""
+    _, folder = elsewhere
+    (folder / "b.yaml").write_text(
+        "models: [{base: perfect, name: b, label: 'Größe — 中文'}]\n"
+        "notebooks: [03_distractors]\n"
+        "parameters: {corpora: builtin, lengths: [1K], num_examples: 1}\n",
+        encoding="utf-8",
+    )
+    run(elsewhere, "-m", "rulerkit", "batch", "b.yaml")
+    logs = list(folder.rglob("*.log"))
+    assert len(logs) == 2
+    for log in logs:
+        log.read_text(encoding="utf-8")
