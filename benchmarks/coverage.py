@@ -4,7 +4,8 @@
 Simulated scores with a known mean: single cells (right or wrong, and fractional), means over 13
 tasks, averages over 13 tasks and 6 lengths whose examples are correlated, and differences, paired
 and not; few examples, cells of unequal numbers of examples, and questions that share articles.
-Prints a line for each case and a summary of those with at least 20 examples in every cell.
+Prints a line for each case and a summary of those with at least 20 examples in every cell. The
+coverage of single right-or-wrong cells is also computed exactly, for every mean of 1 to 99 %.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from collections.abc import Callable, Iterator
 from statistics import NormalDist
 
 import numpy as np
+from scipy.stats import binom
 
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 
@@ -223,6 +225,22 @@ def cases() -> Iterator[Case]:
         yield f"difference of probabilities, n={n}", -0.02, lambda n=n: soft(n)
 
 
+def exact_coverage(n: int) -> tuple[float, float]:
+    """The least coverage in percent of a cell of n right-or-wrong answers, and at which mean."""
+    right = np.arange(n + 1)
+    found = [
+        weighted_sum([WeightedCell(1.0, "a", (np.arange(n) < k) * 1.0)])
+        for k in right
+    ]
+    low = np.array([interval.low for interval in found])
+    high = np.array([interval.high for interval in found])
+    shares = []
+    for p in np.arange(1, 100) / 100:
+        holds = (low <= p) & (p <= high)
+        shares.append((100 * binom.pmf(right, n, p)[holds].sum(), float(p)))
+    return min(shares)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
     parser.add_argument(
@@ -249,6 +267,9 @@ def main() -> None:
             f"n {'>=' if many else '<'} 20: {inside} of {len(of)} cases between 93 and 98 %; least "
             f"{min(of):.1f}, most {max(of):.1f}"
         )
+    for n in (20, 25, 50, 100, 200, 500):
+        least, p = exact_coverage(n)
+        print(f"exact, cell, right or wrong, n={n}: least {least:.1f} % at p={p}")
     least, name = min(others)
     print(
         f"n >= 20 without single right-or-wrong cells: least {least:.1f} ({name})"

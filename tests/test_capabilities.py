@@ -201,7 +201,7 @@ def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
         progress=False,
     )
     shown = rulerkit("report", tmp_path / "predictions/main").out
-    assert "Means over 13 tasks" in shown
+    assert "mean of 1 task (niah_single_1)" in shown
     assert "frontier: the shorter of the two" in shown
     lines = rulerkit(
         "report", tmp_path / "predictions/main", "--format", "csv"

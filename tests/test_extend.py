@@ -296,6 +296,7 @@ RAISES = [
         "cannot be used",
     ),
     ("(word,), plan", "(), plan", "has no references"),
+    ("(word,), plan", "(' ',), plan", "has an empty reference"),
     (
         "    floors = ()",
         '    match = "count"',

@@ -163,7 +163,7 @@ def test_everything_works_for_a_new_family(tmp_path):
     assert max(copied) < 1
 
     report, _, text = text.partition("1 x 9 examples")
-    assert "Means over 1 task;" in report
+    assert "mean of 1 task (" in report
     assert report.count("No effective length") == 1
     assert "reader (copies 100%): neither the paper nor the family has" in report
     assert "100.0 [" in text, "one of two references"

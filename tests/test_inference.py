@@ -368,6 +368,11 @@ def test_an_example_asked_twice_counts_once(folder):
     assert [line.partition(", line ")[2][:28] for line in read.warnings] == [
         "5: a second row for example 1"[:28]
     ]
+    with pytest.raises(UserError, match=r"line 5: .* with another answer"):
+        rk.score([read])
+    left_out: list[str] = []
+    assert rk.score([read], left_out.append).empty
+    assert "line 5" in left_out[0]
 
 
 @pytest.mark.parametrize(

@@ -208,7 +208,7 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path):
     )
     leaderboard = shown(cells, "leaderboard", "text/markdown")
     assert "No effective length" in leaderboard
-    assert "Means over 2 tasks" in leaderboard
+    assert "mean of 2 tasks (niah_single_1, " in leaderboard
     beside = shown(cells, "beside", "text/html")
     assert "paper_effective_length" in beside, (
         "a model that the paper has stands beside its row"

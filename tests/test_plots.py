@@ -186,13 +186,38 @@ def test_threshold_is_drawn_and_named():
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     assert (
         axes.figure.get_supxlabel()
-        == "thin dashed: Llama2-7B (chat) at 4K = 85.6"
+        == "thin dashed: Llama2-7B (chat) at 4K = 85.6; stand-in corpora"
     )
-    axes = plots.score_by_length(summary.lengths, 50, note="stand-in corpora")
+    axes = plots.score_by_length(summary.lengths, 50)
     assert (
         axes.figure.get_supxlabel()
         == "thin dashed: threshold = 50; stand-in corpora"
     )
+
+
+def test_figures_say_what_the_texts_and_the_means_are():
+    """By themselves, without a note of the caller's; a frame without the column has it beside."""
+    summary = summary_of("a", "b")
+    own = summary_of("a", engine="transformers")
+    draws = [
+        lambda one: plots.score_by_length(one.lengths),
+        lambda one: plots.scores_over_models(one.lengths),
+        lambda one: plots.series_by_length(one.lengths, "category")[0],
+        lambda one: plots.tasks_by_length(one.cells)[0],
+        lambda one: plots.claimed_and_effective(one.models)[0],
+        lambda one: plots.published_since(one.lengths)[0],
+    ]
+    for draw in draws:
+        assert "stand-in corpora" in draw(summary).figure.get_supxlabel()
+        assert "stand-in" not in draw(own).figure.get_supxlabel()
+        plt.close("all")
+    shown = rk.tables.show(plots.series_table(summary.of("all").lengths))
+    assert "stand-in corpora: not comparable" in shown.to_html()
+    assert "caption" not in rk.tables.show(own.models[["avg"]]).to_html()
+
+    few = scores_of({("a", 4096): 0.5}, ["vt", "cwe"])
+    axes = plots.score_by_length(summarize(few).lengths)
+    assert axes.figure.get_supxlabel() == "mean of 2 tasks"
 
 
 def test_an_incomplete_length_is_a_gap():

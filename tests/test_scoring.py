@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import rulerkit as rk
 from rulerkit.analysis.failures import label
 from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError
@@ -252,11 +253,44 @@ def test_thinking_models_answer_after_their_thought():
 
 @pytest.mark.parametrize(
     ("pred", "outputs", "word"),
-    [(None, ["a"], "prediction"), ("a", [], "references")],
+    [
+        (None, ["a"], "no prediction"),
+        ("a", [], "no references"),
+        ("a", ["b", " "], "an empty reference"),
+    ],
 )
-def test_what_was_not_answered_is_never_a_zero(pred, outputs, word):
-    with pytest.raises(UserError, match=f"example 7 has no {word}"):
+def test_what_cannot_be_judged_has_no_score(pred, outputs, word):
+    with pytest.raises(UserError, match=f"example 7 has {word}"):
         score([cell([row(pred, outputs, 7)])])
+
+
+def test_an_empty_reference_is_refused_at_every_door(tmp_path):
+    """It is in every answer, and so it would score 100."""
+    file = tmp_path / "m/synthetic/4096/pred/vt.jsonl"
+    write(file, [upstream_row(0, "a", ["a"]), upstream_row(1, "b", ["a", ""])])
+    with pytest.raises(UserError, match="line 2: outputs: no references, or an"):
+        read_predictions(file)
+    for references in ([""], ["a", "\n"], []):
+        with pytest.raises(UserError, match="none of them empty"):
+            rk.task("vt").score("b", references)
+
+
+def test_one_example_has_one_answer(tmp_path):
+    """The same answer twice is one answer; files of upstream repeat the index of other examples."""
+    rows = [row("a", ["a"]), row("a", ["a"]), row("a", ["b"], 1)]
+    assert score([cell(rows)])["score"].tolist() == [1.0, 0.0]
+    with pytest.raises(UserError, match="twice with different answers"):
+        score([cell([*rows, row("b", ["a"])])])
+
+    file = tmp_path / "m/synthetic/4096/pred/vt.jsonl"
+    upstream = [upstream_row(0, "a", ["a"]), upstream_row(0, "b", ["b"])]
+    write(file, upstream)
+    assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]
+    write(file, [*upstream, upstream_row(0, "c", ["a"])])
+    with pytest.raises(
+        UserError, match="line 3: another answer to the example of line 1"
+    ):
+        read_predictions(file)
 
 
 def test_a_cell_counts_once():

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.report.tables import table_text
+from rulerkit.report.tables import table_text, task_table_text
 from rulerkit.scoring.effective_length import (
     BY_CAPABILITIES,
     effective_length,
@@ -263,12 +263,15 @@ def test_missing_examples_are_never_averaged_away():
 
 def test_missing_tasks_are_never_averaged_away():
     scores = scores_of({("a", K4): 1.0}, tasks=THIRTEEN[:-1])
-    summary = summarize(scores)
-    length = row(summary.lengths, category="all")
+    whole = scores_of({("b", K4): 1.0, ("b", K8): 1.0})
+    summary = summarize(pd.concat([scores, whole], ignore_index=True))
+    length = row(summary.lengths, category="all", model="a", length=K4)
     assert length["have"] == "12/13 tasks"
     assert math.isnan(length["score"])
-    assert row(summary.models, category="niah")["avg"] == pytest.approx(100)
-    assert math.isnan(row(summary.models, category="qa")["avg"])
+    absent = row(summary.lengths, category="all", model="a", length=K8)
+    assert absent["have"] == "-"
+    of_a = summary.models.query("model == 'a'")
+    assert math.isnan(row(of_a, category="qa")["avg"])
     asked = summarize(scores, tasks=["vt", "cwe", "niah_single_1"])
     by_category = asked.models.set_index("category")
     assert by_category.loc[
@@ -283,11 +286,71 @@ def test_missing_tasks_are_never_averaged_away():
         ">4K",
         "",
     ]
-    assert "Means over 3 tasks" in table_text(asked)
+    assert "mean of 3 tasks (vt, cwe, niah_single_1)" in table_text(asked)
     assert "No effective length" in table_text(asked)
     assert "100.0*" not in table_text(asked), (
         "there is no threshold of three tasks"
     )
+
+
+@pytest.mark.parametrize("tasks", [["vt"], ["vt", "cwe", "qa_1"], THIRTEEN[1:]])
+def test_means_are_over_the_tasks_that_were_run(tasks):
+    """Effective lengths and ranks need all thirteen; a task without any answer is not left out."""
+    scores = scores_of({("a", K4): 0.9, ("b", K4): 0.8}, tasks)
+    summary = summarize(scores)
+    model = row(summary.models, model="a", category="all")
+    assert (model["avg"], model["tasks"]) == (pytest.approx(90), len(tasks))
+    assert model["effective_length"] == ""
+    assert math.isnan(model["rank_dec"])
+    number = f"mean of {len(tasks)} task" + "s" * (len(tasks) > 1)
+    assert number in table_text(summary)
+    assert (number in task_table_text(summary, "a")) == (len(tasks) > 1)
+
+    failed = {"task": "fwe", "category": "aggregation", "suite": "ruler"}
+    failed |= {"run": "main", "model": "a", "length": K4, "wanted": 50}
+    failed |= {"failed": 50, "failed_refused": 0, "max_failures": 0.0}
+    scores = scores[scores["task"] != "fwe"]
+    scores.attrs["empty_cells"] = [failed]
+    model = row(summarize(scores).models, model="a", category="all")
+    assert math.isnan(model["avg"])
+
+
+def test_only_what_has_one_protocol_and_the_same_texts_is_ranked():
+    scores = scores_of({("a", K4): 0.9, ("b", K4): 0.8}, protocol="clean")
+    texts = {"stand_in": True, "texts": "essays 12"}
+    synthetic = scores_of({("c", K4): 1.0}, protocol="clean", **texts)
+    own = scores_of(
+        {("d", K4): 0.7}, protocol="clean", **texts | {"texts": "x 3"}
+    )
+    other = scores_of({("e", K4): 0.6}, protocol="paper")
+    together = pd.concat([synthetic, scores, own, other], ignore_index=True)
+    models = summarize(together).models.query("category == 'all'")
+    assert models["rank_dec"].tolist() == [1, 1, 2, 1, 1]
+    assert "of the same alignment, protocol and texts" in table_text(
+        summarize(together)
+    )
+
+
+def test_a_model_in_several_runs_takes_one_rank():
+    runs = [scores_of({("a", K4): right}, run=f"{right}") for right in (1.0, 0.9)]
+    others = scores_of({("b", K4): 0.8, ("c", K4): 0.96})
+    models = summarize(pd.concat([*runs, others], ignore_index=True)).models
+    models = models.query("category == 'all'")
+    assert models["rank_inc"].tolist() == [2, 2, 3, 1]  # a: 95 on average
+
+
+def test_one_example_with_two_scores_is_refused():
+    scores = scores_of({("a", K4): 0.9})
+    twice = pd.concat([scores, scores], ignore_index=True)
+    assert summarize(twice).cells.equals(summarize(scores).cells)
+    twice.loc[3, "score"] = 0.5
+    with pytest.raises(UserError, match="example 3 of task"):
+        summarize(twice)
+    preds = [twice["index"].map(str), twice.index.map(str)]
+    twice = pd.concat([scores, scores], ignore_index=True)
+    assert len(summarize(twice.assign(prediction=preds[0])).cells)
+    with pytest.raises(UserError, match="different answers"):
+        summarize(twice.assign(prediction=preds[1]))
 
 
 def test_the_grid_can_be_asked_for():
@@ -372,7 +435,7 @@ def test_runs_and_alignments_stand_apart():
     again = scores_of({("a", K4): 0.7}, run="seed7")
     models = summarize(pd.concat([chat, base, again])).models
     models = models[models["category"] == "all"]
-    assert models["rank_inc"].tolist() == [1, 1, 2]
+    assert models["rank_inc"].tolist() == [1, 1, 1]
     assert models["threshold"].tolist() == [85.6, 79.4, 85.6]
     assert models["effective_length"].tolist() == [">4K", ">4K", "<4K"]
     text = table_text(summarize(pd.concat([chat, again])))

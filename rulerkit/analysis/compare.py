@@ -51,7 +51,7 @@ from rulerkit.common.errors import UserError, check_known, listed, points_text
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.statistics import WeightedCell
-from rulerkit.scoring.summary import choose_suite
+from rulerkit.scoring.summary import choose_suite, texts_words
 from rulerkit.store.cells import Cell
 
 if TYPE_CHECKING:
@@ -368,6 +368,10 @@ def _compare_sides(
 
     rows, cells = judge_pairs(judged, margin, confidence)
     notes += _notes_of_public(a, b, pairs)
+    compared = a.scores[a.scores["task"].isin(rows["task"])]
+    rows.attrs["texts"] = texts_words(compared)
+    if rows.attrs["texts"]:
+        notes.append(f"{rows.attrs['texts']}: not comparable with the paper")
 
     # Flips are those of answers, also where probabilities are judged: a reader can look them up.
     flips = pairs.loc[judged.index, _FLIP_COLUMNS].query("difference != 0")

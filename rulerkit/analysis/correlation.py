@@ -26,6 +26,7 @@ from scipy.cluster.hierarchy import (
 
 from rulerkit.common.errors import UserError
 from rulerkit.scoring.statistics import Estimate, critical_value
+from rulerkit.scoring.summary import texts_words
 
 RESAMPLES = 1000
 _FEWEST_ROWS = 3
@@ -54,6 +55,7 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
             f"least {_FEWEST_ROWS}; give more models or lengths, or run the evaluation again to "
             "complete its cells"
         )
+    complete.attrs["texts"] = texts_words(cells)
     return complete
 
 
@@ -63,6 +65,7 @@ def correlations(vectors: pd.DataFrame) -> pd.DataFrame:
     coefficients = vectors.corr()
     order = coefficients.index[leaves_list(_tree(coefficients))]
     ordered: pd.DataFrame = coefficients.loc[order, order]
+    ordered.attrs = vectors.attrs
     return ordered
 
 
@@ -112,7 +115,9 @@ def redundancy(
                 "high": interval.high,
             }
         )
-    return pd.DataFrame(rows)
+    table = pd.DataFrame(rows)
+    table.attrs = vectors.attrs
+    return table
 
 
 def cohesion(

@@ -24,6 +24,7 @@ from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell, Report
 
 if TYPE_CHECKING:
@@ -125,7 +126,9 @@ def recall_by_depth(
         raise UserError(
             "no depths to show: give results of tasks that hide something"
         )
-    return pd.DataFrame(rows, columns=COLUMNS)
+    recall = pd.DataFrame(rows, columns=COLUMNS)
+    recall.attrs["texts"] = texts_words(results)
+    return recall
 
 
 def _judged_texts(cell: Cell) -> dict[int, str]:
@@ -230,7 +233,9 @@ def by_bin(
         "high",
         "n",
     ]
-    return pd.DataFrame(rows, columns=columns)
+    of_bins = pd.DataFrame(rows, columns=columns)
+    of_bins.attrs = recall.attrs
+    return of_bins
 
 
 def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":

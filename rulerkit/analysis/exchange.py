@@ -574,9 +574,10 @@ def _complete(frame: "pd.DataFrame") -> list[dict[str, Any]]:
 
 
 def _complete_lengths(evaluation: Evaluation) -> list[dict[str, Any]]:
-    """The means over the tasks at the lengths where all are complete."""
+    """The means over the tasks at the lengths where all are complete; of RULER's the thirteen."""
     lengths = evaluation.summary.lengths
-    return _complete(lengths[lengths["category"] == "all"])
+    is_whole = (lengths["category"] == "all") & lengths["whole"]
+    return _complete(lengths[is_whole])
 
 
 def _proportion(percent: float) -> float:

@@ -23,6 +23,7 @@ from rulerkit.generation.tasks.base import JudgedAnswer
 from rulerkit.generation.tasks.niah import NEAR as NEAR
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.statistics import wilson
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell
 
 _CELL = [
@@ -91,7 +92,10 @@ def label(
     for cell in with_progress(cells, "cells"):
         rows += _label_cell(cell, no_context)
     labels = pd.DataFrame(rows, columns=COLUMNS)
-    return labels.assign(name=scoring.own_labels(labels, "name"))
+    labels["name"] = scoring.own_labels(labels, "name")
+    about = pd.DataFrame([scoring.describe(cell) for cell in cells])
+    labels.attrs["texts"] = texts_words(about)
+    return labels
 
 
 def no_context_answers(cells: Iterable[Cell]) -> NoContext:
@@ -199,7 +203,9 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
         "low",
         "high",
     ]
-    return pd.DataFrame(rows, columns=columns)
+    counts = pd.DataFrame(rows, columns=columns)
+    counts.attrs = labels.attrs
+    return counts
 
 
 def samples(

@@ -218,6 +218,23 @@ def _cell(
     return cell
 
 
+def _check_answers(file: Path, rows: Rows) -> None:
+    """Raise UserError where one example has two different answers."""
+    first: dict[str, JSON] = {}
+    for row in rows:
+        # Indices repeat in upstream's files, and prompts may be left out of them.
+        names = [name for name in ("index", "doc_id", "input") if name in row]
+        if not names:
+            continue
+        key = json.dumps([row[name] for name in (*names, "outputs")])
+        before = first.setdefault(key, row)
+        if before["pred"] != row["pred"]:
+            raise UserError(
+                f"{file}, line {row['line']}: another answer to the example of line "
+                f"{before['line']}: keep one of the two lines"
+            )
+
+
 def read_rows(
     file: Path,
     task: str | None,
@@ -230,7 +247,7 @@ def read_rows(
     """
     try:
         name = task_name(task or _task_in_name(file))
-        allows_nothing = family_of(name)(name=name).rule.allows_nothing
+        rule = family_of(name)(name=name).rule
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 
@@ -244,12 +261,12 @@ def read_rows(
             row["outputs"] = [row["outputs"]]
         try:
             check_schema(PredictionRow, row)
-            if not row["outputs"] and not allows_nothing:
-                raise ValueError("outputs: an empty list of references")
+            if not rule.can_judge(row["outputs"]):
+                raise ValueError("outputs: no references, or an empty one")
         except ValueError as error:
             raise UserError(
                 f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
-                "list of texts: answer the example again, or take the line out"
+                "list of texts that are not empty: answer the example again, or take the line out"
             ) from None
 
         # with several filters each document is listed once per filter: the first filter counts
@@ -263,6 +280,8 @@ def read_rows(
         raise UserError(
             f"{file} is empty: it holds no predictions; answer the task again"
         )
+    for rows in by_length.values():
+        _check_answers(file, rows)
     return name, by_length
 
 

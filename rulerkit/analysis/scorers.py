@@ -20,6 +20,7 @@ from rulerkit.generation.match_rules import (
 )
 from rulerkit.generation.thoughts import without_thought
 from rulerkit.scoring.scores import clean, score
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell
 
 if TYPE_CHECKING:
@@ -208,7 +209,10 @@ def score_as(cells: Iterable[Cell], names: Sequence[str]) -> "pd.DataFrame":
 
     keys = ["run", "model", "task", "length", "index"]
     judged = ours[[*keys, "score"]]
-    return judged.merge(pd.concat(tables), on=keys) if tables else judged
+    if tables:
+        judged = judged.merge(pd.concat(tables), on=keys)
+    judged.attrs["texts"] = texts_words(ours)
+    return judged
 
 
 def _match_of(cell: Cell) -> str:

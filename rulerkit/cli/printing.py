@@ -167,7 +167,8 @@ def _other_categories(summary: "Summary") -> list[str]:
     of the thirteen; none where the mean is over them."""
     from rulerkit.scoring.scores import CATEGORIES
 
-    if set(summary.models["category"]).isdisjoint(CATEGORIES):
+    in_mean = summary.of("all").models["tasks"].iloc[0]
+    if in_mean == summary.cells["task"].nunique():
         return []
     others = {*summary.cells["category"]} - {*CATEGORIES}
     names = ", ".join(sorted(others))

@@ -160,9 +160,10 @@ class Examples:
     def _check_references(self, index: int, references: Sequence[str]) -> None:
         """Raises UserError for references that the task's rule could never find."""
         task = self.task
-        if not references and not task.rule.allows_nothing:
+        if not task.rule.can_judge(references):
+            lacking = "an empty reference" if references else "no references"
             raise UserError(
-                f"{task.name}: example {index} has no references, and the rule {task.match} knows "
+                f"{task.name}: example {index} has {lacking}, and the rule {task.match} knows "
                 "no question whose right answer is nothing: let the family name another rule, or "
                 "draw references"
             )

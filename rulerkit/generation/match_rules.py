@@ -312,6 +312,12 @@ class MatchRule:
     written: Callable[[Sequence[str]], str] | None = None
     """A right answer, written down from the references."""
 
+    def can_judge(self, references: Collection[str] | None) -> bool:
+        """Whether there are references, none of them empty: an empty text is in every answer."""
+        if not references:
+            return self.allows_nothing and references is not None
+        return all(map(str.strip, references))
+
 
 def _substrings(
     score: Callable[[str, Collection[str]], float],

@@ -1,8 +1,8 @@
 """The leaderboard: Tables 3 and 10 to 16 of the paper, with upstream's later models and ours.
 
 `everything` scores all answers of a run, `boards` makes the tables, and `page` shows them all on
-one page whose columns sort. Averages and ranks of the paper's models are computed from the printed
-scores, by the rules that hold for ours.
+one page whose columns sort. The paper's rows are as printed, whatever stands beside them: averages
+are over its six lengths, and a model of ours that lacks one of them has no average and no rank.
 """
 
 import math
@@ -11,13 +11,13 @@ from collections.abc import Iterable, Sequence
 from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import pandas as pd
 
 from rulerkit.common import escape
 from rulerkit.common.errors import check_known, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
+from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.report.paper import (
     PAPER_EXAMPLES,
     PAPER_LENGTHS,
@@ -195,8 +195,9 @@ def boards(
     """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
     `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours.
 
-    `version` is the paper's, 'v3' or 'v1'. `lengths` are the columns; averages are over those of
-    them that all rows share. `upstream`: whether the rows of upstream's list stand in them too.
+    `version` is the paper's, 'v3' or 'v1'. `lengths` are the columns; averages, ranks and effective
+    lengths do not depend on them. `upstream`: whether the rows of upstream's list stand in them
+    too.
     """
     columns = tuple(sorted(lengths))
     # Several tables show the same tasks: each summary is made once.
@@ -206,27 +207,23 @@ def boards(
     for number, (category, aligned, title) in TABLES.items():
         task = SINGLE_TASKS.get(category)
         our_category = JUDGED.get(category, "all")
-        summary = summary_of(task, columns)
-        if summary is not None:
-            summary = summary.of(our_category)
-
-        # A model that was asked at few lengths would otherwise be averaged over the easy ones.
-        shared = _shared_lengths(summary, columns)
-        rows = listed_rows(version, category, shared)
+        rows = listed_rows(version, category)
         if not upstream:
             rows = rows[~rows["source"].isin(UPSTREAM)]
-        if summary is not None:
-            averaged = summary_of(task, shared)
-            if averaged is not None:
-                averaged = averaged.of(our_category)
-            rows = pd.concat([rows, _our_rows(summary, averaged)])
 
-        rows = _ranked(rows[rows["aligned"].str.contains(aligned)])
+        summary = summary_of(task, tuple(sorted({*columns, *PAPER_LENGTHS})))
+        averaged = summary_of(task, PAPER_LENGTHS)
+        if summary is not None:
+            summary = summary.of(our_category)
+            averaged = averaged and averaged.of(our_category)
+            rows = pd.concat([rows, _our_rows(summary, averaged, rows)])
+
+        rows = rows[rows["aligned"].str.contains(aligned)]
         rows = _judged(rows, our_category if category in JUDGED else None)
         rows = _ordered(rows, "wavg_dec" if category in JUDGED else "avg")
         rows = rows.reindex(columns=_columns(columns)).reset_index(drop=True)
 
-        notes = _notes(rows, shared)
+        notes = _notes(rows)
         has_ours = (rows["source"] == OURS).any()
         if has_ours and summary is not None and scores is not None:
             notes += _our_notes(rows, summary)
@@ -241,52 +238,49 @@ def _summary(
     """Our scores of one task, or of the thirteen; None where there are none."""
     if scores is None:
         return None
-    tasks = [task] if task else THIRTEEN
+    tasks = [task] if task else list(THIRTEEN)
     rows = scores[scores["length"].isin(lengths) & scores["task"].isin(tasks)]
     if rows.empty:
         return None
-    return summarize(rows, tasks if task else None)
+    return summarize(rows, tasks, lengths)
 
 
-def _shared_lengths(
-    summary: Summary | None, lengths: Iterable[int]
-) -> tuple[int, ...]:
-    """The lengths at which the paper's models have a score, and all of ours that have any complete
-    one."""
-    shared = {*lengths} & {*PAPER_LENGTHS}
-    if summary is not None:
-        complete = summary.lengths.query("complete")
-        shared = shared.intersection(*complete.groupby(_MODEL)["length"].agg(set))
-    return tuple(sorted(shared))
-
-
-def _our_rows(summary: Summary, averaged: Summary | None) -> "pd.DataFrame":
-    """Our rows of a table; their averages are those of `averaged`."""
+def _our_rows(
+    summary: Summary, averaged: Summary | None, listed: "pd.DataFrame"
+) -> "pd.DataFrame":
+    """Our rows of a table, with their ranks among those listed; their averages are those of
+    `averaged`, over the paper's lengths."""
     rows = board_rows(summary, ["score", "low", "high", "have"])
     rows = rows.drop(columns=_LIMITED)
     if averaged is not None:
         averages = averaged.models[[*_MODEL, *_LIMITED]]
         rows = rows.merge(averages, how="left", on=_MODEL)
+
+    # Only what has the paper's protocol and texts is ranked among its models.
+    cells = summary.cells[summary.cells["n"] > 0]
+    is_other = departures(cells)["protocol"] & cells["protocol"].isin(PROTOCOLS)
+    other_protocol = is_other.groupby([cells[name] for name in _MODEL]).any()
+    rows = rows.join(other_protocol.rename("other_protocol"), on=_MODEL)
+    rows = _ranked(rows, listed)
     return rows.assign(model=names_of(rows), source=OURS, baseline=False)
 
 
-def _ranked(rows: "pd.DataFrame") -> "pd.DataFrame":
-    """Rows with their ranks among the paper's models of the same alignment; upstream's, readers and
-    ours over stand-in corpora have none."""
-    papers = rows[rows["source"].str.startswith("paper")]
-    special = rows[["stand_in", "reader", "adaptive"]].astype(bool).any(axis=1)
-    has_rank = ~(rows["source"].isin(UPSTREAM) | special)
-
-    # A row for each model, a column for each of the paper's: who stands above whom.
-    is_alike = np.equal.outer(
-        rows["aligned"].to_numpy(), papers["aligned"].to_numpy()
-    )
+def _ranked(ours: "pd.DataFrame", listed: "pd.DataFrame") -> "pd.DataFrame":
+    """Our rows with their ranks among the paper's models of the same alignment, by averages as they
+    are printed; a model in several runs has the rank of its mean over them. Readers, adaptive runs
+    and those with another protocol or stand-in corpora have none."""
+    papers = listed[listed["source"].str.startswith("paper")]
+    special = ["stand_in", "reader", "adaptive", "other_protocol"]
+    has_rank = ~ours[special].astype(bool).any(axis=1)
     for average, rank in RANKS.items():
-        # Equal averages share a rank, also where the last bit of a sum differs.
-        ours, theirs = rows[average].to_numpy() + 1e-9, papers[average].to_numpy()
-        places = 1 + (is_alike & np.less.outer(ours, theirs)).sum(axis=1)
-        rows[rank] = np.where(has_rank & rows[average].notna(), places, np.nan)
-    return rows
+        values = ours[average].where(has_rank)
+        means = values.groupby([ours["model"], ours["aligned"]]).transform("mean")
+        places = []
+        for aligned, mean in zip(ours["aligned"], means.round(1), strict=True):
+            alike = papers.loc[papers["aligned"] == aligned, average]
+            places.append(1 + (alike > mean).sum())
+        ours[rank] = pd.Series(places, ours.index, float).where(values.notna())
+    return ours
 
 
 def _judged(rows: "pd.DataFrame", our_category: str | None) -> "pd.DataFrame":
@@ -326,27 +320,25 @@ def _columns(lengths: Iterable[int]) -> list[str | int]:
 # --- notes below a table --------------------------------------------------------------------------
 
 
-def _notes(rows: "pd.DataFrame", shared: Iterable[int]) -> list[str]:
+def _notes(rows: "pd.DataFrame") -> list[str]:
     """What holds of a table with the paper's rows alone, too."""
-    names = ", ".join(map(length_name, shared))
     lines = [
-        "Averages, ranks and effective lengths of the paper's rows are computed from its scores.",
-        "Averages and ranks are over the lengths that all rows share: "
-        f"{names or 'no length, because no length is complete for all of ours'}.",
+        "The paper's rows are as printed. Averages are over its six lengths, 4K to 128K: a model "
+        "without a complete score at one of them has no average and no rank (-).",
     ]
 
     # What upstream lists is not always what it measured.
     if rows["source"].isin(UPSTREAM).any():
         lines.append(
             "Rows of upstream's list give averages only; (authors): reported by the model's "
-            "authors, maybe with other prompts and examples. Effective lengths follow from their "
-            "scores, which in the list itself they do not always."
+            "authors, maybe with other prompts and examples. Their averages and effective lengths "
+            "follow from their scores, which in the list itself they do not always."
         )
     if rows["threshold"].notna().any():
         lines.append(
             f"Marked scores reach the threshold, Llama2-7B at 4K: {thresholds_text(rows)}. Ranks "
-            "are among the paper's models; reference readers and scores over stand-in corpora have "
-            "none."
+            "are among the paper's models; reference readers, adaptive runs, and scores over "
+            "stand-in corpora or of another protocol have none."
         )
     return lines
 

@@ -12,7 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rulerkit.common.errors import check_known, unknown
@@ -37,10 +36,6 @@ PAPER_EXAMPLES = 500
 """Examples for each task and length in the paper (Section 4)."""
 UPSTREAM = ("upstream", "authors")
 """Who reported a row of upstream's list."""
-
-# The paper rounds an average that lies exactly between two tenths up in some rows and down in
-# others. Such an average is moved by this much, towards the tenth that is printed.
-_NUDGE = 1e-6
 
 
 # --- tables as printed ----------------------------------------------------------------------------
@@ -184,23 +179,23 @@ def published_scores(
 # --- all models of a table ------------------------------------------------------------------------
 
 
-def listed_rows(
-    version: str = "v3",
-    category: str = "all13",
-    lengths: Sequence[int] = PAPER_LENGTHS,
-) -> "pd.DataFrame":
+def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
     """The paper's rows of a table in its order and, for the thirteen tasks, those of upstream's
     list that the paper does not have: `source` is 'paper v3', 'upstream', or 'authors' where the
-    list marks a row as reported by the model's authors. Averages are over `lengths`.
+    list marks a row as reported by the model's authors.
 
     The columns are those of summary.csv, `baseline` (one of the two Llama2 rows, of which only 4K
-    is printed), and the scores under their lengths as integers. Effective lengths of upstream's
-    list follow from its scores; `note` says where it prints others.
+    is printed), and the scores under their lengths as integers. The paper's rows are as printed,
+    ranks as numbers. Averages and effective lengths of upstream's list follow from its scores;
+    `note` says where it prints others.
     """
     rows = _printed(version, category).assign(source=f"paper {version}")
     rows["baseline"] = rows[[*PAPER_LENGTHS]].isna().any(axis=1)
     effective = rows["effective_length"].fillna("").str.upper()
     rows["effective_length"] = effective.replace("-", "")
+    # Six ordinals are misprinted as 3th.
+    for rank in RANKS.values():
+        rows[rank] = rows[rank].str.extract(r"(\d+)", expand=False).astype(float)
 
     if category in ("all", "all13"):
         rows = pd.concat([rows, _upstream_only(rows)])
@@ -213,19 +208,6 @@ def listed_rows(
         label="",
     )
     rows["claimed_length"] = rows["claimed_length"].str.upper()
-
-    # The averages are computed anew, because ours may share fewer lengths with the paper's rows.
-    printed = rows[[*AVERAGES]]
-    scores = rows[[*lengths]].mask(rows["baseline"]).to_numpy(dtype=float)
-    if lengths:
-        rows[[*AVERAGES]] = scores @ length_weights(len(lengths)).T
-    else:
-        rows[[*AVERAGES]] = math.nan
-
-    if tuple(lengths) == PAPER_LENGTHS:
-        gap: Any = printed - rows[[*AVERAGES]]
-        is_half = (gap.abs() - 0.05).abs() < _NUDGE / 2
-        rows[[*AVERAGES]] += _NUDGE * np.sign(gap).where(is_half, 0)
     return rows.reset_index(drop=True)
 
 
@@ -240,6 +222,8 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
         papers.set_index(lengths).index
     )
     listed = listed[~is_known].assign(aligned="chat", baseline=False)
+    scores = listed[lengths].to_numpy(dtype=float)
+    listed[[*AVERAGES]] = scores @ length_weights(len(lengths)).T
 
     # Models of one name differ by their size, which some names have already.
     sizes = zip(listed["model"], listed["parameters"].fillna(""), strict=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables import Field, render
+from rulerkit.report.tables import Field, render, texts_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -38,7 +38,8 @@ def scorers_text(judged: "pd.DataFrame", format: str = "table") -> str:
 
         notes = [
             f"{len(rows)} answers, each judged by every scorer; in brackets the difference from "
-            "the score of this kit, in points."
+            "the score of this kit, in points.",
+            *texts_notes(judged),
         ]
         header = [f"{model} ({run})", "score", *names]
         texts.append(render(header, body, format, notes))

@@ -46,7 +46,8 @@ def effective_length(
     and compared rounded to one decimal; NaN is a length without a complete score, of which `states`
     says why ('unfinished', 'failed'; else 'not run'). '<4K' is below the shortest tested length,
     '>128K' says that the longest tested one passed and that the model claims more, or does not say
-    what it claims. Missing lengths bound it: '>=32K, 64K not run'. '' if no length is complete.
+    what it claims. Missing lengths bound it: '>=16K, 32K unfinished, 64K..128K not run'. '' if no
+    length is complete.
     """
     # A length without a complete score can neither pass nor fail.
     known = {
@@ -58,17 +59,21 @@ def effective_length(
     best = longest_above(known, threshold)
 
     # Only what lies above the longest passing length could still change the answer.
-    open_ = [
-        length
-        for length in sorted(scores)
-        if length not in known and length > best
-    ]
-    if not open_:
+    above = [length for length in sorted(scores) if length > best]
+    if known.keys() >= set(above):
         return _answer_name(best, sorted(scores), claimed)
-    missing = ", ".join(
-        f"{length_name(n)} {states.get(n, 'not run')}" for n in open_
-    )
-    return f"{'>=' + length_name(best) if best else 'not known'}, {missing}"
+
+    # Neighbours that lack their scores for one reason are written as a range.
+    reasons = {length: states.get(length, "not run") for length in above}
+    reasons |= dict.fromkeys(known, "")
+    texts = [">=" + length_name(best) if best else "not known"]
+    for reason, neighbours in groupby(above, reasons.__getitem__):
+        names = [length_name(length) for length in neighbours]
+        if len(names) > 1:
+            names = [f"{names[0]}..{names[-1]}"]
+        if reason:
+            texts.append(f"{names[0]} {reason}")
+    return ", ".join(texts)
 
 
 def longest_above(scores: Mapping[int, float], threshold: float) -> int:

@@ -20,6 +20,7 @@ import numpy as np
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
+from rulerkit.generation.tasks import THIRTEEN
 from rulerkit.generation.tasks.frontier import FAMILIES
 from rulerkit.scoring.effective_length import (
     OWN_SHARE,
@@ -127,10 +128,11 @@ def frontier(
             parts[name] += rows
     frames = {name: pd.DataFrame(rows) for name, rows in parts.items()}
 
+    # RULER stands beside it as the mean of all thirteen, or not at all.
     ruler = None
-    if RULER in set(scores["suite"]):
+    if not set(THIRTEEN).isdisjoint(scores["task"]):
         ruler = summarize(
-            scores, None, None, num_examples, confidence, suite=RULER
+            scores, THIRTEEN, None, num_examples, confidence, suite=RULER
         )
     models = frames["models"]
     models["ruler"], models["ruler_reach"] = _ruler(models, ruler)

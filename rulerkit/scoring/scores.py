@@ -160,6 +160,7 @@ _PROTOCOL = {
     "floor": "0 to 1: the best score of the rules that do not read; NaN where not recorded",
     "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the "
     "paper's",
+    "texts": "corpora that the examples are made from, each with the digest of its content",
     "engine": "what ran the model",
     "seed": "seed of the examples",
     "prompt_version": "version of the prompts",
@@ -193,6 +194,7 @@ def describe(cell: Cell) -> JSON:
     about, result = cell.about, cell.about.result
     task, sources = result.task, result.sources.values()
 
+    texts = {f"{source.name} {source.fingerprint}" for source in sources}
     # What a table must say below it, each line once however many sources say it.
     notes = {source.note for source in sources if source.note}
     if about.protocol_note:
@@ -232,6 +234,7 @@ def describe(cell: Cell) -> JSON:
         "max_failures": float(about.max_failures),
         "floor": max(known_floors, default=float("nan")),
         "stand_in": any(source.stand_in for source in sources),
+        "texts": ", ".join(sorted(texts)),
         "engine": result.model.engine,
         "seed": result.seed,
         "prompt_version": result.prompt_version,
@@ -265,8 +268,9 @@ def score(
     COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
     `max_failures` overrides the records.
 
-    Raises UserError where a row is damaged or has no references (with `report`, leaves the cell out
-    and calls it), and where two cells are the same one.
+    Raises UserError where a row is damaged, has no references or an empty one, or is another answer
+    to an example that has one (with `report`, leaves the cell out and calls it), and where two
+    cells are the same one.
     """
     import pandas as pd
 
@@ -567,6 +571,13 @@ def _judged(cell: Cell) -> Rows:
         key=lambda row: row[0],
     )
 
+    # Nobody knows which of two answers the model gave.
+    if cell.other_answers:
+        raise UserError(
+            f"{cell.other_answers[0]}: keep one of the two, or evaluate again with fresh=True "
+            "(--fresh)"
+        )
+
     # A structured array holds a million rows in a tenth of the memory of dictionaries,
     # and is written to the cache as it is.
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
@@ -586,14 +597,13 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
     """One row of ROW_COLUMNS."""
     raw = row.get("pred")
     references: Any = row.get("outputs")
-    is_asked = bool(references) or (
-        references == [] and judge.rule.allows_nothing
-    )
-    if not isinstance(raw, str) or not is_asked:
+    if not isinstance(raw, str) or not judge.rule.can_judge(references):
+        lacking = "no prediction"
+        if isinstance(raw, str):
+            lacking = "an empty reference" if references else "no references"
         raise UserError(
-            f"{cell.path}: example {row.get('index')} has no "
-            f"{'prediction' if is_asked else 'references'}, which is never scored as zero; take "
-            "the row out of the file, or answer it again"
+            f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be given; "
+            "take the row out of the file, or evaluate it again"
         )
 
     # The rule of the task gives the score; the strict one stands beside it.

@@ -8,6 +8,7 @@ Every interval is that of `statistics.weighted_sum`.
 import json
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -15,6 +16,7 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
     BY_CAPABILITIES,
@@ -44,6 +46,8 @@ RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 COUNTS = ["empty", "cut_off", "cut_thought"]
 _SCORE = ("score", "low", "high")
 _MEANS = ["strict", "exact", "reasoning_tokens"]
+STAND_IN = "stand-in corpora"
+"""What notes call texts that are not the paper's."""
 CELL = ["run", "model", "task", "length"]
 """The columns that name a cell."""
 _MODEL = ["run", "model"]
@@ -81,6 +85,8 @@ _COLUMNS = [
     "engine",
     "seed",
     "prompt_version",
+    "protocol",
+    "texts",
     "tokenizer",
     "template",
     "note",
@@ -99,18 +105,19 @@ class Summary(NamedTuple):
     cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
-    engine, seed, prompt_version, tokenizer, template, note, threshold (of the 13 tasks). Where a
-    cell is incomplete its scores are NaN. `lengths`: a row per model, category ('all', 'niah',
-    'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks), low, high, tasks,
-    n (smallest of its cells), complete, have, stand_in, reader. `models`: a row per model and
-    category: tasks, avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec,
-    wavg_dec_low, wavg_dec_high, effective_length and effective_set (text, '' where there
-    is no threshold or the tasks are not all that it is for), threshold (NaN
-    where the model's own mean is none) and threshold_of (text: whose score it is, or why there is
-    none), rank_inc, rank_dec (among models of the same alignment; none of an adaptive run, whose
-    cells have different numbers of examples), complete, stand_in, reader (whether a reference
-    reader answered), adaptive (question, answer and tokens in words, '' for a fixed number of
-    examples).
+    engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13
+    tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
+    ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
+    low, high, tasks (how many the mean is over), whole (whether they are all that RULER has in this
+    category; True in other suites), n (smallest of its cells), complete, have ('3/13 tasks'; '-'
+    where nothing was run), stand_in, reader. `models`: a row per model and category: tasks, whole,
+    avg, avg_low, avg_high, wavg_inc, wavg_inc_low, wavg_inc_high, wavg_dec, wavg_dec_low,
+    wavg_dec_high, effective_length and effective_set (text, '' where there is no threshold or the
+    tasks are not all that it is for), threshold (NaN where the model's own mean is none) and
+    threshold_of (text: whose score it is, or why there is none), setup (text, the same for models
+    whose cells have the same protocol and texts), rank_inc, rank_dec (see `_with_ranks`), complete,
+    stand_in, reader (whether a reference reader answered), adaptive (question, answer and tokens in
+    words, '' for a fixed number of examples).
     """
 
     cells: "pd.DataFrame"
@@ -147,20 +154,21 @@ def summarize(
 ) -> Summary:
     """Summarize the rows of `score` over a grid of tasks, lengths and examples.
 
-    Without `tasks`, or where all thirteen of the benchmark are among them, means are over the
-    thirteen, and other tasks stand in `cells` and in the means of a category of one's own. With
-    others, or where none of the thirteen was answered, means are over those given or answered.
-    `lengths` are those given (4096 or 4K), else all that any model was asked; `num_examples` are
-    the first so many, else as many as each cell was to have. What the grid lacks is shown as
-    missing, and no mean is taken over the rest. Cells without a row show how many requests failed,
-    if `scores.attrs["empty_cells"]` has them, as `score` sets it. A model that answered several
-    times (`repeat`) is one model: see `merge_repetitions`. All rows are of one suite: `suite`, or
-    what `of_one_suite` chooses. Raises UserError for nothing to summarize, or several suites.
+    Means are over the tasks given, else over those that any model was run on. Where all thirteen
+    of the benchmark are among them, means are over the thirteen, and other tasks stand in `cells`
+    and in the means of a category of one's own. Effective lengths by the paper's thresholds, and
+    ranks, need all thirteen, or all of a category. `lengths` are those given (4096 or 4K), else all
+    that any model was run at; `num_examples` are the first so many, else as many as each cell was
+    to have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells
+    without a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as
+    `score` sets it. A model that answered several times (`repeat`) is one model: see
+    `merge_repetitions`. All rows are of one suite: `suite`, or what `of_one_suite` chooses. Raises
+    UserError for nothing to summarize, several suites, and one example with two scores.
     """
     import pandas as pd
 
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    scores = of_one_suite(scores, given_tasks, suite)
+    scores = of_one_suite(each_once(scores), given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
@@ -191,12 +199,53 @@ def summarize(
             length_rows += by_length
             model_rows.append(whole | {"adaptive": adaptive})
 
-    return Summary(
-        _with_above_floor(pd.DataFrame(cell_rows, columns=_COLUMNS)),
-        pd.DataFrame(length_rows),
-        _with_ranks(pd.DataFrame(model_rows)),
-        confidence,
-    )
+    all_cells = _with_above_floor(pd.DataFrame(cell_rows, columns=_COLUMNS))
+    lengths_of, models = pd.DataFrame(length_rows), pd.DataFrame(model_rows)
+    for frame in (all_cells, lengths_of, models):
+        frame.attrs["texts"] = texts_words(all_cells)
+    return Summary(all_cells, lengths_of, _with_ranks(models), confidence)
+
+
+def texts_words(frame: "pd.DataFrame") -> str:
+    """What a figure or a table must say of the texts that its scores are over: 'stand-in corpora',
+    'own texts', both, or ''.
+
+    A frame without the column `stand_in` says it by `attrs["texts"]`, which those who make one from
+    scores pass on.
+    """
+    known = str(frame.attrs.get("texts", ""))
+    if "stand_in" not in frame:
+        return known
+    is_stand_in = frame["stand_in"].fillna(False).astype(bool)
+    if not is_stand_in.any():
+        return ""
+    if "note" not in frame:
+        return known or STAND_IN
+    is_own = frame["note"].str.contains(OWN_TEXTS, na=False)
+    words = {OWN_TEXTS: is_own, STAND_IN: is_stand_in & ~is_own}
+    return "; ".join(name for name, is_so in words.items() if is_so.any())
+
+
+def each_once(scores: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows of `score`, each example once; UserError where one has different answers."""
+    place = [*CELL, "index"]
+    is_again = scores.duplicated(place)
+    if not is_again.any():
+        return scores
+
+    # The same row comes twice where frames that overlap are joined.
+    said = [name for name in ("score", "prediction") if name in scores]
+    different = scores.drop_duplicates([*place, *said])
+    twice = different[different.duplicated(place)]
+    if len(twice):
+        run, model, task, length, index = twice[place].iloc[0]
+        raise UserError(
+            f"run {run!r}, model {model!r}: example {index} of task {task!r} at {length} tokens is "
+            "there twice with different answers: keep one of the two rows"
+        )
+    once = scores[~is_again]
+    once.attrs = scores.attrs
+    return once
 
 
 def _rows_of_categories(
@@ -305,34 +354,37 @@ def _grid_of(
         zip(first_rows["task"], first_rows["category"], strict=True)
     )
     answered = list(category_of)
-    thirteen = list(scoring.THIRTEEN)
-    # Other tasks named beside all thirteen are shown and enter no mean of them.
-    if tasks and not set(thirteen) <= set(tasks):
-        averaged = list(tasks)
-    elif set(tasks or answered) & set(thirteen):
-        averaged = thirteen
-    else:
-        averaged = answered
 
-    # Records say the category of a task; of those that nobody asked only the name is known.
-    categories = {task: scoring.category(task) for task in averaged}
+    # A task whose requests all failed was run, too: no mean is taken over the others.
+    known_models = set(zip(first_rows["run"], first_rows["model"], strict=True))
+    begun = [
+        (task, length)
+        for run, model, task, length in facts
+        if (run, model) in known_models and (not lengths or length in lengths)
+    ]
+    averaged = list(tasks or dict.fromkeys(task for task, _ in begun))
+    if not tasks:
+        # The benchmark's in its own order, then the others.
+        thirteen = [task for task in scoring.THIRTEEN if task in averaged]
+        averaged = list(dict.fromkeys([*thirteen, *averaged]))
+
+    # Other tasks beside all thirteen are shown and enter no mean of them.
+    shown = list(dict.fromkeys([*averaged, *answered]))
+    if set(scoring.THIRTEEN) <= set(averaged):
+        averaged = list(scoring.THIRTEEN)
+
+    # Records say the category of a task; of those that were never run only the name is known.
+    categories = {task: scoring.category(task) for task in shown}
     categories |= {cell["task"]: cell["category"] for cell in empty_cells}
     categories |= category_of
 
-    leading = tasks or [task for task in averaged if task in category_of]
-    shown = list(dict.fromkeys([*leading, *answered]))
-    known_models = set(zip(first_rows["run"], first_rows["model"], strict=True))
-    asked = {
-        length
-        for run, model, task, length in facts
-        if (run, model) in known_models and task in shown
-    }
+    at_lengths = {length for task, length in begun if task in shown}
     return _Grid(
         set(answered),
         averaged,
         shown,
         categories,
-        sorted(set(lengths or asked)),
+        sorted(set(lengths or at_lengths)),
         first_rows["suite"].iloc[0],
     )
 
@@ -374,9 +426,12 @@ def _rows_of_category(
     confidence: float,
 ) -> "tuple[list[_Row], _Row]":
     """The rows of one model and category: one for each length, and one over all lengths."""
+    tasks = {row["task"] for row in members}
+    is_ruler = members[0]["suite"] == "ruler"
     common = about | {
         "category": category,
-        "tasks": len({row["task"] for row in members}),
+        "tasks": len(tasks),
+        "whole": not is_ruler or tasks == _benchmark(category),
         "stand_in": any(row["stand_in"] for row in members),
         "reader": any(row["engine"] == "reader" for row in members),
     }
@@ -384,17 +439,59 @@ def _rows_of_category(
     for length in lengths:
         at_length = [row for row in members if row["length"] == length]
         by_length.append(_length_row(at_length, confidence))
-    whole = _model_row(members, by_length, category, confidence)
-    return [common | row for row in by_length], common | whole
+    over_lengths = _model_row(members, by_length, category, confidence)
+    over_lengths["setup"] = _setup(members)
+    return [common | row for row in by_length], common | over_lengths
+
+
+def _benchmark(category: str) -> set[str]:
+    """The tasks of the benchmark in a category."""
+    return {
+        task
+        for task in scoring.THIRTEEN
+        if category in ("all", scoring.category(task))
+    }
+
+
+def _setup(members: "Sequence[_Row]") -> str:
+    """The protocol and the texts of some cells in words, with a digest of both by task."""
+    parts, protocols = set[str](), set[str]()
+    for row in members:
+        if not row["n"]:
+            continue
+        # An edition of the prompts that is not the protocol's stands in a note.
+        notes = str(row["note"]).split("; ")
+        edition = [note for note in notes if note.startswith("Protocol ")]
+        values = [row["task"], row["prompt_version"], row["texts"], edition]
+        parts.add(str([row["protocol"], bool(row["stand_in"]), *values]))
+        if isinstance(row["protocol"], str):
+            protocols.add(row["protocol"] or "unknown")
+
+    digest = sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
+    words = [f"protocol {name}" for name in sorted(protocols)]
+    if any(row["stand_in"] for row in members):
+        words.append("stand-in texts")
+    return f"{', '.join(words)} ({digest})"
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     """Rank the models by each weighted average, among chat and among base models apart, as the
-    paper counts them. An adaptive run has no rank: its cells have different numbers of examples."""
+    paper counts them, and among models of the same protocol and texts. A model in several runs has
+    one rank, that of its mean over them.
+
+    There is no rank of some of the benchmark's tasks, nor of an adaptive run, whose cells have
+    different numbers of examples.
+    """
+    has_rank = models["whole"] & (models["adaptive"] == "")
+    alike = ["category", "aligned", "setup"]
     for average, rank in RANKS.items():
-        values = models[average].where(models["adaptive"] == "").round(9)
-        of_kind = values.groupby([models["category"], models["aligned"]])
-        models[rank] = of_kind.rank(method="min", ascending=False)
+        values = models[[*alike, "model"]].assign(
+            value=models[average].where(has_rank)
+        )
+        of_model = values.groupby([*alike, "model"])["value"].mean().round(9)
+        places = of_model.groupby(alike).rank(method="min", ascending=False)
+        ranks = values.join(places.rename(rank), on=[*alike, "model"])[rank]
+        models[rank] = ranks.where(values["value"].notna())
     return models
 
 
@@ -541,11 +638,9 @@ def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
     num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
     # What is missing is said of the cell that is furthest from complete.
     least = min(rows, key=lambda row: (row["complete"], row["n"] / row["wanted"]))
-    have = (
-        least["have"]
-        if num_begun == num_tasks
-        else f"{num_begun}/{num_tasks} tasks"
-    )
+    have = least["have"]
+    if num_begun < num_tasks:
+        have = f"{num_begun}/{num_tasks} tasks" if num_begun else "-"
     return {
         "length": rows[0]["length"],
         **dict(zip(_SCORE, mean, strict=True)),
@@ -630,17 +725,9 @@ def _judge_by_paper(
         whose = f"neither the paper nor the family has a threshold for {category}"
 
     # It holds for the benchmark's own tasks only, and for all of them.
-    benchmark = {
-        task
-        for task in scoring.THIRTEEN
-        if category in ("all", scoring.category(task))
-    }
-    is_complete_set = {row["task"] for row in rows} == benchmark
+    is_whole = {row["task"] for row in rows} == _benchmark(category)
     return _Judgement(
-        threshold,
-        whose,
-        _intervals(length_rows),
-        is_complete_set and any_complete,
+        threshold, whose, _intervals(length_rows), is_whole and any_complete
     )
 
 

@@ -79,25 +79,31 @@ def _read_rows(
     parse: bool,
     report: Report,
     digests: dict[int, str] | None = None,
+    other_answers: list[str] | None = None,
 ) -> Iterator[tuple[int, JSON]]:
     """Index and row of each example, in the order of the file.
 
     `result` is the digest of the record's result. Without `parse`, all rows but the first are
     empty. Of two rows of one example the first counts, and `report` is called. `digests` receives
-    those of the lines, but for the seconds that they took. Raises
-    `DamagedCell`, which names the line, for a line that is not a row as it was written.
+    those of the lines, but for the seconds that they took, `other_answers` a line on each row that
+    has another answer than the first of its example. Raises `DamagedCell`, which names the line,
+    for a line that is not a row as it was written.
     """
-    # The line at which each example stands first.
-    first: dict[int, int] = {}
+    # The line at which each example stands first, and its answer.
+    first: dict[int, tuple[int, Any]] = {}
     for number, index, row, text in _read_lines(path, result, schema, parse):
         # Two processes that wrote one cell at once leave two rows of one example.
         if index in first:
-            report(
+            before, answer = first[index]
+            second = (
                 f"{path}, line {number}: a second row for example {index}, which stands in line "
-                f"{first[index]} already: the first one counts"
+                f"{before} already"
             )
+            report(f"{second}: the first one counts")
+            if other_answers is not None and row.get("pred") != answer:
+                other_answers.append(f"{second} with another answer")
         else:
-            first[index] = number
+            first[index] = number, row.get("pred")
             if digests is not None:
                 # Within a text the quotes of such a name would be escaped.
                 timeless = _SECONDS.sub(b"", text[:-25])
@@ -155,7 +161,8 @@ class Cell:
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
     is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
-    were skipped) and `snapshots` (the versions of its model that a service named in its replies).
+    were skipped), `other_answers` (those of them that are another answer to an example) and
+    `snapshots` (the versions of its model that a service named in its replies).
     """
 
     def __init__(
@@ -173,11 +180,24 @@ class Cell:
         self.model, self.task = about.result.model.name, about.result.task.name
         self.result = result_digest(record["result"])
         self.warnings: list[str] = []
+        self.other_answers: list[str] = []
         self.snapshots = set[str]()
         self._digests: dict[int, str] | None = None
         """Those of the lines, by index, once all of them were parsed."""
         if rows is not None:
-            self.rows = rows
+            self.rows = self._each_once(rows)
+
+    def _each_once(self, rows: list[JSON]) -> list[JSON]:
+        """Rows that were given, of each example the first."""
+        first: dict[Any, JSON] = {}
+        for row in rows:
+            index = row.get("index")
+            before = first.setdefault(index, row)
+            if before.get("pred") != row.get("pred"):
+                self.other_answers.append(
+                    f"{self.path}: example {index} stands there twice with different answers"
+                )
+        return list(first.values())
 
     @cached_property
     def rows(self) -> list[JSON]:
@@ -216,9 +236,13 @@ class Cell:
 
     def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
         self.warnings.clear()
+        self.other_answers.clear()
         warn = self.warnings.append
         digests: dict[int, str] | None = {} if parse else None
-        rows = _read_rows(self.path, self.result, ROW, parse, warn, digests)
+        others = self.other_answers if parse else None
+        rows = _read_rows(
+            self.path, self.result, ROW, parse, warn, digests, others
+        )
         num_judged = len(vars(self).get("present", ()))
         read = 0
         for index, row in rows:

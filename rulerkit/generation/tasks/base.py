@@ -374,7 +374,13 @@ class Task(ABC):
 
     def score(self, text: str, references: Sequence[str], /) -> float:
         """The score of an answer, 0 to 1, by the family's match rule. `text` is what is judged: an
-        answer without its thought, with the answer prefix where this is a part of the answer."""
+        answer without its thought, with the answer prefix where this is a part of the answer.
+        Raises UserError where there is no reference, or an empty one."""
+        if not self.rule.can_judge(references):
+            raise UserError(
+                f"task {self.name}: the references are {references!r}: expected texts, none of "
+                "them empty"
+            )
         return self.rule.score(text, references, self.item_form)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:

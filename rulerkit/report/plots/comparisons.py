@@ -20,6 +20,7 @@ from rulerkit.report.plots.canvas import (
     wrapped,
 )
 from rulerkit.report.scorers import PLACE
+from rulerkit.scoring.summary import texts_words
 
 
 def differences_by_task(
@@ -38,7 +39,8 @@ def differences_by_task(
     tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
-    notes = (note, "" if margin is None else f"dashed: margin -{margin:g}")
+    notes = [note, "" if margin is None else f"dashed: margin -{margin:g}"]
+    notes.append(texts_words(rows))
     labels = [wrapped(task, LONGEST_TICK) for task in [*tasks["task"], "mean"]]
     lines = 1 + max(label.count("\n") for label in labels)
     with draw_in(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
@@ -89,7 +91,8 @@ def scores_by_scorer(
     scores = judged.groupby(["model", "task", "length"], sort=False)[names]
     means = 100 * scores.mean().groupby("model", sort=False).mean()
     labels = {"score": "this kit"}
-    with draw_in(1, 1, 0.17 * len(names), ax, note) as (axes,):
+    notes = [note, texts_words(judged)]
+    with draw_in(1, 1, 0.17 * len(names), ax, *notes) as (axes,):
         for i, (model, row) in enumerate(means.iterrows()):
             # Marks of equal scores stand side by side, not one on the other.
             y = np.arange(len(names)) + 0.22 * (i - (len(means) - 1) / 2)

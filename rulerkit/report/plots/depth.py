@@ -10,6 +10,7 @@ from rulerkit.report.plots.canvas import Panels, draw_in, properties_of, set_tit
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import line_with_bars
 from rulerkit.report.tables import names_of
+from rulerkit.scoring.summary import texts_words
 
 
 def recall_by_depth(
@@ -21,7 +22,8 @@ def recall_by_depth(
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
 
     place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
-    with draw_in(len(groups), columns, 1.2, ax, note) as panels:
+    notes = [note, texts_words(bins)]
+    with draw_in(len(groups), columns, 1.2, ax, *notes) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             rows = _all_bins(rows, by)
             # Lines of several lengths are moved apart a little, so that their bars can be seen.
@@ -54,9 +56,8 @@ def depth_map(
 
     # Bins without a needle stay as empty fields, so that all maps have the same rows.
     series = bins["length"].nunique()
-    with draw_in(
-        len(models), min(len(models), 2), 1.8, ax, note, series=series
-    ) as panels:
+    columns, notes = min(len(models), 2), [note, texts_words(bins)]
+    with draw_in(len(models), columns, 1.8, ax, *notes, series=series) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
             scores = _all_bins(rows, "depth").pivot(

@@ -16,6 +16,7 @@ from rulerkit.report.plots.canvas import (
     set_title,
 )
 from rulerkit.report.tables import names_of
+from rulerkit.scoring.summary import texts_words
 
 _HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
 
@@ -41,8 +42,9 @@ def failures_by_length(
     columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     series = 2 + shares["length"].nunique()  # the legend stands beside them
+    notes = [note, texts_words(shares)]
     with draw_in(
-        len(groups), columns, height, ax, note, series=series, sharey=True
+        len(groups), columns, height, ax, *notes, series=series, sharey=True
     ) as panels:
         for i, (axes, ((name, task), cells)) in enumerate(
             zip(panels, groups, strict=True)

@@ -29,6 +29,7 @@ from rulerkit.scoring.frontier import (
     headline,
     of_ruler,
 )
+from rulerkit.scoring.summary import texts_words
 
 _LONGEST_FIELD = 8
 """Letters that a field has room for."""
@@ -60,6 +61,7 @@ def capability_map(
     records: list[Any] = models.to_dict("records")
     rows_of = [(one, _capability_rows(frontier, one)) for one in records]
     notes = [
+        texts_words(frontier.cells),
         "colour: floor taken off",
         "red: the longest length that keeps 85 % of the row's score at the shortest",
     ]
@@ -92,7 +94,7 @@ def frontier_by_length(
     (axes,) = series_by_length(
         frame.drop(columns="label"),
         threshold={"absolute threshold": ABSOLUTE},
-        note=note,
+        note=f"{note}; {texts_words(frontier.cells)}",
         ax=ax,
     )
     axes.set_ylabel("Mean, floors taken off (%)")
@@ -111,7 +113,8 @@ def capabilities_by_length(
         low=rows["score"],
         high=rows["score"],
     )
-    return series_by_length(raw.drop(columns="label"), note=note, ax=ax)
+    notes = f"{note}; {texts_words(frontier.cells)}"
+    return series_by_length(raw.drop(columns="label"), note=notes, ax=ax)
 
 
 def published_frontier(

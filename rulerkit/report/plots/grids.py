@@ -23,6 +23,7 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.floors import not_above
+from rulerkit.scoring.summary import texts_words
 
 
 def tasks_by_length(
@@ -57,7 +58,7 @@ def tasks_by_length(
 
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
-    notes = [note]
+    notes = [note, texts_words(cells)]
     if below.any():
         notes.append("in brackets: not above the floor")
     series = cells["length"].nunique()
@@ -109,9 +110,9 @@ def correlation_heatmap(
             else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
         )
     )
-    with draw_in(
-        1, 1, 0.24 * len(correlations), ax, note, series=len(correlations)
-    ) as (axes,):
+    notes = [note, texts_words(correlations)]
+    size = len(correlations)
+    with draw_in(1, 1, 0.24 * size, ax, *notes, series=size) as (axes,):
         heatmap(axes, correlations, text, [color_of(4), "#FFFFFF"], -1)
         # names of several lines need wider fields
         if correlations.index.str.len().max() <= LONGEST_TICK:

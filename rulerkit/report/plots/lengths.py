@@ -21,6 +21,7 @@ from rulerkit.report.plots.canvas import (
     wrapped,
 )
 from rulerkit.report.tables import names_of
+from rulerkit.scoring.summary import texts_words
 
 
 def claimed_and_effective(
@@ -43,7 +44,9 @@ def claimed_and_effective(
         if not isinstance(published, str):
             titles[:] = ""
         panels_of = dict(iter(rows.groupby(titles, sort=False)))
+    texts = ""
     if models is not None:
+        texts = texts_words(models)
         own = models[models["category"] == "all"]
         own = own.assign(model=names_of(own), is_own=True)
         # yours stand in the first panel, among the models of the paper
@@ -55,7 +58,7 @@ def claimed_and_effective(
         )
 
     notes = ["dot: effective length", "arrow: beyond the lengths tested"]
-    notes += ["ring: claimed length", note]
+    notes += ["ring: claimed length", note, texts]
     if len(published) and models is not None:
         notes.insert(3, "grey: as published")
     count, most = len(panels_of), max(map(len, panels_of.values()))

@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.transforms import offset_copy
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, counted
 from rulerkit.common.lengths import length_name
 from rulerkit.report.paper import published_scores
 from rulerkit.report.plots.canvas import (
@@ -28,6 +28,7 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
+from rulerkit.scoring.summary import texts_words
 
 Printed = Mapping[str, Mapping[int, float]]
 """Scores by length of each model, as `paper.published_scores` gives them."""
@@ -105,7 +106,8 @@ def series_by_length(
     )
     height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
 
-    notes = [*_notes_of_lines(frame, series, dashed_beyond, grey), note]
+    notes = _notes_of_lines(frame, series, dashed_beyond, grey)
+    notes += [note, texts_words(frame)]
     drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
     with draw_in(len(groups), columns, height, ax, *notes, **drawn) as panels:
         for i, (axes, (names, rows)) in enumerate(
@@ -122,6 +124,13 @@ def series_by_length(
     return panels
 
 
+def mean_words(rows: "pd.DataFrame") -> str:
+    """`mean of 3 tasks`, where the means drawn are over some of the benchmark's tasks."""
+    if "whole" not in rows or rows["whole"].all():
+        return ""
+    return f"mean of {counted(rows['tasks'].max(), 'task')}"
+
+
 def _notes_of_lines(
     frame: "pd.DataFrame",
     series: str,
@@ -129,7 +138,7 @@ def _notes_of_lines(
     grey: Mapping[str, tuple[Printed, Printed]],
 ) -> list[str]:
     """What a reader must know of the lines: it stands below them, not in the caption alone."""
-    notes = []
+    notes = [mean_words(frame)]
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     if beyond.any():
         notes.append("dashed: beyond the training length")
@@ -316,12 +325,9 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     wide = frame.assign(line=lines, text=texts).pivot(
         index="line", columns="length", values="text"
     )
-    return (
-        wide.loc[lines.unique()]
-        .fillna("")
-        .rename(columns=length_name)
-        .rename_axis(None)
-    )
+    table = wide.loc[lines.unique()].fillna("").rename(columns=length_name)
+    table.attrs["texts"] = texts_words(frame)
+    return table.rename_axis(None)
 
 
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
@@ -360,9 +366,9 @@ def scores_over_models(
     """
     rows = means_of(lengths, category)
     names = list(dict.fromkeys(rows["name"]))
-    with draw_in(1, 1, 1.7, ax, note, series=len(names), threshold=threshold) as (
-        axes,
-    ):
+    notes = [note, mean_words(rows), texts_words(rows)]
+    drawn: Any = {"series": len(names), "threshold": threshold}
+    with draw_in(1, 1, 1.7, ax, *notes, **drawn) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             line_with_bars(

@@ -15,7 +15,7 @@ from rulerkit.report.plots.canvas import (
     properties_of,
     set_title,
 )
-from rulerkit.report.plots.lines import line_with_bars, means_of
+from rulerkit.report.plots.lines import line_with_bars, mean_words, means_of
 from rulerkit.report.published import (
     KINDS,
     SECOND_HAND,
@@ -25,6 +25,7 @@ from rulerkit.report.published import (
     series_name,
     sources_note,
 )
+from rulerkit.scoring.summary import texts_words
 
 
 def published_since(
@@ -46,6 +47,8 @@ def published_since(
     )
 
     notes = [sources_note(rows), note]
+    if own is not None:
+        notes += [mean_words(own), texts_words(own)]
     numbers = numbered_sources(rows)
     height = 0.13 * most + 0.6
     with draw_in(len(kinds), 1, height, ax, *notes, series=9) as panels:

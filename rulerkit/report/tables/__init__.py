@@ -33,6 +33,7 @@ from rulerkit.report.tables.notes import (
     saved_notes,
     seals,
     suite_words,
+    texts_notes,
     unusual,
 )
 from rulerkit.report.tables.tasks import task_table_text
@@ -60,6 +61,7 @@ __all__ = [
     "suite_words",
     "table_text",
     "task_table_text",
+    "texts_notes",
     "thresholds_text",
     "unusual",
     "usage_notes",

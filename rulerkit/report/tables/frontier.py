@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
-from rulerkit.report.tables.notes import names_of
+from rulerkit.report.tables.notes import names_of, texts_notes
 from rulerkit.scoring.effective_length import OWN_SHARE
 from rulerkit.scoring.frontier import ABSOLUTE, LEAST_BASE, FrontierSummary
+from rulerkit.scoring.summary import texts_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,6 +35,7 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
         "note": models["why"],
     }
     table = pd.DataFrame(columns)
+    table.attrs["texts"] = texts_words(frontier.cells)
     return table if models["why"].any() else table.drop(columns="note")
 
 
@@ -61,6 +63,7 @@ def frontier_text(
         f"longest with a mean of at least {ABSOLUTE:g}; frontier: the shorter of the two, none "
         f"where the mean is below {LEAST_BASE:g}; in brackets all that the {percent} intervals "
         "cannot rule out.",
+        *texts_notes(frontier.cells),
         *notes,
     ]
     return render(list(table.columns), body, format, rules)

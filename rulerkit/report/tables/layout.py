@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.common import escape
 from rulerkit.common.errors import unknown
+from rulerkit.scoring.summary import texts_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -147,8 +148,8 @@ def _plain(
 
 
 def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
-    """A DataFrame for a notebook: its text is never read as HTML or mathematics. `format` goes to
-    `Styler.format`."""
+    """A DataFrame for a notebook: its text is never read as HTML or mathematics. Its caption says
+    where the texts are not the paper's. `format` goes to `Styler.format`."""
 
     def visible(value: Any) -> Any:
         return escape.one_line(value) if isinstance(value, str) else value
@@ -160,6 +161,8 @@ def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     styler = styler.set_table_attributes(
         'class="dataframe mathjax_ignore tex2jax_ignore"'
     )
+    if words := texts_words(frame):
+        styler = styler.set_caption(f"{words}: not comparable with the paper")
     return styler if index else styler.hide(axis="index")
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, check_known, counted
+from rulerkit.common.errors import UserError, check_known, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, ordinal, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
@@ -49,6 +49,7 @@ def table_text(
             f"no task of category {category!r} was scored; score one, or ask for another category"
         )
     models = board_rows(summary, ["score", "have"])
+    rank_rule = _rank_rule(models)
     models["model"] = names_of(models)
     # as the paper sorts its Table 3
     models = models.sort_values("wavg_dec", ascending=False, kind="stable")
@@ -56,10 +57,8 @@ def table_text(
     judged = models["effective_length"] != ""
     marks = "marked scores reach the threshold; " if judged.any() else ""
     further = [
-        f"Means over {counted(models['tasks'].iloc[0], 'task')}; {marks}± is the wider side of the "
-        f"{percent} interval.",
-        "wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; their ranks are among "
-        "models of the same alignment.",
+        f"Scores: {_mean_of(summary)}; {marks}± is the wider side of the {percent} interval.",
+        f"wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; {rank_rule}.",
         *_effective_rules(models, category, percent),
         *model_notes(models),
         *cell_notes(summary.cells, marked=True),
@@ -69,7 +68,8 @@ def table_text(
     models["origin"] = [
         origin(row, of_all=of_all) for _, row in models.iterrows()
     ]
-    models["group"] = ""
+    # What was run in another way is set apart, and not ranked against the others.
+    models["group"] = models["setup"]
     # of other tasks than those of the threshold no score is marked
     models["threshold"] = models["threshold"].where(judged)
     columns = [
@@ -79,6 +79,26 @@ def table_text(
         *AVERAGES,
     ]
     return models_text(models, columns, format, further)
+
+
+def _mean_of(summary: Summary) -> str:
+    """What the scores of a summary of one category are means of."""
+    text = f"mean of {counted(summary.models['tasks'].iloc[0], 'task')}"
+    if summary.models["whole"].all():
+        return text
+    return f"{text} ({listed(summary.cells['task'].unique(), 6)})"
+
+
+def _rank_rule(models: "pd.DataFrame") -> str:
+    """Among whom the models of a table are ranked, or why there are no ranks."""
+    if not models["whole"].all():
+        return "ranks need all tasks of the benchmark"
+    rule = (
+        "their ranks are among models of the same alignment, protocol and texts"
+    )
+    if models.duplicated(["model", "setup"]).any():
+        rule += "; a model in several runs has one rank, by its mean over them"
+    return rule
 
 
 def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
@@ -158,7 +178,8 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
 
     # An incomplete score shows what there is of it.
     if math.isnan(value):
-        have = row.get(f"{column}_have")
+        has_none = column in AVERAGES and not row.get("baseline", False)
+        have = row.get(f"{column}_have", "-" if has_none else "")
         return Field(have if isinstance(have, str) else "")
 
     # The interval and the rank follow in small letters.

@@ -11,6 +11,7 @@ from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.effective_length import BY_CAPABILITIES
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import own_labels, seal_of_scores
+from rulerkit.scoring.summary import STAND_IN, texts_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ _SENTENCES = {
     "reference readers": "Reference readers, no language models",
     COMPRESSED: "The context was compressed without the question",
     OWN_TEXTS: "Own texts: not comparable with the paper",
-    "stand-in corpora": "Stand-in corpora: not comparable with the paper",
+    STAND_IN: "Stand-in corpora: not comparable with the paper",
     "incomplete": (
         "Incomplete cells enter no mean; evaluate these tasks and lengths to complete "
         "them"
@@ -43,7 +44,7 @@ _SENTENCES = {
 
 FLOOR_WORDS = "floor, the score of the best answer without reading that the task's family knows"
 
-_MARKS = {"reference readers": "reader", "stand-in corpora": "stand-in"}
+_MARKS = {"reference readers": "reader", STAND_IN: "stand-in"}
 """How a table of models marks a row, by what `unusual` says of it."""
 
 
@@ -61,9 +62,7 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
         facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
     if "stand_in" in cells:
         facts[OWN_TEXTS] = cells["note"].str.contains(OWN_TEXTS, na=False)
-        facts["stand-in corpora"] = (
-            cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
-        )
+        facts[STAND_IN] = cells["stand_in"].astype(bool) & ~facts[OWN_TEXTS]
     if "complete" in cells:
         facts["incomplete"] = ~cells["complete"]
     return facts
@@ -72,6 +71,15 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
 def _sentence(what: str) -> str:
     """What is unusual in some cells, as a sentence; of a suite, that its scores are others."""
     return _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
+
+
+def texts_notes(frame: "pd.DataFrame") -> list[str]:
+    """The lines below a table that say what the texts are where they are not the paper's."""
+    return [
+        f"{_SENTENCES[words]}."
+        for words in texts_words(frame).split("; ")
+        if words
+    ]
 
 
 def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
