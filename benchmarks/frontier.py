@@ -1,5 +1,5 @@
 """Verifies many examples of the frontier suite, by the parser of `tests/frontier_verifier.py`:
-`python -m benchmarks.frontier --tokenizers qwen2.5 llama-3 mistral --num-examples 100`.
+`python -m benchmarks.frontier --tokenizers qwen2.5 llama-3 gpt-neox --num-examples 100`.
 
 For each task and tokenizer the rules V1 to V7 of `docs/frontier.md` at each length, the same
 example at all of them; the score of the perfect reader; fill in percent of the budget, smallest and
