@@ -24,6 +24,7 @@ from rulerkit.generation.tasks.niah import NEAR as NEAR
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
+from rulerkit.store.places import as_cells, check_columns, only_rows
 
 _CELL = [
     "run",
@@ -73,24 +74,23 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def label(
-    cells: Iterable[Cell], no_context: NoContext | None = None
-) -> pd.DataFrame:
-    """A row per answer: COLUMNS. `name` is the model's label in tables; `depth` is that of the
-    first needle missed (0 to 100), NaN where a task has none; `detail` says what was seen.
+def label(cells: Any, no_context: NoContext | None = None) -> pd.DataFrame:
+    """A row per answer of cells, places or rows, as `score` takes them: COLUMNS. `name` is the
+    model's label in tables; `depth` is that of the first needle missed (0 to 100), NaN where a task
+    has none; `detail` says what was seen.
 
     Answers without context are taken from the cells themselves (tasks with `context: none`) unless
     they are given. Raises UserError where the examples of a cell with failures cannot be made
     again.
     """
-    cells = list(cells)
+    given, cells = cells, as_cells(cells, "label", in_part=True)
     if no_context is None:
         no_context = no_context_answers(cells)
 
     rows: list[dict[Any, Any]] = []
     for cell in with_progress(cells, "cells"):
         rows += _label_cell(cell, no_context)
-    labels = pd.DataFrame(rows, columns=COLUMNS)
+    labels = only_rows(pd.DataFrame(rows, columns=COLUMNS), given)
     return labels.assign(name=scoring.own_labels(labels, "name"))
 
 
@@ -179,6 +179,7 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
     """How often each label came up: a row per run, model, task, length and label that occurs in
     `labels`, with count, n, share, low and high (0..1, Wilson's 95 % interval); labels that a cell
     has none of count 0."""
+    check_columns(labels, [*_CELL, "label"], "shares", "the table of `label`")
     occurring = set(labels["label"])
     kinds = [kind for kind in definitions() if kind in occurring]
 
@@ -210,6 +211,7 @@ def samples(
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""
+    check_columns(labels, COLUMNS, "samples", "the table of `label`")
     failed = labels[labels["label"] != "complete"]
     failed = failed.assign(
         definition=failed["label"].map(definitions()),

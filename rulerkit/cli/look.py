@@ -202,17 +202,17 @@ def score(
 
     Example: rulerkit score outputs/predictions/main/llama-3.1-8b --as lm-eval
     """
-    from rulerkit.analysis.other_formats import read_predictions
-    from rulerkit.analysis.scorers import NAMES, score_as
+    from rulerkit.analysis.scorers import score_as
     from rulerkit.report.scorers import scorers_text
     from rulerkit.scoring.scores import lacking_line
+    from rulerkit.store.other_formats import read_predictions
 
     nominal = parse_length(length) if length else None
     cells: list[Cell] = []
     for file in path:
         cells += read_predictions(resolve_file(file), task, nominal)
     if other:
-        judged = score_as(cells, NAMES if other == ["all"] else other)
+        judged = score_as(cells, "all" if other == ["all"] else other)
         echo(scorers_text(judged), nl=False)
     else:
         rows = print_scores(cells, max_failures=max_failures)
@@ -493,7 +493,7 @@ def _export_means(
 ) -> None:
     """Write results in the format of a site that collects them."""
     from rulerkit.analysis import exchange
-    from rulerkit.analysis.results import find_cells
+    from rulerkit.store.places import find_cells
 
     organization, relationship = options["organization"], options["relationship"]
     if format == "eee" and not (organization and relationship):

@@ -178,7 +178,7 @@ def generate(
 
     Example: rulerkit generate Qwen/Qwen2.5-7B --tasks all --lengths 4K,32K -n 500 -o data
     """
-    from rulerkit.analysis.other_formats import write_grid
+    from rulerkit.store.other_formats import write_grid
 
     given = Given.of(model, tasks, lengths, num_examples, files, settings)
     study = given.study("perfect")

@@ -63,14 +63,19 @@ class UserError(Exception):
     """Something the user can correct.
 
     The message is one line: who, what was seen, what is allowed, what to do. The command line
-    prints it and exits with `status`; in a notebook it is the last line of the cell. Keys that a
-    file or a server put into it are ***.
+    prints it and exits with `status`; in a notebook it is all that the cell shows. Keys that a file
+    or a server put into it are ***.
     """
 
     status = ExitStatus.WRONG_USE
 
     def __init__(self, message: str = "") -> None:
         super().__init__(without_keys(message))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the traceback: where the code failed says nothing to a
+        user, what to correct stands in the message."""
+        return [f"{type(self).__name__}: {self}"]
 
 
 class MissingExtra(UserError, ImportError):  # noqa: N818  (a part, not an error)

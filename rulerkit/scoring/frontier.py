@@ -27,6 +27,7 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     longest_above,
 )
+from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import (
     CELL,
@@ -85,13 +86,13 @@ class FrontierSummary(NamedTuple):
 
 
 def frontier(
-    scores: "pd.DataFrame",
+    scores: Any,
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
     confidence: float = 0.95,
 ) -> FrontierSummary:
-    """Summarize the rows of `score` that belong to the frontier suite.
+    """Summarize the rows of `score`, or cells or places, that belong to the frontier suite.
 
     Without `tasks`, a capability is the mean of those of its tasks that any model was asked. A
     length has a mean only where every capability is complete there. `lengths` and `num_examples`
@@ -99,6 +100,7 @@ def frontier(
     """
     import pandas as pd
 
+    scores = as_scores(scores, "frontier")
     if SUITE not in set(scores["suite"]):
         raise UserError(
             "no answers of the frontier suite among these scores; evaluate with "
