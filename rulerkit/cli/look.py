@@ -10,7 +10,14 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import LOOK, app
-from rulerkit.cli.given import Given, is_folder_of_answers, lengths_of, tasks_of
+from rulerkit.cli.given import (
+    EXAMPLES,
+    Given,
+    is_folder_of_answers,
+    lengths_of,
+    one_model,
+    tasks_of,
+)
 from rulerkit.cli.options import (
     ONE_MODEL,
     Files,
@@ -127,6 +134,10 @@ def show(
     indices = range(index, index + (num_examples or 1))
     _refuse_a_task(given)
     if len(given.models) == 1 and is_folder_of_answers(given.models[0]):
+        if files or settings:
+            raise UserError(
+                f"{given.models[0]} holds answers, whose records say all: leave out -f and -y"
+            )
         names = [
             one if isinstance(one, str) else rk.task(one).name
             for one in tasks_of(given.tasks)
@@ -137,9 +148,13 @@ def show(
                 _show(*_answered(given.models[0], task, length, number))
         return
 
-    study = given.study("perfect", tasks=["niah_multikey_1"], lengths=[4096])
-    (described,) = study.models
-    form = rk.load_model(described).prompt_format
+    study = given.study(
+        "perfect",
+        (*EXAMPLES, "run", "outputs"),
+        tasks=["niah_multikey_1"],
+        lengths=[4096],
+    )
+    form = rk.load_model(one_model(study)).prompt_format
     for cell in study.cells():
         examples = rk.generate(
             cell.task, cell.length, indices.stop, study.seed, form
@@ -211,6 +226,8 @@ def score(
     cells: list[Cell] = []
     for file in path:
         cells += read_predictions(resolve_file(file), task, nominal)
+    if other and max_failures is not None:
+        raise UserError("--max-failures does not go with --as: leave one out")
     if other:
         judged = score_as(cells, "all" if other == ["all"] else other)
         echo(scorers_text(judged), nl=False)

@@ -101,17 +101,24 @@ def check_names(names: Collection[str], where: str = "") -> None:
 
 
 def check_used(
-    given: Spec, values: Spec, uses: Collection[str], who: str
+    given: Spec,
+    values: Spec,
+    uses: Collection[str],
+    who: str,
+    also: str = "",
 ) -> None:
     """Raise a `UserError` for a parameter among those `given` that `who`, a command or a function,
-    does not use. `uses` are those that it does; `values` are all that hold there."""
+    does not use. `uses` are those that it does; `values` are all that hold there, also those of
+    files, which may be shared by several commands. `also` is what else it takes, in words."""
     for name, value in given.items():
         if name not in uses:
             if owner := _owner_of(name):
                 raise UserError(
-                    f"{name} is {owner}, and {who} does not use it; it takes {', '.join(uses)}"
+                    f"{name} is {owner}, and {who} does not use it; it takes "
+                    f"{', '.join(uses)}{also}"
                 )
-            raise unknown("parameter", name, uses)
+            near = get_close_matches(str(name), [*uses, *MODEL_KEYS], n=1)
+            raise unknown("parameter", name, dict.fromkeys([*near, *uses]))
         is_adaptive = values.get("num_examples") == "adaptive"
         if name in ADAPTIVE and value is not None and not is_adaptive:
             raise UserError(

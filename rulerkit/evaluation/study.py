@@ -472,10 +472,10 @@ def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
     return tuple(models)
 
 
-def load_files(files: Iterable[str | Path]) -> JSON:
-    """The parameters of several YAML files, later ones over earlier ones."""
+def load_files(files: str | Path | Iterable[str | Path]) -> JSON:
+    """The parameters of a YAML file, or of several, later ones over earlier ones."""
     merged: JSON = {}
-    for name in files:
+    for name in [files] if isinstance(files, str | Path) else files:
         content = read_yaml(resolve_file(name))
         check_names(content, str(name))
         merged |= content
