@@ -47,8 +47,15 @@ from rulerkit.analysis.sides import (
     missing_cells,
     paired,
 )
-from rulerkit.common.errors import UserError, check_known, listed, points_text
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    check_type,
+    listed,
+    points_text,
+)
 from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.statistics import WeightedCell
 from rulerkit.scoring.summary import choose_suite
@@ -455,6 +462,8 @@ def compare_study(
 ) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks. Raises UserError where the cells are not of two."""
+    takes = "a study of two models, and their cells"
+    check_type(study, Study, "compare_study", takes)
     by_side: dict[str, list[Cell]] = {}
     for cell in as_cells(cells, "compare_study"):
         name = cell.run if len(study.models) == 1 else cell.model

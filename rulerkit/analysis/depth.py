@@ -18,7 +18,7 @@ import pandas as pd
 
 from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import UserError, check_type, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
@@ -71,6 +71,9 @@ class Item(NamedTuple):
 
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
+    check_type(
+        example, Example, "places", "an example, such as `rk.example_of(row)`"
+    )
     first, last = example.context
     num_tokens = sum(block.num_tokens for block in example.context_blocks)
     result = []
@@ -208,7 +211,8 @@ def by_bin(
 
     Items of one example are drawn together in the interval.
     """
-    check_columns(recall, COLUMNS, "by_bin", "the table of `recall_by_depth`")
+    needed = [*_CELL, "index", by, "recalled"]
+    check_columns(recall, needed, "by_bin", "the table of `recall_by_depth`")
     binned = recall[recall[by].notna()]
     numbers = bin_numbers(binned[by], bins)
     groups: Any = binned.groupby([*_CELL, numbers])

@@ -81,6 +81,10 @@ def _what_differs(cell: Cell, examples: Examples) -> str:
     if not changes:
         return ""
     field, old, new, more = describe_first(changes)
+    if field.startswith("sources."):
+        knob = field.split(".")[1]
+        name = then["sources"].get(knob, {}).get("name", knob)
+        return f", because the corpus {name} ({knob}) is another now"
     return f", because {field} was {old} and is {new} now{more}"
 
 

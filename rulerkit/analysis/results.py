@@ -55,8 +55,8 @@ def load(
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
-    (ours, upstream's, lm-eval's samples), a pattern with `*`, or a list of these, or cells; without
-    one it is `outputs`.
+    (ours, upstream's, lm-eval's samples), `run` or `run/model` in `outputs/predictions`, a pattern
+    with `*`, a list of these, or cells; without one it is `outputs`.
     Without `answers` judged cells come from the cache and no prediction is read: millions of rows
     take seconds. `answers_of` adds the columns to some rows later. What is damaged is left out and
     passed to `report`. Raises UserError where a place holds no predictions.

@@ -75,7 +75,7 @@ class UserError(Exception):
     def _render_traceback_(self) -> list[str]:
         """What IPython shows in place of the traceback: where the code failed says nothing to a
         user, what to correct stands in the message."""
-        return [f"{type(self).__name__}: {self}"]
+        return [escape.one_line(f"{type(self).__name__}: {self}")]
 
 
 class MissingExtra(UserError, ImportError):  # noqa: N818  (a part, not an error)
@@ -134,6 +134,13 @@ def check_known(
     """Raise the error of `unknown` for a name that is not among those allowed."""
     if seen not in allowed:
         raise unknown(what, seen, allowed, hint, command)
+
+
+def check_type(seen: object, kind: Any, who: str, takes: str) -> None:
+    """Raise UserError where what a function `who` was given is not of a kind; `takes` are the words
+    for what it takes."""
+    if not isinstance(seen, kind):
+        raise UserError(f"{who} takes {takes}; seen: {shortened(seen)}")
 
 
 def shortened(value: object) -> str:

@@ -139,6 +139,14 @@ def frontier(
     return FrontierSummary(cells, ruler=ruler, confidence=confidence, **frames)
 
 
+def as_frontier(given: Any, who: str) -> FrontierSummary:
+    """A summary of the frontier suite as it is, else that of whatever `frontier` takes, for the
+    function `who`."""
+    if isinstance(given, FrontierSummary):
+        return given
+    return frontier(as_scores(given, who))
+
+
 def capability_names() -> dict[str, str]:
     """Family of the frontier suite -> the capability that it measures, in the suite's order."""
     return {family.category: family.capability for family in FAMILIES}

@@ -170,6 +170,19 @@ _DERIVED = {
 COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
+_TEXTS = [
+    "family",
+    "category",
+    "adaptive",
+    "protocol",
+    "note",
+    "seal",
+    "engine",
+    "tokenizer",
+    "template",
+    "digest",
+]
+"""The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (
     list(_CELL),
     list(_ROW),
@@ -250,6 +263,16 @@ def as_scores(
     if is_table(given):
         check_columns(given, _NEEDED, who, TAKES)
         scores: pd.DataFrame = given
+        if scores.duplicated(["run", "model", "task", "length", "index"]).any():
+            raise UserError(
+                f"{who}: the table holds an example twice, which would count twice in every mean: "
+                "drop the duplicates"
+            )
+        # A CSV file does not tell an empty text from a missing one.
+        for name in _TEXTS:
+            if name in scores and scores[name].isna().any():
+                texts = scores[name].astype(object).fillna("")
+                scores = scores.assign(**{name: texts})
         return scores
     return score(as_cells(given, who), report)
 

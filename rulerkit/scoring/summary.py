@@ -167,8 +167,7 @@ def summarize(
     confidence: float = 0.95,
     suite: str | None = None,
 ) -> Summary:
-    """Summarize the rows of `score` over a grid of tasks, lengths and examples; cells and places
-    are scored first, as `score` takes them: `summarize("outputs")`.
+    """Summarize rows of `score`, or what it takes, over a grid of tasks, lengths and examples.
 
     Without `tasks`, or where all thirteen of the benchmark are among them, means are over the
     thirteen, and other tasks stand in `cells` and in the means of a category of one's own. With
@@ -183,9 +182,8 @@ def summarize(
     import pandas as pd
 
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    scores = scoring.as_scores(scores, "summarize")
-    scores = of_one_suite(scores, given_tasks, suite)
-    # Cells without any answer: how many of their requests failed is shown.
+    rows = scoring.as_scores(scores, "summarize")
+    scores = of_one_suite(rows, given_tasks, suite)
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
     ]

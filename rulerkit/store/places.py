@@ -145,11 +145,14 @@ def _with_predictions(path: Path) -> list[Path]:
 
 
 def _matching(place: str | Path) -> list[Path]:
-    """The path of a place, or all that a pattern matches. Raises UserError for a pattern that
-    matches nothing."""
+    """The path of a place, a run or `run/model` in `outputs/predictions`, or all that a pattern
+    matches. Raises UserError for a pattern that matches nothing."""
     pattern = str(place)
     if not has_magic(pattern):
-        return [resolve_file(place)]
+        # a run, or a model of a run, as `compare` takes them: main/llama-3.1-8b
+        stored = resolve_file("outputs") / "predictions" / place
+        path = resolve_file(place)
+        return [stored if stored.exists() and not path.exists() else path]
 
     # as other paths: in the working directory, else below the project's root
     names = glob(pattern, recursive=True)

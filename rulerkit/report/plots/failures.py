@@ -16,6 +16,7 @@ from rulerkit.report.plots.canvas import (
     set_title,
 )
 from rulerkit.report.tables import names_of
+from rulerkit.store.places import check_columns
 
 _HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
 
@@ -28,6 +29,9 @@ def failures_by_length(
 
     `shares` is `failures.shares`. A label looks the same in every figure.
     """
+    takes = "the table of `rk.failures.shares`"
+    needed = ["name", "task", "length", "label", "count", "share"]
+    check_columns(shares, needed, "failures_by_length", takes)
     if shares.empty:
         raise UserError(
             "no labels to draw; label the cells of a run that has some"

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.common import escape
 from rulerkit.common.errors import unknown
+from rulerkit.store.places import check_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -149,6 +150,9 @@ def _plain(
 def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     """A DataFrame for a notebook: its text is never read as HTML or mathematics. `format` goes to
     `Styler.format`."""
+
+    takes = "a table"
+    check_columns(frame, (), "show", takes)
 
     def visible(value: Any) -> Any:
         return escape.one_line(value) if isinstance(value, str) else value
