@@ -93,12 +93,7 @@ def by_label(
 ) -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
-    check_columns(
-        frame,
-        ["task"],
-        "by_label",
-        "rows of `rk.score` or of a summary, and tasks",
-    )
+    check_columns(frame, ["task"], "by_label", "rows of `rk.score`, and tasks")
     if not isinstance(tasks, Mapping):
         names = [tasks] if isinstance(tasks, str) else tasks
         tasks = {task(name).name: name for name in names}
@@ -134,12 +129,6 @@ def by_model(
 def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
     """The rows of the model with this name or label. Raises UserError where it is not among those
     shown."""
-    check_columns(
-        rows,
-        ["model", "label"],
-        "model_rows",
-        "rows of `rk.score` or of a summary",
-    )
     is_named = (rows["model"] == name) | (rows["label"] == name)
     chosen = rows[is_named]
     if chosen.empty:

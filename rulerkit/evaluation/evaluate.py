@@ -20,7 +20,6 @@ from rulerkit.common.errors import (
     UserError,
     listed,
     remark,
-    shortened,
 )
 from rulerkit.common.lengths import length_name
 from rulerkit.common.progress import progress_bar
@@ -92,36 +91,28 @@ def evaluate(
 
 def _studies_of(given: Any, parameters: JSON) -> list[Study]:
     """The studies that are given, or the one that a model and parameters describe."""
-    if isinstance(given, Study):
-        studies = [given]
-    else:
-        if isinstance(given, Iterable) and not isinstance(given, str | Mapping):
-            given = given if is_table(given) else list(given)
-        is_list = isinstance(given, list) and given
-        if not is_list or not any(isinstance(one, Study) for one in given):
-            return [_study_of_model(given, parameters)]
-        studies = given
+    is_one = isinstance(given, str | Mapping) or is_table(given)
+    if isinstance(given, Iterable) and not is_one:
+        given = list(given)
+    several = given if isinstance(given, list) else [given]
+    are_studies = [isinstance(one, Study) for one in several]
+
+    if not any(are_studies):
+        if given is None and not {"model", "models"} & parameters.keys():
+            raise UserError(
+                "evaluate needs a study or a model: rk.evaluate(study), or "
+                'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
+            )
+        return [make_study(given, **parameters)]
 
     if parameters:
         raise UserError(
             f"evaluate has a study, and {', '.join(parameters)} beside it: give parameters to "
             "rk.study, or to evaluate with a model in place of the study"
         )
-    for one in studies:
-        if not isinstance(one, Study):
-            raise UserError(
-                f"evaluate takes studies, or models, not both in one list; seen: {shortened(one)}"
-            )
-    return studies
-
-
-def _study_of_model(given: Any, parameters: JSON) -> Study:
-    if given is None and not {"model", "models"} & parameters.keys():
-        raise UserError(
-            "evaluate needs a study or a model: rk.evaluate(study), or "
-            'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
-        )
-    return make_study(given, **parameters)
+    if not all(are_studies):
+        raise UserError("evaluate takes studies or models, not both in one list")
+    return several
 
 
 def _evaluate(

@@ -44,9 +44,7 @@ def difference_table(
     `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`. `verdict` stands in
     place of the comparison's own, such as that of the gate.
     """
-    check_type(
-        comparison, Comparison, "difference_table", "what `rk.compare` gives"
-    )
+    check_type(comparison, Comparison, "difference_table", "a comparison")
     rows = comparison.rows
     if format == "csv":
         return csv_text(rows, "%.4f")

@@ -18,14 +18,13 @@ import pandas as pd
 from rulerkit.common.errors import check_known, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.scoring.effective_length import effective_length
-from rulerkit.scoring.frontier import FrontierSummary, as_frontier
+from rulerkit.scoring.frontier import FrontierSummary
 from rulerkit.scoring.statistics import critical_value
 from rulerkit.scoring.summary import (
     AVERAGES,
     RANKS,
     Summary,
     as_summary,
-    as_table,
     length_weights,
 )
 
@@ -398,8 +397,6 @@ def departures(
 ) -> "dict[str, pd.Series[bool]]":
     """What differs from the paper's set-up (protocol, tokenizer, template, examples), and in which
     cells; the chat template where the model of the paper is known by its slug."""
-    columns = ["note", "tokenizer", "template", "stand_in"]
-    cells = as_table(cells, "cells", columns, "departures")
     printed = _key(paper_models().set_index("slug")["template"].get(slug, ""))
 
     def is_another(template: str) -> bool:
@@ -444,7 +441,6 @@ def frontier_ranks(
     models in the published order with their scores and ours (the mean of the capability's tasks),
     and Kendall's tau (1: the same order, -1: the reverse). Levels are not comparable; ranks may be.
     """
-    frontier = as_frontier(frontier, "frontier_ranks")
     # Only what was asked at a length that the source has, too, can be held against it.
     ours = frontier.capabilities.assign(
         known_as=frontier.capabilities["label"].map(published_as)

@@ -170,18 +170,7 @@ _DERIVED = {
 COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
-_TEXTS = [
-    "family",
-    "category",
-    "adaptive",
-    "protocol",
-    "note",
-    "seal",
-    "engine",
-    "tokenizer",
-    "template",
-    "digest",
-]
+_TEXTS = ["adaptive", "note", "protocol", "seal"]
 """The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (
     list(_CELL),
@@ -339,12 +328,10 @@ def score(
 
 def _judged_before(rows: Any, max_failures: float | None) -> "pd.DataFrame":
     """The columns of `score` of rows that hold them."""
-    scores = as_scores(rows, "score")[list(COLUMNS)]
-    return (
-        scores
-        if max_failures is None
-        else scores.assign(max_failures=max_failures)
-    )
+    scores = as_scores(rows, "score").reindex(columns=list(COLUMNS))
+    if max_failures is not None:
+        scores["max_failures"] = max_failures
+    return scores
 
 
 def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:

@@ -334,13 +334,7 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
     """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
     tasks are not the thirteen."""
-    needed = [
-        "category",
-        "effective_length",
-        "threshold",
-        "threshold_of",
-        "aligned",
-    ]
+    needed = ["category", "threshold", "threshold_of"]
     models = as_table(models, "models", needed, "thresholds")
     # A threshold that no line was held against must not be drawn.
     judged = models[
@@ -354,16 +348,7 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
 def means_of(lengths: Any, category: str, who: str) -> pd.DataFrame:
     """The rows of a category of `Summary.lengths`, for the figure `who`, with the names of their
     models."""
-    needed = [
-        "run",
-        "model",
-        "label",
-        "category",
-        "length",
-        "score",
-        "low",
-        "high",
-    ]
+    needed = ["label", "category", "length", "score"]
     lengths = as_table(lengths, "lengths", needed, who)
     rows = lengths[lengths["category"] == category]
     if rows.empty:

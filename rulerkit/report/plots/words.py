@@ -11,7 +11,6 @@ from matplotlib.axes import Axes
 from rulerkit.common.errors import check_type
 from rulerkit.generation.example import Example
 from rulerkit.report.plots.canvas import Panels, color_of, draw_in, properties_of
-from rulerkit.store.places import check_columns
 
 
 def word_counts(example: Example) -> "pd.DataFrame":
@@ -21,12 +20,7 @@ def word_counts(example: Example) -> "pd.DataFrame":
     Words are the pieces of the context, without the number of a numbered list; the most frequent
     come first.
     """
-    check_type(
-        example,
-        Example,
-        "word_counts",
-        "an example, such as `rk.generate(...)[0]`",
-    )
+    check_type(example, Example, "word_counts", "an example")
     pieces = [
         piece
         for block in example.blocks[slice(*example.context)]
@@ -53,11 +47,6 @@ def word_frequencies(
     coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
     to the power of -alpha, as a thin line.
     """
-    for counts in (cwe, *dict(fwe).values()):
-        takes = "tables of `word_counts`, those of fwe by their alpha"
-        check_columns(
-            counts, ["word", "role", "count", "rank"], "word_frequencies", takes
-        )
     with draw_in(2, 2, 1.8, ax, note) as panels:
         left, right = panels
 

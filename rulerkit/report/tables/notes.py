@@ -21,12 +21,6 @@ if TYPE_CHECKING:
 def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
     """The label of each row's model; where several models share one, with the model's name or
     run."""
-    check_columns(
-        rows,
-        ["run", "model", "label"],
-        "names_of",
-        "rows of `rk.score` or of a summary",
-    )
     names = own_labels(rows, "label")
     in_several_runs = rows["run"].groupby(names).transform("nunique") > 1
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
@@ -60,12 +54,7 @@ _MARKS = {"reference readers": "reader", "stand-in corpora": "stand-in"}
 def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
-    check_columns(
-        cells,
-        ["engine", "suite"],
-        "unusual",
-        "rows of `rk.score` or of a summary",
-    )
+    check_columns(cells, ["engine", "suite"], "remarks", "rows of a summary")
     facts = {
         "reference readers": cells["engine"] == "reader",
     }
@@ -158,8 +147,6 @@ _ADAPTIVE_NOTE = (
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    columns = ["threshold", "threshold_of", "label", "adaptive"]
-    models = as_table(models, "models", columns, "model_notes")
     # The frontier suite has a table of its own for its effective lengths.
     unjudged = models["threshold"].isna() & (
         models["threshold_of"] != BY_CAPABILITIES
