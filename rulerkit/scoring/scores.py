@@ -252,11 +252,6 @@ def as_scores(
     if is_table(given):
         check_columns(given, _NEEDED, who, TAKES)
         scores: pd.DataFrame = given
-        if scores.duplicated(["run", "model", "task", "length", "index"]).any():
-            raise UserError(
-                f"{who}: the table holds an example twice, which would count twice in every mean: "
-                "drop the duplicates"
-            )
         # A CSV file does not tell an empty text from a missing one.
         for name in _TEXTS:
             if name in scores and scores[name].isna().any():

@@ -182,7 +182,7 @@ def summarize(
     import pandas as pd
 
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    rows = scoring.as_scores(scores, "summarize")
+    rows = _each_once(scoring.as_scores(scores, "summarize"))
     scores = of_one_suite(rows, given_tasks, suite)
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
@@ -219,6 +219,16 @@ def summarize(
         _with_ranks(pd.DataFrame(model_rows)),
         confidence,
     )
+
+
+def _each_once(scores: "pd.DataFrame") -> "pd.DataFrame":
+    """The rows; raises UserError where a table holds an example twice."""
+    if scores.duplicated([*CELL, "index"]).any():
+        raise UserError(
+            "the table holds an example twice, which would count twice in every mean: drop the "
+            "duplicates"
+        )
+    return scores
 
 
 def _rows_of_categories(
