@@ -8,8 +8,9 @@ The program in five lines::
     summary = rk.summarize(scores)        # task x length, averages, effective length, intervals
     axes    = rk.plots.score_by_length(summary.lengths)
 
-`rk.load("outputs")` reads all results that are there, and `rk.browse` opens the answers behind
-them.
+The same functions take what is at hand: `rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])`,
+`rk.score("outputs")`, `rk.summarize(rk.load("outputs"))`. `rk.load` reads all results that are
+there, `rk.browse` opens the answers behind them, and `rk.example_of(row)` is the prompt of one.
 
 The public names stand in `__init__.pyi`, with their types. Each is imported when it is first used,
 so that `import rulerkit` is light.

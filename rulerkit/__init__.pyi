@@ -5,6 +5,7 @@ from .analysis import failures as failures
 from .analysis.claims import by_label as by_label
 from .analysis.compare import compare as compare
 from .analysis.compare import compare_study as compare_study
+from .analysis.remake import example_of as example_of
 from .analysis.results import answers_of as answers_of
 from .analysis.results import load as load
 from .analysis.scorers import score_as as score_as

@@ -14,9 +14,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import rulerkit as rk
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.analysis.scorers import NAMES
 from rulerkit.report.scorers import scorers_text
+from rulerkit.store.other_formats import read_predictions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 

@@ -2,8 +2,8 @@
 number of processes."""
 
 from rulerkit import PromptFormat, generate
-from rulerkit.analysis.other_formats import write_grid
 from rulerkit.generation.tasks import task
+from rulerkit.store.other_formats import write_grid
 
 
 def test_files_do_not_depend_on_the_number_of_processes(tmp_path):

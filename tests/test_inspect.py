@@ -12,10 +12,10 @@ from importlib.metadata import entry_points
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.store.other_formats import read_predictions
 from tests.conftest import ENCODINGS
 from tests.test_openai import serving
 from tests.text_server import ReaderServer

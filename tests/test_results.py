@@ -20,7 +20,6 @@ from rulerkit.analysis.results import (
     LABEL_COLUMNS,
     answers_of,
     export,
-    find_cells,
     load,
 )
 from rulerkit.cli import main
@@ -28,6 +27,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.report.browser import browse
 from rulerkit.scoring.scores import COLUMNS
 from rulerkit.store.cells import read_cells
+from rulerkit.store.places import find_cells
 
 TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 ASKED: dict[str, Any] = {

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.analysis.scorers import NAMES, score_answer, score_as
 from rulerkit.common.errors import UserError
+from rulerkit.store.other_formats import read_predictions
 
 CASES = Path(__file__).parent / "data" / "scorers.csv"
 MATCH = {"qa_1": "part", "qa_2": "part"}

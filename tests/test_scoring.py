@@ -7,7 +7,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError
 from rulerkit.generation.match_rules import (
     named_items,
@@ -22,9 +21,9 @@ from rulerkit.scoring.scores import (
     category,
     clean,
     score,
-    task_name,
 )
 from rulerkit.store.cells import Cell
+from rulerkit.store.other_formats import read_predictions, task_name
 from tests.records import record_of
 
 

@@ -14,7 +14,6 @@ __getattr__, __dir__, __all__ = lazy_loader.attach(
         "differences",
         "failure_rules",
         "failures",
-        "other_formats",
         "power",
         "remake",
         "results",

@@ -19,12 +19,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from rulerkit.common.errors import unknown
+from rulerkit.common.errors import check_type, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import task
+from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import CELL, merge_repetitions, weighted_cells
+from rulerkit.store.places import check_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,7 +56,10 @@ class Verdict(NamedTuple):
 
 def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
     """Columns claim, verdict, seen."""
-    return pd.DataFrame(verdicts, columns=list(Verdict._fields))
+    rows = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
+    for row in rows:
+        check_type(row, Verdict, "verdict_table", "verdicts of `rk.claims`")
+    return pd.DataFrame(rows, columns=list(Verdict._fields))
 
 
 # --- rows -----------------------------------------------------------------------------------------
@@ -63,6 +68,8 @@ def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
 def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
     the answer is missing. Of an adaptive run only answered examples have rows."""
+    scores = as_scores(scores, "asked")
+    check_type(study, Study, "asked", "rows of `rk.score` and their study")
     scores = merge_repetitions(scores)
     models = scores[["run", "model", "label", "claimed_length"]]
     models = models.drop_duplicates(["run", "model"])
@@ -86,6 +93,10 @@ def by_label(
 ) -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
+    check_columns(frame, ["task"], "by_label", "rows of `rk.score`, and tasks")
+    if not isinstance(tasks, Mapping):
+        names = [tasks] if isinstance(tasks, str) else tasks
+        tasks = {task(name).name: name for name in names}
     parts = []
     for label, spec in tasks.items():
         of_task = frame[frame["task"] == task(spec).name]

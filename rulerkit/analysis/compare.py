@@ -21,7 +21,7 @@ adjusted by Holm's method. Tests of the same cells, such as a task with one leng
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -47,12 +47,20 @@ from rulerkit.analysis.sides import (
     missing_cells,
     paired,
 )
-from rulerkit.common.errors import UserError, check_known, listed, points_text
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    check_type,
+    listed,
+    points_text,
+)
 from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.statistics import WeightedCell
 from rulerkit.scoring.summary import choose_suite, texts_words
 from rulerkit.store.cells import Cell
+from rulerkit.store.places import as_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -255,8 +263,8 @@ class Comparison:
 
 
 def compare(
-    a: str | Path | Sequence[Cell],
-    b: str | Path | Sequence[Cell],
+    a: Any,
+    b: Any,
     margin: float = 1.0,
     by: str = "digest",
     confidence: float = 0.95,
@@ -270,10 +278,11 @@ def compare(
     """Compare two models on the examples that both answered; `margin` in points.
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
-    its cells; A may be a stored baseline. The repetitions of a run (`repeat`) belong to its side,
-    unless the other side names them. `by='index'` pairs examples whose prompts differ. A cell in
-    which more requests failed than `max_failures` allows, by default that of its record, is left
-    out. With `soft` all is about the probability of the right answer, of the examples that have
+    its cells, or all their rows of `load`; A may be a stored baseline. The repetitions of a run
+    (`repeat`) belong to its side, unless the other side names them. `by='index'` pairs examples
+    whose prompts differ. A cell in which more requests failed than `max_failures` allows, by
+    default that of its record, is left out. With `soft` all is about the probability of the right
+    answer, of the examples that have
     soft scores on both sides. `tasks`, `lengths` and `num_examples` say what is compared; None
     takes all. Raises UserError for what cannot be compared.
     """
@@ -306,13 +315,13 @@ def _check_tasks(grid: Grid, cells: list[Cell]) -> None:
 
 
 def _cells_of(
-    given: str | Path | Sequence[Cell],
+    given: Any,
     outputs: str | Path,
 ) -> tuple[str, list[Cell]]:
     """The name by which a side was given, '' where it was given as cells, and its cells."""
     if isinstance(given, str | Path):
         return str(given), find(given, outputs)
-    return "", list(given)
+    return "", as_cells(given, "compare")
 
 
 def _of_one_suite(
@@ -451,14 +460,16 @@ def _soft_means(
 
 def compare_study(
     study: Any,
-    cells: Iterable[Cell],
+    cells: Any,
     margin: float = 1.0,
     by: str = "digest",
 ) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks. Raises UserError where the cells are not of two."""
+    takes = "a study of two models, and their cells"
+    check_type(study, Study, "compare_study", takes)
     by_side: dict[str, list[Cell]] = {}
-    for cell in cells:
+    for cell in as_cells(cells, "compare_study"):
         name = cell.run if len(study.models) == 1 else cell.model
         by_side.setdefault(name, []).append(cell)
 

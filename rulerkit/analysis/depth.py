@@ -17,15 +17,16 @@ import numpy as np
 import pandas as pd
 
 from rulerkit.analysis.remake import remaker
-from rulerkit.analysis.results import find_cells
-from rulerkit.common.errors import UserError, remark
+from rulerkit.analysis.results import answers_of
+from rulerkit.common.errors import UserError, check_type, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
-from rulerkit.scoring.scores import judged_text
+from rulerkit.scoring.scores import as_scores, judged_text
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell, Report
+from rulerkit.store.places import CELL, cells_of_rows, check_columns
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -71,6 +72,9 @@ class Item(NamedTuple):
 
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
+    check_type(
+        example, Example, "places", "an example, such as `rk.example_of(row)`"
+    )
     first, last = example.context
     num_tokens = sum(block.num_tokens for block in example.context_blocks)
     result = []
@@ -97,22 +101,22 @@ def places(example: Example) -> list[Place]:
     return result
 
 
-def recall_by_depth(
-    results: "pd.DataFrame", report: Report = remark
-) -> "pd.DataFrame":
-    """A row per item of the rows of `load` (with answers): COLUMNS. `depth` is in percent,
+def recall_by_depth(results: Any, report: Report = remark) -> "pd.DataFrame":
+    """A row per item of the rows of `load`, or of cells or places: COLUMNS. `depth` is in percent,
     `distance` is that to the item before it in the same example (NaN for the first), `recalled` is
     0 or 1, for gold documents the score of the example.
 
     Examples with several items that are no documents are generated again; a cell of which they
     cannot be is left out and passed to `report`. Raises UserError where nothing is left.
     """
-    paths = results["path"].unique()
-    cells = {str(cell.path): cell for cell in find_cells(paths)}
-    groups = results.groupby(["path", "task", "length"], sort=False)
+    results = as_scores(results, "recall_by_depth", report)
+    cells = cells_of_rows(results, "recall_by_depth")
+    if not {"references", "depths"} <= set(results.columns):
+        results = answers_of(results, cells=cells.values(), report=report)
     rows: list[tuple[Any, ...]] = []
-    for (path, *_), answers in with_progress(groups, "cells"):
-        cell = cells[path]
+    groups = results.groupby(CELL, sort=False)
+    for key, answers in with_progress(groups, "cells"):
+        cell = cells[key]
         make = remaker(cell)
         # As the examples: read once, and only where an answer has several items.
         texts = cache(partial(_judged_texts, cell))
@@ -210,6 +214,8 @@ def by_bin(
 
     Items of one example are drawn together in the interval.
     """
+    needed = [*_CELL, "index", by, "recalled"]
+    check_columns(recall, needed, "by_bin", "the table of `recall_by_depth`")
     binned = recall[recall[by].notna()]
     numbers = bin_numbers(binned[by], bins)
     groups: Any = binned.groupby([*_CELL, numbers])

@@ -15,7 +15,7 @@ import pandas as pd
 from rulerkit.analysis.failure_rules import definitions as definitions
 from rulerkit.analysis.failure_rules import find_label
 from rulerkit.analysis.remake import remaker
-from rulerkit.common.errors import shorten
+from rulerkit.common.errors import check_type, shorten
 from rulerkit.common.progress import with_progress
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import by_name, judge_of
@@ -25,6 +25,7 @@ from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.statistics import wilson
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell
+from rulerkit.store.places import as_cells, check_columns, only_rows
 
 _CELL = [
     "run",
@@ -63,6 +64,7 @@ NoContext = Mapping[tuple[str, str, int, int], str]
 def with_baselines(study: Study, wanted: bool = True) -> Study:
     """The study with the baselines of its tasks: common words without the demonstration, questions
     without context."""
+    check_type(study, Study, "with_baselines", "a study (`rk.study`)")
     tasks = list(study.tasks)
     if wanted:
         for task in study.tasks:
@@ -74,25 +76,24 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def label(
-    cells: Iterable[Cell], no_context: NoContext | None = None
-) -> pd.DataFrame:
-    """A row per answer: COLUMNS. `name` is the model's label in tables; `depth` is that of the
-    first needle missed (0 to 100), NaN where a task has none; `detail` says what was seen.
+def label(cells: Any, no_context: NoContext | None = None) -> pd.DataFrame:
+    """A row per answer of cells, places or rows, as `score` takes them: COLUMNS. `name` is the
+    model's label in tables; `depth` is that of the first needle missed (0 to 100), NaN where a task
+    has none; `detail` says what was seen.
 
     Answers without context are taken from the cells themselves (tasks with `context: none`) unless
     they are given. Raises UserError where the examples of a cell with failures cannot be made
     again.
     """
-    cells = list(cells)
+    given, cells = cells, as_cells(cells, "label", in_part=True)
     if no_context is None:
         no_context = no_context_answers(cells)
 
     rows: list[dict[Any, Any]] = []
     for cell in with_progress(cells, "cells"):
         rows += _label_cell(cell, no_context)
-    labels = pd.DataFrame(rows, columns=COLUMNS)
-    labels["name"] = scoring.own_labels(labels, "name")
+    labels = only_rows(pd.DataFrame(rows, columns=COLUMNS), given)
+    labels = labels.assign(name=scoring.own_labels(labels, "name"))
     about = pd.DataFrame([scoring.describe(cell) for cell in cells])
     labels.attrs["texts"] = texts_words(about)
     return labels
@@ -100,6 +101,7 @@ def label(
 
 def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     """What each model answered to questions alone, from the cells of tasks with `context: none`."""
+    cells = as_cells(cells, "no_context_answers", in_part=True)
     answers = {}
     for cell in cells:
         result = cell.record["result"]
@@ -183,6 +185,7 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
     """How often each label came up: a row per run, model, task, length and label that occurs in
     `labels`, with count, n, share, low and high (0..1, Wilson's 95 % interval); labels that a cell
     has none of count 0."""
+    check_columns(labels, [*_CELL, "label"], "shares", "the table of `label`")
     occurring = set(labels["label"])
     kinds = [kind for kind in definitions() if kind in occurring]
 
@@ -216,6 +219,7 @@ def samples(
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""
+    check_columns(labels, COLUMNS, "samples", "the table of `label`")
     failed = labels[labels["label"] != "complete"]
     failed = failed.assign(
         definition=failed["label"].map(definitions()),

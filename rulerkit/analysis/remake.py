@@ -8,12 +8,15 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.generation.example import Example
-from rulerkit.generation.generate import PROMPT_VERSIONS, Examples
+from rulerkit.generation.generate import Examples
 from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
 from rulerkit.generation.tasks import family_here
 from rulerkit.store.cells import Cell
+from rulerkit.store.comparable import describe_first, differences
+from rulerkit.store.places import CELL, find_cells, is_table
+from rulerkit.store.records import plain
 
 
 def examples_of(cell: Cell) -> Examples:
@@ -60,21 +63,79 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
     def remake(row: Mapping[str, Any]) -> Example:
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
-            result = cell.about.result
-            ours = PROMPT_VERSIONS.get(result.protocol or "clean")
+            reason = f"the prompt of example {row['index']} comes out differently"
             raise _not_generated(
-                cell,
-                f"the prompt of example {row['index']} comes out differently, so this rulerkit "
-                f"(prompt version {ours}, the cell's {result.prompt_version}), the tokenizer or a "
-                "corpus is not the one of then",
+                cell, f"{reason}{_what_differs(cell, examples())}"
             )
         return example
 
     return remake
 
 
+def _what_differs(cell: Cell, examples: Examples) -> str:
+    """The first of what defined the prompts of a cell that is another now, in words: a corpus, the
+    tokenizer, the template; "" where nothing on record is."""
+    now = plain(examples.record())
+    then = {name: cell.record["result"].get(name) for name in now}
+    changes = differences(then, now)
+    if not changes:
+        return ""
+    field, old, new, more = describe_first(changes)
+    if field.startswith("sources."):
+        knob = field.split(".")[1]
+        name = then["sources"].get(knob, {}).get("name", knob)
+        return f", because the corpus {name} ({knob}) is another now"
+    return f", because {field} was {old} and is {new} now{more}"
+
+
+def example_of(row: Any) -> Example:
+    """The example that a row of `load` or `score` answers, generated again: its `prompt` is what
+    the model was sent, `rk.show` shows it.
+
+    `row` is a row of the table, in any form that pandas gives it, or a table of one row. Raises
+    UserError where the tokenizer or a corpus is not here, or is another than then.
+    """
+    values = _values_of(row)
+    cell = _cell_of(*(values[name] for name in CELL))
+    example: Example = remaker(cell)(values)
+    return example
+
+
+def _values_of(row: Any) -> dict[str, Any]:
+    """The columns of a row that say which example it answers, by name."""
+    takes = "a row of `rk.load`, such as table.iloc[0]"
+    if is_table(row):
+        if len(row) != 1:
+            raise UserError(
+                f"example_of takes {takes}; seen: a table of {len(row)} rows"
+            )
+        row = row.iloc[0]
+    # `itertuples` gives named tuples, `iterrows` and `iloc` Series, `to_dict` dictionaries.
+    if hasattr(row, "_asdict"):
+        row = row._asdict()
+    if not hasattr(row, "keys"):
+        raise UserError(f"example_of takes {takes}; seen: {shortened(row)}")
+    names = [*CELL, "index", "digest"]
+    missing = [name for name in names if name not in row]
+    if missing:
+        raise UserError(
+            f"example_of takes {takes}; seen: a row without {', '.join(missing)}"
+        )
+    return {name: row[name] for name in names}
+
+
+def _cell_of(path: str, run: str, task: str, length: int) -> Cell:
+    """The cell of a row."""
+    for cell in find_cells([path]):
+        if (cell.run, cell.task, cell.length) == (run, task, length):
+            return cell
+    raise UserError(
+        f"{path} has no answers of run {run} to {task} at length {length} any more: load the "
+        "results again"
+    )
+
+
 def _not_generated(cell: Cell, reason: str) -> UserError:
     return UserError(
-        f"{cell.path}: its examples cannot be generated again to see what went wrong: {reason}; "
-        "label it where it was made"
+        f"{cell.path}: its examples cannot be generated again: {reason}; do it where they were made"
     )

@@ -5,23 +5,21 @@ for other programs.
 """
 
 import json
-import os
 from collections.abc import Iterable
-from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.failures import NoContext, label, no_context_answers
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known, remark
-from rulerkit.common.paths import install_command, resolve, resolve_file
+from rulerkit.common.paths import install_command
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
-from rulerkit.scoring.scores import lacking_line, score
+from rulerkit.scoring.scores import as_scores, lacking_line, score
 from rulerkit.scoring.summary import cell_rows
 from rulerkit.store.cells import Cell, DamagedCell, Report
 from rulerkit.store.files import disk, write_whole
+from rulerkit.store.places import CELL, as_cells, cells_of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -42,13 +40,12 @@ LABEL_COLUMNS = {
 }
 """The columns that `load(..., labels=True)` adds; examples are generated again for them."""
 FORMATS = ("parquet", "csv", "jsonl")
-_CELL = ["path", "task", "length"]
 _NUMBERS = ("num_answer_tokens", "missed_depth")
 _LISTS = ("references", "depths")
 
 
 def load(
-    *places: str | Path,
+    *places: Any,
     answers: bool = True,
     labels: bool = False,
     max_failures: float | None = None,
@@ -58,12 +55,13 @@ def load(
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
-    (ours, upstream's, lm-eval's samples), or a pattern with `*`; without one it is `outputs`.
+    (ours, upstream's, lm-eval's samples), `run` or `run/model` in `outputs/predictions`, a pattern
+    with `*`, a list of these, or cells; without one it is `outputs`.
     Without `answers` judged cells come from the cache and no prediction is read: millions of rows
     take seconds. `answers_of` adds the columns to some rows later. What is damaged is left out and
     passed to `report`. Raises UserError where a place holds no predictions.
     """
-    cells = find_cells(places or ("outputs",), report)
+    cells = as_cells(places or "outputs", "load", report)
     scores = score(cells, report, max_failures)
     warnings = [warning for cell in cells for warning in cell.warnings]
     for line in filter(None, [*warnings, lacking_line(cells, scores)]):
@@ -73,90 +71,36 @@ def load(
     return scores
 
 
-def find_cells(
-    places: Iterable[str | Path], report: Report = remark
-) -> list[Cell]:
-    """The cells at some places, as `load` takes them, each once."""
-    cells: dict[tuple[Path, str, str, int], Cell] = {}
-    for place in places:
-        paths = [p for path in _matching(place) for p in _with_predictions(path)]
-        for path in paths:
-            for cell in read_predictions(path, report=report, scan=False):
-                # one file of another program may hold several lengths and repetitions
-                key = (cell.path.resolve(), cell.run, cell.task, cell.length)
-                cells.setdefault(key, cell)
-    return list(cells.values())
-
-
-def _with_predictions(path: Path) -> list[Path]:
-    """The folders named `predictions` below an outputs folder, such as that of `outputs/small`; the
-    path itself where there is none, or where it lies in one."""
-    found: list[Path] = []
-    if "predictions" not in path.parts:
-        for folder, names, _ in os.walk(path):
-            if "predictions" in names:
-                found.append(Path(folder) / "predictions")
-            names[:] = sorted(
-                name
-                for name in names
-                if name != "predictions" and not name.startswith(".")
-            )
-    return found or [path]
-
-
-def _matching(place: str | Path) -> list[Path]:
-    """The path of a place, or all that a pattern matches. Raises UserError for a pattern that
-    matches nothing."""
-    pattern = str(place)
-    if not has_magic(pattern):
-        return [resolve_file(place)]
-
-    # as other paths: in the working directory, else below the project's root
-    names = glob(pattern, recursive=True)
-    if not names:
-        names = glob(str(resolve(pattern)), recursive=True)
-    if not names:
-        raise UserError(
-            f"no predictions at {place}: nothing matches this pattern"
-        )
-    return [Path(name).absolute() for name in sorted(names)]
-
-
 # --- answers and labels ---------------------------------------------------------------------------
 
 
 def answers_of(
-    scores: "pd.DataFrame",
+    scores: Any,
     labels: bool = False,
-    cells: list[Cell] | None = None,
+    cells: Iterable[Cell] | None = None,
     report: Report = remark,
 ) -> "pd.DataFrame":
     """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
-    LABEL_COLUMNS, read from their files. Those of a damaged file are left out and passed to
-    `report`."""
+    LABEL_COLUMNS, read from their files; cells and places are scored first. Those of a damaged file
+    are left out and passed to `report`."""
     import pandas as pd
 
-    if cells is None:
-        cells = find_cells(dict.fromkeys(scores["path"]), report)
-    cell_of = {}
-    for cell in cells:
-        cell_of[str(cell.path), cell.task, cell.length] = cell
+    scores = as_scores(scores, "answers_of", report)
+    cell_of = cells_of_rows(scores, "answers_of", cells, report)
     names = list(ANSWER_COLUMNS)
     without_context: NoContext = {}
     if labels:
         names += LABEL_COLUMNS
-        without_context = no_context_answers(cells)
+        without_context = no_context_answers(cell_of.values())
 
     # cell by cell, so that the rows of one file at a time are in memory
     values: dict[int, Any] = {}
     index = scores["index"].to_numpy()
-    by_cell = cell_rows(scores, _CELL).items()
+    by_cell = cell_rows(scores, CELL).items()
     for key, positions in with_progress(by_cell, "cells"):
         cell = cell_of[key]
-        try:
-            rows = {row["index"]: row for row in cell.stream()}
-        except DamagedCell as error:
-            report(f"left out: {error}")
+        rows = _stored_rows(cell, set(index[positions]), report)
+        if rows is None:
             continue
         failures = _failures(cell, without_context, report) if labels else {}
         for position in positions:
@@ -175,7 +119,24 @@ def answers_of(
     answers = answers.astype(dict.fromkeys(numbers, float))
     # rows of `load` have the columns already: they are made anew
     others = scores.drop(columns=names, errors="ignore")
-    return pd.concat([others, answers], axis=1)
+    with_answers: pd.DataFrame = pd.concat([others, answers], axis=1)
+    with_answers.attrs = scores.attrs
+    return with_answers
+
+
+def _stored_rows(
+    cell: Cell, wanted: set[int], report: Report
+) -> dict[int, JSON] | None:
+    """The rows of a cell by index; None where it is damaged, or lacks some that are wanted."""
+    try:
+        rows = {row["index"]: row for row in cell.stream()}
+        if wanted <= rows.keys():
+            return rows
+        problem = f"{cell.path} has lost answers since it was read: load it again"
+    except DamagedCell as error:
+        problem = str(error)
+    report(f"left out: {problem}")
+    return None
 
 
 def _answer(row: JSON) -> tuple[Any, ...]:

@@ -8,7 +8,7 @@ Each rule was written from the harness' source; `docs/scorers.md` names files an
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +22,7 @@ from rulerkit.generation.thoughts import without_thought
 from rulerkit.scoring.scores import clean, score
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell
+from rulerkit.store.places import as_cells, only_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -171,18 +172,21 @@ def score_answer(
     return scorer.score(match, answer, references, name.endswith(THINK))
 
 
-def score_as(cells: Iterable[Cell], names: Sequence[str]) -> "pd.DataFrame":
+def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
     """The same stored answers by several scorers: one row per example with run, model, task,
-    length, index, `score` (ours, 0..1) and a column for each of `names` (NAMES).
+    length, index, `score` (ours, 0..1) and a column for each of `names` (NAMES), one name or
+    `all`. `cells` are cells, places or rows, as `score` takes them.
 
     Cells of tasks that other harnesses do not have are refused, as is a file of lm-eval whose own
     scores are not those of our copy of its rule.
     """
     import pandas as pd
 
+    if isinstance(names, str):
+        names = NAMES if names == "all" else [names]
     for name in names:
         check_known("scorer", name, NAMES)
-    cells = list(cells)
+    given, cells = cells, as_cells(cells, "score_as", in_part=True)
     strange = {
         cell.task for cell in cells if _match_of(cell) not in ("all", "part")
     }
@@ -210,7 +214,7 @@ def score_as(cells: Iterable[Cell], names: Sequence[str]) -> "pd.DataFrame":
     keys = ["run", "model", "task", "length", "index"]
     judged = ours[[*keys, "score"]]
     if tables:
-        judged = judged.merge(pd.concat(tables), on=keys)
+        judged = only_rows(judged.merge(pd.concat(tables), on=keys), given)
     judged.attrs["texts"] = texts_words(ours)
     return judged
 

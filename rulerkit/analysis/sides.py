@@ -12,7 +12,6 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError, counted, listed, remark, unknown
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import holds_checkpoint, resolve_file
@@ -20,6 +19,7 @@ from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.summary import base_run, merge_repetitions
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
+from rulerkit.store.other_formats import read_predictions
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -28,7 +28,7 @@ from rulerkit.common.settings import (
     check,
 )
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.notebook import notebook_parameters
+from rulerkit.evaluation.notebook import check_used, notebook_parameters
 from rulerkit.evaluation.study import (
     Study,
     expand,
@@ -117,6 +117,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         over_all += planner.runs_of(entry, once=True)
 
     runs = single + over_all
+    _check_used(runs, fixed)
     _check_outputs(path, runs)
     _check_baseline(path, keys, whole)
     command = ["rulerkit", "batch", str(path.absolute())]
@@ -185,6 +186,14 @@ def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
         given = list(by_text.values())
     # What is no list is refused where the study is checked.
     return expand(given) if isinstance(given, list) else given
+
+
+def _check_used(runs: Sequence[Notebook], fixed: JSON) -> None:
+    """Raise UserError for a parameter of the command line that no notebook of the batch takes."""
+    taken = dict.fromkeys(Parameters.model_fields)
+    for run in runs:
+        taken |= dict.fromkeys(notebook_parameters(run.notebook))
+    check_used(fixed, fixed | {"num_examples": "adaptive"}, taken, "this batch")
 
 
 def _check_outputs(path: Path, runs: Sequence[Notebook]) -> None:

@@ -1,7 +1,7 @@
 """What is given on the command line: a model, tasks, lengths, files and values, as one study."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -17,6 +17,14 @@ _WAYS = (
     "give a name (`rulerkit models` lists them), a folder, a hub id (org/name), an address "
     "(http://localhost:8000), or a file (-f params/models/x.yaml)"
 )
+
+
+MODELS = ("plugins", "model", "models")
+EXAMPLES = (
+    *MODELS,
+    *["tasks", "lengths", "seed", "corpora", "protocol", "edition"],
+)
+"""The parameters that say which models are meant, and which examples."""
 
 
 class Given(NamedTuple):
@@ -49,13 +57,16 @@ class Given(NamedTuple):
             settings or (),
         )
 
-    def study(self, default: str = "", **more: Any) -> "Study":
-        """The study that is meant; `more` are parameters that hold where none are given.
+    def study(
+        self, default: str = "", uses: Collection[str] = (), **more: Any
+    ) -> "Study":
+        """The study that is meant; `more` are parameters that hold where none are given, `uses` as
+        in `parameters`.
 
         Raises `UserError` where no model is named and there is no default, and where two models
         are named for one.
         """
-        values, changes = self.parameters()
+        values, changes = self.parameters(uses)
         named = self._model_of(values) or default
         if named:
             values["model"] = model_of(named, changes)
@@ -65,10 +76,15 @@ class Given(NamedTuple):
             raise UserError(f"no model is named: {_WAYS}")
         return rk.study(more | values)
 
-    def parameters(self) -> "tuple[JSON, JSON]":
+    def parameters(self, uses: Collection[str] = ()) -> "tuple[JSON, JSON]":
         """The parameters of the study (files, then -y, then options), and the keys of a model
-        that -y sets beside them."""
+        that -y sets beside them.
+
+        `uses` are the parameters that the command has a use for, by default all of a study: another
+        one is a `UserError` in -y; in a file, which several commands may share, it is left alone.
+        """
         from rulerkit.common.settings import MODEL_KEYS, Parameters
+        from rulerkit.evaluation.notebook import check_used
 
         given = settings_of(self.settings)
         changes = {
@@ -77,6 +93,8 @@ class Given(NamedTuple):
             if key in MODEL_KEYS and key not in Parameters.model_fields
         }
         values = rk.load_files(self.files) | given
+        uses = uses or Parameters.model_fields
+        check_used(given, values, uses, "this command", " and keys of the model")
         if self.tasks:
             values["tasks"] = tasks_of(self.tasks)
         if self.lengths:
@@ -107,6 +125,16 @@ class Given(NamedTuple):
                 )
             return self.models[0]
         return values.get("model") if "models" not in named else None
+
+
+def one_model(study: "Study") -> Any:
+    """The only model of a study; `UserError` where there are several."""
+    from rulerkit.evaluation.study import name_of
+
+    if len(study.models) > 1:
+        names = ", ".join(name_of(one) for one in study.models)
+        raise UserError(f"one MODEL is meant, seen: {names}; name one of them")
+    return study.models[0]
 
 
 def settings_of(settings: Sequence[str] | None) -> "JSON":

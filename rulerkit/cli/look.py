@@ -10,7 +10,14 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import LOOK, app
-from rulerkit.cli.given import Given, is_folder_of_answers, lengths_of, tasks_of
+from rulerkit.cli.given import (
+    EXAMPLES,
+    Given,
+    is_folder_of_answers,
+    lengths_of,
+    one_model,
+    tasks_of,
+)
 from rulerkit.cli.options import (
     ONE_MODEL,
     Files,
@@ -127,6 +134,10 @@ def show(
     indices = range(index, index + (num_examples or 1))
     _refuse_a_task(given)
     if len(given.models) == 1 and is_folder_of_answers(given.models[0]):
+        if files or settings:
+            raise UserError(
+                f"{given.models[0]} holds answers, whose records say all: leave out -f and -y"
+            )
         names = [
             one if isinstance(one, str) else rk.task(one).name
             for one in tasks_of(given.tasks)
@@ -137,9 +148,13 @@ def show(
                 _show(*_answered(given.models[0], task, length, number))
         return
 
-    study = given.study("perfect", tasks=["niah_multikey_1"], lengths=[4096])
-    (described,) = study.models
-    form = rk.load_model(described).prompt_format
+    study = given.study(
+        "perfect",
+        (*EXAMPLES, "run", "outputs"),
+        tasks=["niah_multikey_1"],
+        lengths=[4096],
+    )
+    form = rk.load_model(one_model(study)).prompt_format
     for cell in study.cells():
         examples = rk.generate(
             cell.task, cell.length, indices.stop, study.seed, form
@@ -202,17 +217,19 @@ def score(
 
     Example: rulerkit score outputs/predictions/main/llama-3.1-8b --as lm-eval
     """
-    from rulerkit.analysis.other_formats import read_predictions
-    from rulerkit.analysis.scorers import NAMES, score_as
+    from rulerkit.analysis.scorers import score_as
     from rulerkit.report.scorers import scorers_text
     from rulerkit.scoring.scores import lacking_line
+    from rulerkit.store.other_formats import read_predictions
 
     nominal = parse_length(length) if length else None
     cells: list[Cell] = []
     for file in path:
         cells += read_predictions(resolve_file(file), task, nominal)
+    if other and max_failures is not None:
+        raise UserError("--max-failures does not go with --as: leave one out")
     if other:
-        judged = score_as(cells, NAMES if other == ["all"] else other)
+        judged = score_as(cells, "all" if other == ["all"] else other)
         echo(scorers_text(judged), nl=False)
     else:
         rows = print_scores(cells, max_failures=max_failures)
@@ -493,7 +510,7 @@ def _export_means(
 ) -> None:
     """Write results in the format of a site that collects them."""
     from rulerkit.analysis import exchange
-    from rulerkit.analysis.results import find_cells
+    from rulerkit.store.places import find_cells
 
     organization, relationship = options["organization"], options["relationship"]
     if format == "eee" and not (organization and relationship):

@@ -198,6 +198,10 @@ def status(
 
     path = resolve_file(file)
     if path.is_dir():
+        if settings:
+            raise UserError(
+                f"{file} is a folder of jobs, which are planned: -y goes with a batch file"
+            )
         jobs = jobs_in(path)
     else:
         jobs = read_batch(path, settings_of(settings)).jobs

@@ -12,7 +12,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import Given, lengths_of, tasks_of
+from rulerkit.cli.given import MODELS, Given, lengths_of, one_model, tasks_of
 from rulerkit.cli.options import (
     AsJson,
     DryRun,
@@ -147,14 +147,16 @@ def plan(
         ),
     ] = False,
     margin: Annotated[
-        float, typer.Option(help="With --compare: the margin in points.")
-    ] = 1.0,
+        float | None,
+        typer.Option(help="With --compare: the margin in points (default 1)."),
+    ] = None,
     flips: Annotated[
-        float,
+        float | None,
         typer.Option(
-            help="With --compare: the share of answers that changes each way by chance."
+            help="With --compare: the share of answers that changes each way by chance (default "
+            "0.02)."
         ),
-    ] = 0.02,
+    ] = None,
 ) -> None:
     """Count what a study asks before it runs: examples and tokens by length, and dollars where the
     model's file has prices; of an adaptive run the least and the most.
@@ -165,12 +167,15 @@ def plan(
     if compare:
         from rulerkit.analysis.power import power_text
 
-        study = given.study("perfect")
-        num_tasks, num_lengths = len(study.tasks), len(study.lengths)
-        echo(
-            power_text(num_tasks, num_lengths, study.num_examples, margin, flips)
+        study = given.study(
+            "perfect", (*MODELS, "tasks", "lengths", "num_examples")
         )
+        sizes = len(study.tasks), len(study.lengths), study.num_examples
+        margin = 1.0 if margin is None else margin
+        echo(power_text(*sizes, margin, 0.02 if flips is None else flips))
         return
+    if margin is not None or flips is not None:
+        raise UserError("--margin and --flips go with --compare: add it")
 
     from rulerkit.batch.plan import plan_model
 
@@ -280,18 +285,19 @@ def _model_to_serve(
 ) -> Any:
     """The one model that is named; of a job file its model."""
     from rulerkit.common.yaml_files import read_yaml
-    from rulerkit.evaluation.study import name_of
 
     if model and model[0].endswith(".job.yaml"):
-        _, changes = Given.of(settings=settings).parameters()
+        if files:
+            raise UserError(
+                f"{model[0]} says all of its model: leave out -f, or give keys of the model as -y"
+            )
+        _, changes = Given.of(settings=settings).parameters(MODELS[:1])
         described = read_yaml(resolve_file(model[0]))["model"]
         return {"base": described, **changes} if changes else described
 
-    study = Given.of(model, files=files, settings=settings).study()
-    if len(study.models) > 1:
-        names = ", ".join(name_of(one) for one in study.models)
-        raise UserError(f"one MODEL is meant, seen: {names}; name one of them")
-    return study.models[0]
+    return one_model(
+        Given.of(model, files=files, settings=settings).study(uses=MODELS)
+    )
 
 
 def _end_on_signal(*_: Any) -> NoReturn:

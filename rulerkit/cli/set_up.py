@@ -9,7 +9,15 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import SET_UP, app
-from rulerkit.cli.given import Given, lengths_of, settings_of, tasks_of
+from rulerkit.cli.given import (
+    EXAMPLES,
+    MODELS,
+    Given,
+    lengths_of,
+    one_model,
+    settings_of,
+    tasks_of,
+)
 from rulerkit.cli.options import (
     Files,
     Lengths,
@@ -59,10 +67,15 @@ def fetch(
     paths = [resolve_file(file) for file in files or []]
     wanted: list[Any]
     if paths and BATCH_KEYS & read_yaml(paths[0]).keys():
+        if model:
+            raise UserError(
+                f"{files[0] if files else ''} is a batch file, which names its models: leave out "
+                f"{' '.join(model)}"
+            )
         wanted = [read_batch(path, settings_of(settings)) for path in paths]
     else:
         given = Given.of(model, files=paths, settings=settings)
-        wanted = [given.study("reader-8192")]
+        wanted = [given.study("reader-8192", (*MODELS, "corpora"))]
     models = [model for entry in wanted for model in entry.models]
     is_original = any(entry.corpora == "original" for entry in wanted)
 
@@ -101,7 +114,7 @@ def form(
     from rulerkit.inference.rendered import form_of_server
     from rulerkit.store.files import write_whole
 
-    studied = Given.of([model], settings=settings).study()
+    studied = Given.of([model], settings=settings).study(uses=MODELS)
     engine: Any = rk.load_model(studied.models[0])
     place, served_as = served_models(address)
     values = engine.spec.get("chat_template_kwargs", {})
@@ -178,11 +191,11 @@ def generate(
 
     Example: rulerkit generate Qwen/Qwen2.5-7B --tasks all --lengths 4K,32K -n 500 -o data
     """
-    from rulerkit.analysis.other_formats import write_grid
+    from rulerkit.store.other_formats import write_grid
 
     given = Given.of(model, tasks, lengths, num_examples, files, settings)
-    study = given.study("perfect")
-    (described,) = study.models
+    study = given.study("perfect", (*EXAMPLES, "num_examples"))
+    described = one_model(study)
     form = rk.load_model(described).prompt_format
     cells = [
         rk.generate(task, tokens, study.num_examples, study.seed, form)

@@ -63,14 +63,19 @@ class UserError(Exception):
     """Something the user can correct.
 
     The message is one line: who, what was seen, what is allowed, what to do. The command line
-    prints it and exits with `status`; in a notebook it is the last line of the cell. Keys that a
-    file or a server put into it are ***.
+    prints it and exits with `status`; in a notebook it is all that the cell shows. Keys that a file
+    or a server put into it are ***.
     """
 
     status = ExitStatus.WRONG_USE
 
     def __init__(self, message: str = "") -> None:
         super().__init__(without_keys(message))
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows in place of the traceback: where the code failed says nothing to a
+        user, what to correct stands in the message."""
+        return [escape.one_line(f"{type(self).__name__}: {self}")]
 
 
 class MissingExtra(UserError, ImportError):  # noqa: N818  (a part, not an error)
@@ -129,6 +134,13 @@ def check_known(
     """Raise the error of `unknown` for a name that is not among those allowed."""
     if seen not in allowed:
         raise unknown(what, seen, allowed, hint, command)
+
+
+def check_type(seen: object, kind: Any, who: str, takes: str) -> None:
+    """Raise UserError where what a function `who` was given is not of a kind; `takes` are the words
+    for what it takes."""
+    if not isinstance(seen, kind):
+        raise UserError(f"{who} takes {takes}; seen: {shortened(seen)}")
 
 
 def shortened(value: object) -> str:

@@ -2,9 +2,10 @@
 (Section 4)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Integral
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, check_type
 
 LONGEST = 16 * 1024**2
 """The largest number of tokens that a parameter may give."""
@@ -12,6 +13,7 @@ LONGEST = 16 * 1024**2
 
 def length_name(length: int) -> str:
     """4096 is '4K', 1048576 is '1M'; what is no round number of K stays as it is: '1000'."""
+    check_type(length, Integral, "length_name", "a whole number of tokens")
     if length % 1024 or length <= 0:
         return str(length)
     return (
@@ -47,8 +49,10 @@ def parse_grid(
     Raises UserError for what is no length.
     """
     if tasks is not None:
+        check_type(tasks, Iterable, "the grid", 'tasks, such as ["vt"]')
         tasks = [tasks] if isinstance(tasks, str) else list(tasks)
     if lengths is None:
         return tasks, None
     several = [lengths] if isinstance(lengths, int | str) else lengths
+    check_type(several, Iterable, "the grid", "lengths, such as [4096, 8192]")
     return tasks, [parse_length(length) for length in several]

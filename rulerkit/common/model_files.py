@@ -102,6 +102,8 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
     """The mapping behind a name or a mapping, bases merged; `files` are those that led to it."""
     if isinstance(spec, Mapping):
         return _merge(spec, files)
+    if isinstance(spec, Path):
+        spec = str(spec)
     if not isinstance(spec, str):
         raise UserError(
             "a model is a name, a path, a hub id or a mapping (several stand in `models`); seen: "

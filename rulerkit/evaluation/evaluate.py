@@ -8,13 +8,19 @@ does, from the outside to the inside:
 - `writer.predict_cells` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.common.errors import ModelError, TooLong, UserError, listed, remark
+from rulerkit.common.errors import (
+    ModelError,
+    TooLong,
+    UserError,
+    listed,
+    remark,
+)
 from rulerkit.common.lengths import length_name
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
@@ -22,6 +28,7 @@ from rulerkit.evaluation.adaptive import planned, stored_cells, wanted
 from rulerkit.evaluation.session import Session
 from rulerkit.evaluation.soft import gold_logprobs
 from rulerkit.evaluation.study import Study
+from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import predict_cells
 from rulerkit.generation.generate import generate
 from rulerkit.inference.functions import Function
@@ -29,6 +36,7 @@ from rulerkit.inference.model import Model
 from rulerkit.scoring.scores import completeness
 from rulerkit.scoring.stopping import Counts, StoppingRule
 from rulerkit.store.cells import Cell, read_cells
+from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
 
@@ -37,14 +45,19 @@ NotRun = Callable[[str, int, str], None]
 
 
 def evaluate(
-    study: Study | Sequence[Study],
+    study: Any = None,
+    *,
     fresh: bool = False,
     progress: bool = True,
     not_run: NotRun | None = None,
     failed: Callable[[ModelError], None] | None = None,
     session: Session | None = None,
+    **parameters: Any,
 ) -> list[Cell]:
     """Let every model of a study answer all its tasks at all its lengths, shortest first.
+
+    `study` is a study, several of them, or what `rk.study` takes, with the same parameters:
+    `evaluate("reader-4096", tasks=["vt"], lengths=["4K"])`.
 
     Only what has no answer yet is asked, so the same call resumes. Each answer is written to disk
     as it arrives. Returns the cells, that is one model on one task at one length each; of several
@@ -67,22 +80,54 @@ def evaluate(
     Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
     asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
-    if not isinstance(study, Study):
-        with ExitStack() as stack:
-            shared = session or stack.enter_context(Session())
-            cells_of = [
-                evaluate(one, fresh, progress, not_run, failed, shared)
-                for one in study
-            ]
-        return [cell for cells in cells_of for cell in cells]
+    studies = _studies_of(study, parameters)
+    cells: list[Cell] = []
+    with ExitStack() as stack:
+        shared = session or stack.enter_context(Session())
+        for one in studies:
+            cells += _evaluate(one, fresh, progress, not_run, failed, shared)
+    return cells
 
+
+def _studies_of(given: Any, parameters: JSON) -> list[Study]:
+    """The studies that are given, or the one that a model and parameters describe."""
+    is_one = isinstance(given, str | Mapping) or is_table(given)
+    if isinstance(given, Iterable) and not is_one:
+        given = list(given)
+    several = given if isinstance(given, list) else [given]
+    are_studies = [isinstance(one, Study) for one in several]
+
+    if not any(are_studies):
+        if given is None and not {"model", "models"} & parameters.keys():
+            raise UserError(
+                "evaluate needs a study or a model: rk.evaluate(study), or "
+                'rk.evaluate("reader-4096", tasks=["vt"], lengths=["4K"])'
+            )
+        return [make_study(given, **parameters)]
+
+    if parameters:
+        raise UserError(
+            f"evaluate has a study, and {', '.join(parameters)} beside it: give parameters to "
+            "rk.study, or to evaluate with a model in place of the study"
+        )
+    if not all(are_studies):
+        raise UserError("evaluate takes studies or models, not both in one list")
+    return several
+
+
+def _evaluate(
+    study: Study,
+    fresh: bool,
+    progress: bool,
+    not_run: NotRun | None,
+    failed: Callable[[ModelError], None] | None,
+    session: Session,
+) -> list[Cell]:
+    """Evaluate one study."""
     _name_by_state(study, fresh)
     if not study.ask:
         return _cells_without_asking(study)
-
-    with ExitStack() as stack:
-        session = session or stack.enter_context(Session())
-        cells, errors = _ask_models(study, fresh, progress, not_run, session)
+    cells, errors = _ask_models(study, fresh, progress, not_run, session)
 
     if errors and not any(cell.present for cell in cells):
         raise errors[0]

@@ -10,10 +10,13 @@ from typing import NamedTuple
 
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.paths import project_files
-from rulerkit.common.settings import Parameters
+from rulerkit.common.settings import MODEL_KEYS, Parameters, Spec
+from rulerkit.generation.tasks import all_families
 
 BATCH_KEYS = {"notebooks", "together"}
 """The keys of a batch file by which one is told from other parameter files."""
+ADAPTIVE = ("question", "max_examples", "confidence")
+"""The parameters of adaptive runs."""
 
 
 def known_names() -> list[str]:
@@ -89,10 +92,54 @@ def check_names(names: Collection[str], where: str = "") -> None:
     for name in names:
         if name not in allowed:
             # Those of single notebooks are many: of them the likeliest is named.
-            near = get_close_matches(name, allowed, n=1)
+            near = get_close_matches(
+                str(name), Parameters.model_fields, n=1
+            ) or get_close_matches(str(name), allowed, n=1)
             listed_names = dict.fromkeys([*near, *Parameters.model_fields])
             hint = "Notebooks take further ones: docs/reference.md lists all"
             raise unknown(what, name, listed_names, hint)
+
+
+def check_used(
+    given: Spec,
+    values: Spec,
+    uses: Collection[str],
+    who: str,
+    also: str = "",
+) -> None:
+    """Raise a `UserError` for a parameter among those `given` that `who`, a command or a function,
+    does not use. `uses` are those that it does; `values` are all that hold there, also those of
+    files, which may be shared by several commands. `also` is what else it takes, in words."""
+    for name, value in given.items():
+        if name not in uses:
+            if owner := _owner_of(name):
+                raise UserError(
+                    f"{name} is {owner}, and {who} does not use it; it takes "
+                    f"{', '.join(uses)}{also}"
+                )
+            near = get_close_matches(str(name), [*uses, *MODEL_KEYS], n=1)
+            raise unknown("parameter", name, dict.fromkeys([*near, *uses]))
+        is_adaptive = values.get("num_examples") == "adaptive"
+        if name in ADAPTIVE and value is not None and not is_adaptive:
+            raise UserError(
+                f"{name} is for adaptive runs, and the number of examples is fixed here: give "
+                "`num_examples: adaptive` too, or leave it out"
+            )
+
+
+def _owner_of(name: str) -> str:
+    """What has a use for a parameter that was given in another place, in words; "" for nothing."""
+    if name in Parameters.model_fields:
+        return "a parameter of a study"
+    if name in MODEL_KEYS:
+        return f"a key of a model, such as {{base: MODEL, {name}: ...}}"
+    for family in all_families():
+        if name in family.knobs():
+            return f"a setting of a task, such as {{base: TASK, {name}: ...}}"
+    for notebook, path in project_files("notebooks", ".ipynb").items():
+        if name in notebook_parameters(path):
+            return f"a parameter of the notebook {notebook}"
+    return ""
 
 
 def injected_names(cells: list[str]) -> list[str]:

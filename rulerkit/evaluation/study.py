@@ -32,9 +32,9 @@ from rulerkit.common.escape import csv_text, latex_text
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
-from rulerkit.common.settings import JSON, Parameters, Spec, check
+from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.notebook import check_names, injected_names
+from rulerkit.evaluation.notebook import check_names, check_used, injected_names
 from rulerkit.generation.corpora import choices, refresh
 from rulerkit.generation.tasks import Task, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
@@ -44,6 +44,7 @@ from rulerkit.inference.model import Model
 from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
 from rulerkit.store.files import SEED_FILE, disk
+from rulerkit.store.places import is_table
 from rulerkit.store.records import plain
 
 if TYPE_CHECKING:
@@ -216,28 +217,32 @@ def bills(study: Study, spec: Spec) -> list[Bill]:
 
 
 def study(
-    source: Spec | None = None,
+    source: Any = None,
     notebook: str = "",
     complete: bool | None = None,
     **parameters: Any,
 ) -> Study:
-    """The study that parameters describe.
+    """The study that parameters describe, or that of a model: `study("reader-4096", tasks=["vt"])`.
 
     `complete`: cells need all their examples, which is so in a notebook unless it says otherwise;
     then, and where the tasks have no effective length, an adaptive run becomes one of
     `DEFAULT_EXAMPLES`.
 
-    `source` is a notebook's `globals()` or a dict of parameters; `parameters` win over it. In a
-    notebook only known names are read, and what papermill injected beside them is an error that
-    lists the known ones.
+    `source` is a notebook's `globals()`, a dict of parameters, or a model or a list of models, as
+    `model` and `models` take them; `parameters` win over it. In a notebook only known names are
+    read, and what papermill injected beside them is an error that lists the known ones.
     """
+    if not _holds_parameters(source):
+        parameters = _with_model(source, parameters)
+        source = None
     source = source or {}
     # The names of a notebook are many: of those only what papermill set is held to be a parameter.
     in_notebook = "In" in source and "get_ipython" in source
     from_outside = injected_names(source["In"]) if in_notebook else list(source)
-    check_names([*from_outside, *parameters])
+    check_names(from_outside)
 
     given = dict(source) | parameters
+    check_used(parameters, given, Parameters.model_fields, "a study")
     known = {
         name: given[name] for name in Parameters.model_fields if name in given
     }
@@ -268,6 +273,33 @@ def study(
         ask=values.ask,
         plugins=tuple(values.plugins),
     )
+
+
+def _holds_parameters(source: Any) -> bool:
+    """Whether the source of a study is a mapping of parameters; that of a model has other keys."""
+    if source is None:
+        return True
+    if not isinstance(source, Mapping):
+        return False
+    # Among the names of a whole notebook or script may be any key of a model.
+    if "__name__" in source or not Parameters.model_fields.keys().isdisjoint(
+        source
+    ):
+        return True
+    return "base" not in source and MODEL_KEYS.isdisjoint(source)
+
+
+def _with_model(source: Any, parameters: JSON) -> JSON:
+    """The parameters with the model, or the models, that stand before them."""
+    if {"model", "models"} & parameters.keys():
+        raise UserError(
+            f"two models are named: {shortened(source)}, and one as model= or models=: leave one "
+            "of the two out"
+        )
+    is_one = isinstance(source, str | Mapping | Model) or is_table(source)
+    if is_one or not isinstance(source, Iterable):
+        return {"model": source, **parameters}
+    return {"models": list(source), **parameters}
 
 
 def study_as_json(study: Study) -> JSON:
@@ -442,10 +474,10 @@ def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
     return tuple(models)
 
 
-def load_files(files: Iterable[str | Path]) -> JSON:
-    """The parameters of several YAML files, later ones over earlier ones."""
+def load_files(files: str | Path | Iterable[str | Path]) -> JSON:
+    """The parameters of a YAML file, or of several, later ones over earlier ones."""
     merged: JSON = {}
-    for name in files:
+    for name in [files] if isinstance(files, str | Path) else files:
         content = read_yaml(resolve_file(name))
         check_names(content, str(name))
         merged |= content

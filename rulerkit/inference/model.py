@@ -521,7 +521,9 @@ def load_model(spec: "str | Spec | Model") -> Model:
     return _engine(read_spec(with_server(spec)))
 
 
-def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model:
+def model(
+    target: Any, *, name: str = "", compress: Any = None, **spec: Any
+) -> Model:
     """A function, or a loaded checkpoint with its tokenizer, as a model.
 
     `target` is a function from a list of prompts to a list of as many texts: the new text alone,
@@ -529,13 +531,15 @@ def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model
     (`takes="ids"`), or a `Parts` (`takes="parts"`): context and question apart, as texts and as
     ids. A coroutine function takes one prompt and returns one text. None in place of a text, or an
     exception, is a failure of that example: it is asked again by the next call. A parameter
-    `max_new_tokens`, where the function has one, says how many tokens may come.
+    `max_new_tokens`, where the function has one, says how many tokens may come. Without a `name`
+    the model has that of the function.
 
     Or `target` is `(model, tokenizer)` as transformers loads them. With `takes="parts"` it reads
     the context before the question; `compress` is a function from the model and the ids of the
     context (a tensor of shape (1, tokens)) to the cache of keys and values with which the question
     is answered. `spec` are further keys of a model's mapping, such as `tokenizer="builtin"`.
     """
+    name = name or getattr(target, "__name__", "").strip("_<>")
     is_pair = isinstance(target, tuple) and len(target) == 2
     if is_pair and hasattr(target[0], "generate"):
         engine = "transformers"
@@ -543,8 +547,9 @@ def model(target: Any, *, name: str, compress: Any = None, **spec: Any) -> Model
         engine = "function"
     else:
         raise UserError(
-            f"model {name}: a {type(target).__name__} cannot answer: give a function from prompts "
-            "to texts, or the pair (model, tokenizer) as transformers loads them"
+            f"model {name or 'without a name'}: a {type(target).__name__} cannot answer: give a "
+            "function from prompts to texts, or the pair (model, tokenizer) as transformers loads "
+            "them"
         )
     # The name of a function stands in the spec, a function itself beside the target.
     more = []

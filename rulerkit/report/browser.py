@@ -17,15 +17,16 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.depth import BINS, Place, bin_numbers, places
 from rulerkit.analysis.remake import remaker
-from rulerkit.analysis.results import answers_of, find_cells
+from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.match_rules import final_items, named_items
 from rulerkit.generation.thoughts import without_thought
 from rulerkit.report.tables import names_of, remarks
-from rulerkit.scoring.scores import clean
+from rulerkit.scoring.scores import as_scores, clean
 from rulerkit.store.files import write_whole
+from rulerkit.store.places import CELL, cells_of_rows
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -59,14 +60,15 @@ class Page:
         return path
 
 
-def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
-    """A page to browse the rows of `load` or `score`.
+def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
+    """A page to browse the rows of `load` or `score`, or cells or places.
 
     The heatmaps are of all rows. At most `most` examples can be opened, the same of every model:
     those with the lowest scores of each task and length first. Raises UserError for no rows.
     """
     import pandas as pd
 
+    scores = as_scores(scores, "browse")
     if scores.empty:
         raise UserError(
             "nothing to browse: there is no scored example among the rows given"
@@ -74,15 +76,16 @@ def browse(scores: "pd.DataFrame", most: int = MOST_EXAMPLES) -> Page:
     models = scores.groupby(_MODEL, sort=False).ngroup()
     scores = scores.assign(m=models, t=pd.factorize(scores["task"])[0])
     rows = _chosen(scores, most)
-    stored = find_cells(dict.fromkeys(rows["path"]))
+    stored = cells_of_rows(rows, "browse")
     if "prediction" not in rows:
-        rows = answers_of(rows, cells=stored)
-    remake = {str(cell.path): remaker(cell) for cell in stored}
+        rows = answers_of(rows, cells=stored.values())
+    remake = {key: remaker(cell) for key, cell in stored.items()}
     digest, prompt = "", None  # of the last row: models are asked the same
     examples = []
     for row in with_progress(rows.to_dict("records"), "answers"):
         if digest != row["digest"] or prompt is None:
-            digest, prompt = row["digest"], _prompt(remake[row["path"]], row)
+            key = tuple(row[name] for name in CELL)
+            digest, prompt = row["digest"], _prompt(remake[key], row)
         example = {
             "m": row["m"],
             "t": row["t"],

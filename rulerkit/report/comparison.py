@@ -20,7 +20,13 @@ from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
 from rulerkit.analysis.differences import losses_text as _losses
 from rulerkit.analysis.sides import differing
 from rulerkit.analysis.sides import keys_text as _keys
-from rulerkit.common.errors import UserError, counted, listed, points_text
+from rulerkit.common.errors import (
+    UserError,
+    check_type,
+    counted,
+    listed,
+    points_text,
+)
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
@@ -38,6 +44,7 @@ def difference_table(
     `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`. `verdict` stands in
     place of the comparison's own, such as that of the gate.
     """
+    check_type(comparison, Comparison, "difference_table", "a comparison")
     rows = comparison.rows
     if format == "csv":
         return csv_text(rows, "%.4f")
@@ -105,6 +112,7 @@ def seeds_text(comparison: Comparison) -> str:
 
     Raises UserError where the two sides are not one model under two seeds.
     """
+    check_type(comparison, Comparison, "seeds_text", "what `rk.compare` gives")
     a, b = comparison.a, comparison.b
     others = [text for text in differing(a, b) if not text.startswith("seed: ")]
     if comparison.seeds is None or others:
@@ -136,6 +144,7 @@ def seeds_text(comparison: Comparison) -> str:
 
 def flips_text(comparison: Comparison) -> str:
     """Which examples flipped each way, by task and length."""
+    check_type(comparison, Comparison, "flips_text", "what `rk.compare` gives")
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
@@ -155,6 +164,7 @@ def flips_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; docs/commands.md lists the keys."""
+    check_type(comparison, Comparison, "json_text", "what `rk.compare` gives")
     content = json_content(comparison, comparison.verdict)
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 

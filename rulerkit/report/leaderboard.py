@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from rulerkit.common import escape
-from rulerkit.common.errors import check_known, listed, remark
+from rulerkit.common.errors import check_known, check_type, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.generation.tasks.base import PROTOCOLS
@@ -38,7 +38,7 @@ from rulerkit.report.tables import (
 )
 from rulerkit.report.view import Html
 from rulerkit.scoring.effective_length import THRESHOLDS
-from rulerkit.scoring.scores import THIRTEEN
+from rulerkit.scoring.scores import THIRTEEN, as_scores
 from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
 
 if TYPE_CHECKING:
@@ -160,10 +160,12 @@ def everything(
     Raises UserError where the run has no such model, and where cells were made so differently that
     no table can hold both.
     """
+    from rulerkit.evaluation.study import Study
     from rulerkit.scoring.scores import score
     from rulerkit.store.cells import read_cells
     from rulerkit.store.comparable import check_same
 
+    check_type(study, Study, "everything", "a study (`rk.study`)")
     cells = []
     if study.predictions.is_dir():
         cells = read_cells(study.predictions, scan=False)
@@ -199,6 +201,8 @@ def boards(
     lengths do not depend on them. `upstream`: whether the rows of upstream's list stand in them
     too.
     """
+    if scores is not None:
+        scores = as_scores(scores, "boards", remark)
     columns = tuple(sorted(lengths))
     # Several tables show the same tasks: each summary is made once.
     summary_of = cache(partial(_summary, scores))

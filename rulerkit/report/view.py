@@ -5,12 +5,14 @@ long stretches cut short.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from rulerkit.common import escape
+from rulerkit.common.errors import check_type
 from rulerkit.generation.example import ROLES, Example, Piece
+from rulerkit.store.places import is_table
 
 _HEAD, _TAIL = 260, 180
 """Characters shown at the start and the end of a long stretch."""
@@ -48,6 +50,7 @@ class Part(NamedTuple):
 def parts(example: Example) -> list[list[Part]]:
     """What is shown of an example: stretches (a run of haystack or template, a list of words, or
     any other block) of parts."""
+    check_type(example, Example, "parts", "an example")
     stretches: list[list[Piece]] = []
     last_role = ""
     for block in example.blocks:
@@ -65,8 +68,9 @@ def parts(example: Example) -> list[list[Part]]:
     ]
 
 
-def show(*examples: Example) -> Html:
-    """Examples in colours, for a notebook: legend, then each with its budget and its references."""
+def show(*examples: Example | Iterable[Example]) -> Html:
+    """Examples in colours, for a notebook: legend, then each with its budget and its references.
+    Lists of examples, such as `rk.generate` gives, are shown one by one."""
     legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
     frame = (
         "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em "
@@ -75,7 +79,7 @@ def show(*examples: Example) -> Html:
 
     # Styles stand in the elements: a notebook drops style sheets of its outputs.
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
-    for example in examples:
+    for example in _one_by_one(examples):
         body = "".join(
             _html(part, example) for stretch in parts(example) for part in stretch
         )
@@ -92,9 +96,21 @@ def show(*examples: Example) -> Html:
     )
 
 
+def _one_by_one(examples: Iterable[Any]) -> Iterator[Example]:
+    takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
+    for given in examples:
+        is_list = not isinstance(given, Example | str | Mapping)
+        if is_list and not is_table(given) and isinstance(given, Iterable):
+            yield from _one_by_one(given)
+        else:
+            check_type(given, Example, "show", takes)
+            yield given
+
+
 def to_terminal(example: Example, color: bool = True) -> str:
     """An example as text, a stretch a line behind its role in square brackets, parts of another
     role in braces, as `{needle: 12. word}`; in ANSI colours where they are wanted."""
+    check_type(example, Example, "to_terminal", "an example")
     lines = [escape.terminal(f"{example.task}: {_describe(example)}")]
     for stretch in parts(example):
         roles = [part.role for part in stretch]

@@ -28,6 +28,7 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     longest_above,
 )
+from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import (
     CELL,
@@ -86,13 +87,13 @@ class FrontierSummary(NamedTuple):
 
 
 def frontier(
-    scores: "pd.DataFrame",
+    scores: Any,
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
     confidence: float = 0.95,
 ) -> FrontierSummary:
-    """Summarize the rows of `score` that belong to the frontier suite.
+    """Summarize the rows of `score`, or cells or places, that belong to the frontier suite.
 
     Without `tasks`, a capability is the mean of those of its tasks that any model was asked. A
     length has a mean only where every capability is complete there. `lengths` and `num_examples`
@@ -100,6 +101,7 @@ def frontier(
     """
     import pandas as pd
 
+    scores = as_scores(scores, "frontier")
     if SUITE not in set(scores["suite"]):
         raise UserError(
             "no answers of the frontier suite among these scores; evaluate with "
@@ -137,6 +139,14 @@ def frontier(
     models = frames["models"]
     models["ruler"], models["ruler_reach"] = _ruler(models, ruler)
     return FrontierSummary(cells, ruler=ruler, confidence=confidence, **frames)
+
+
+def as_frontier(given: Any, who: str) -> FrontierSummary:
+    """A summary of the frontier suite as it is, else that of whatever `frontier` takes, for the
+    function `who`."""
+    if isinstance(given, FrontierSummary):
+        return given
+    return frontier(as_scores(given, who))
 
 
 def capability_names() -> dict[str, str]:

@@ -39,26 +39,15 @@ from rulerkit.store.cells import (
     time_and_size,
 )
 from rulerkit.store.files import write_whole
+from rulerkit.store.places import TAKES, as_cells, check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
 
 Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 
-OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
-"""What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
-
 _MOST_NAMED = 20  # files in one line
 _CONTROL = re.compile(r"[\x00-\x1f]")
-
-
-def task_name(name: str) -> str:
-    """Our name of a task that a file of ours or of others names; raises UserError for one of no
-    known family."""
-    ours = name.removeprefix("ruler_")
-    ours = OTHER_NAMES.get(ours, ours)
-    family_of(ours)
-    return ours
 
 
 def category(task: str) -> str:
@@ -181,6 +170,9 @@ _DERIVED = {
 }
 COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
+_NEEDED = [name for name in COLUMNS if name != "seal"]
+_TEXTS = ["adaptive", "note", "protocol", "seal"]
+"""The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (
     list(_CELL),
     list(_ROW),
@@ -255,15 +247,33 @@ def _as_json(settings: JSON) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
+def as_scores(
+    given: Any, who: str, report: Report | None = None
+) -> "pd.DataFrame":
+    """The rows of `score` that are given, or those of the cells or places that are given, for the
+    function `who`. Raises UserError for a table of other rows."""
+    if is_table(given):
+        check_columns(given, _NEEDED, who, TAKES)
+        scores: pd.DataFrame = given
+        # A CSV file does not tell an empty text from a missing one.
+        for name in _TEXTS:
+            if name in scores and scores[name].isna().any():
+                texts = scores[name].astype(object).fillna("")
+                scores = scores.assign(**{name: texts})
+        return scores
+    return score(as_cells(given, who), report)
+
+
 def score(
-    cells: Iterable[Cell],
+    cells: "Cell | str | Path | Iterable[Cell | str | Path] | pd.DataFrame",
     report: Report | None = None,
     max_failures: float | None = None,
 ) -> "pd.DataFrame":
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
-    Cells whose files did not change since they were judged are read from `outputs/cache`, which may
-    be deleted at any time.
+    `cells` are those of `evaluate`, or places as `load` takes them: `score("outputs")`; rows of
+    `load` keep their scores. Cells whose files did not change since they were judged are read from
+    `outputs/cache`, which may be deleted at any time.
 
     COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
     `max_failures` overrides the records.
@@ -274,8 +284,9 @@ def score(
     """
     import pandas as pd
 
-    # The cells are gone through twice, and a caller may give a generator.
-    cells = list(cells)
+    if is_table(cells):
+        return _judged_before(cells, max_failures)
+    cells = as_cells(cells, "score", report or remark)
     _judge_in_parallel(cells)
 
     # A cell that stands in two files would count twice in every mean.
@@ -312,6 +323,14 @@ def score(
     if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
     return _table_of(list(by_cell.values()))
+
+
+def _judged_before(rows: Any, max_failures: float | None) -> "pd.DataFrame":
+    """The columns of `score` of rows that hold them."""
+    scores = as_scores(rows, "score").reindex(columns=list(COLUMNS))
+    if max_failures is not None:
+        scores["max_failures"] = max_failures
+    return scores
 
 
 def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:

@@ -34,6 +34,7 @@ from rulerkit.scoring.scores import seal_of_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
+from rulerkit.store.places import check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,15 +145,36 @@ def length_weights(num_lengths: int) -> "NDArray[np.float64]":
     return np.stack([np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]])
 
 
+def as_summary(given: Any, who: str) -> Summary:
+    """A summary as it is, else that of whatever `summarize` takes, for the function `who`."""
+    if isinstance(given, Summary):
+        return given
+    return summarize(scoring.as_scores(given, who))
+
+
+def as_table(
+    given: Any, name: str, columns: Iterable[str], who: str
+) -> "pd.DataFrame":
+    """The table `cells`, `lengths` or `models` of a summary, for the function `who`: as it is, of
+    the summary, or of what `summarize` takes. Raises UserError where it lacks `columns`."""
+    if is_table(given) and not set(scoring.ROW_COLUMNS) <= set(given.columns):
+        takes = f"`{name}` of a summary (`rk.summarize`), or the summary"
+        check_columns(given, columns, who, takes)
+        table: pd.DataFrame = given
+    else:
+        table = getattr(as_summary(given, who), name)
+    return table
+
+
 def summarize(
-    scores: "pd.DataFrame",
+    scores: Any,
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
     confidence: float = 0.95,
     suite: str | None = None,
 ) -> Summary:
-    """Summarize the rows of `score` over a grid of tasks, lengths and examples.
+    """Summarize rows of `score`, or what it takes, over a grid of tasks, lengths and examples.
 
     Means are over the tasks given, else over those that any model was run on. Where all thirteen
     of the benchmark are among them, means are over the thirteen, and other tasks stand in `cells`
@@ -168,7 +190,8 @@ def summarize(
     import pandas as pd
 
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    scores = of_one_suite(each_once(scores), given_tasks, suite)
+    rows = each_once(scoring.as_scores(scores, "summarize"))
+    scores = of_one_suite(rows, given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [
         cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]

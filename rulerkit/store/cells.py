@@ -21,7 +21,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, counted, remark, shorten
+from rulerkit.common.errors import UserError, check_type, counted, remark, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.inference.model import Failure
@@ -416,6 +416,8 @@ def read_cells(
     without a record is damaged; where not `strict` it is skipped, and passed to `report` where a
     cell of ours would lie.
     """
+    takes = "the path of a folder or a file of predictions"
+    check_type(path, str | os.PathLike, "read_cells", takes)
     path = Path(path)
     if not path.exists():
         raise UserError(

@@ -11,13 +11,13 @@ from faults import cases, places, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.analysis.other_formats import read_predictions
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.scoring.scores import completeness, score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import DamagedCell, load_cell, read_cells
 from rulerkit.store.comparable import check_same
+from rulerkit.store.other_formats import read_predictions
 from rulerkit.store.records import record_text
 from tests.records import lines_of, record_of
 

@@ -7,6 +7,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from rulerkit.analysis.compare import Comparison
+from rulerkit.analysis.scorers import score_as
 from rulerkit.common.errors import UserError
 from rulerkit.report.plots.canvas import (
     GREY,
@@ -21,6 +23,7 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.scorers import PLACE
 from rulerkit.scoring.summary import texts_words
+from rulerkit.store.places import check_columns, is_table
 
 
 def differences_by_task(
@@ -36,6 +39,11 @@ def differences_by_task(
     `rows` is `Comparison.rows`; its levels 'task' and 'all' are drawn. The dashed line is the
     margin. Differences whose interval leaves out 0 are filled, in the colour of their side.
     """
+    if isinstance(rows, Comparison):
+        rows = rows.rows
+    needed = ["level", "task", "difference", "low", "high"]
+    takes = "a comparison (`rk.compare`), or its `rows`"
+    check_columns(rows, needed, "differences_by_task", takes)
     tasks, mean = rows[rows["level"] == "task"], rows[rows["level"] == "all"]
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
@@ -87,6 +95,10 @@ def scores_by_scorer(
     `judged` is what `score_as` gives. A mark is the mean over the tasks and lengths of the model;
     the thin lines are the scores of this kit.
     """
+    if not is_table(judged) or "digest" in judged:
+        judged = score_as(judged)
+    takes = "the table of `rk.score_as`"
+    check_columns(judged, [*PLACE, "score"], "scores_by_scorer", takes)
     names = [name for name in judged.columns if name not in PLACE]
     scores = judged.groupby(["model", "task", "length"], sort=False)[names]
     means = 100 * scores.mean().groupby("model", sort=False).mean()

@@ -11,6 +11,7 @@ from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import line_with_bars
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.summary import texts_words
+from rulerkit.store.places import check_columns
 
 
 def recall_by_depth(
@@ -18,6 +19,9 @@ def recall_by_depth(
 ) -> "list[Axes]":
     """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
+    takes = "the table of `rk.depth.by_bin`"
+    needed = ["label", "task", "length", f"{by}_from", f"{by}_to", "score"]
+    check_columns(bins, needed, "recall_by_depth", takes)
     groups = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
 
@@ -48,6 +52,9 @@ def depth_map(
 ) -> "list[Axes]":
     """Recall of one task by depth and length as a map, a panel per model. `bins` is what
     `depth.by_bin` gives."""
+    takes = "the table of `rk.depth.by_bin`"
+    needed = ["label", "task", "length", "depth_from", "depth_to", "score"]
+    check_columns(bins, needed, "depth_map", takes)
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
         raise UserError(

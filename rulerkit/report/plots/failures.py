@@ -17,6 +17,7 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.summary import texts_words
+from rulerkit.store.places import check_columns
 
 _HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
 
@@ -29,6 +30,9 @@ def failures_by_length(
 
     `shares` is `failures.shares`. A label looks the same in every figure.
     """
+    takes = "the table of `rk.failures.shares`"
+    needed = ["name", "task", "length", "label", "count", "share"]
+    check_columns(shares, needed, "failures_by_length", takes)
     if shares.empty:
         raise UserError(
             "no labels to draw; label the cells of a run that has some"

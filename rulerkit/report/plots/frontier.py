@@ -26,6 +26,7 @@ from rulerkit.report.tables import names_of
 from rulerkit.scoring.frontier import (
     ABSOLUTE,
     FrontierSummary,
+    as_frontier,
     headline,
     of_ruler,
 )
@@ -50,6 +51,7 @@ def capability_map(
     stands their mean, with the floors taken off, and below a rule RULER's mean with RULER's own
     effective length, where all its tasks were asked. The title says what both found.
     """
+    frontier = as_frontier(frontier, "capability_map")
     models = frontier.models
     if model is not None:
         models = models[(models["model"] == model) | (models["label"] == model)]
@@ -89,6 +91,7 @@ def frontier_by_length(
 ) -> "Axes":
     """The mean of the frontier suite over length, floors taken off, a line per model with its
     intervals as bars; dashed is the threshold of the absolute effective length."""
+    frontier = as_frontier(frontier, "frontier_by_length")
     rows = frontier.lengths
     frame = rows.assign(series=names_of(rows), score=rows["normalised"])
     (axes,) = series_by_length(
@@ -105,6 +108,7 @@ def capabilities_by_length(
     frontier: FrontierSummary, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
     """Raw scores over length, a panel per capability, a line per model; dotted lines are floors."""
+    frontier = as_frontier(frontier, "capabilities_by_length")
     rows = frontier.capabilities
     # The intervals of a capability are those of its normalised mean; raw scores stand without.
     raw = rows.assign(

@@ -23,7 +23,8 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.floors import not_above
-from rulerkit.scoring.summary import texts_words
+from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.store.places import check_columns
 
 
 def tasks_by_length(
@@ -38,6 +39,8 @@ def tasks_by_length(
     `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
     incomplete shows what it has (`300/500`).
     """
+    needed = ["run", "model", "label", "task", "length", "score", "have", "floor"]
+    cells = as_table(cells, "cells", needed, "tasks_by_length")
     if model is not None:
         cells = cells[(cells["model"] == model) | (cells["label"] == model)]
     if cells.empty:
@@ -101,6 +104,13 @@ def correlation_heatmap(
 
     `groups` names the cluster of each task, in the order of the frame.
     """
+    takes = "the table of `rk.correlation.correlations`"
+    check_columns(
+        correlations,
+        getattr(correlations, "index", ()),
+        "correlation_heatmap",
+        takes,
+    )
     if correlations.empty:
         raise UserError("no correlations to draw: give at least two tasks")
     text = correlations.map(

@@ -28,10 +28,12 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
-from rulerkit.scoring.summary import texts_words
+from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.store.places import check_columns
 
 Printed = Mapping[str, Mapping[int, float]]
 """Scores by length of each model, as `paper.published_scores` gives them."""
+_DRAWN = ("length", "score", "low", "high")
 _MOST_GREY = 8  # printed lines in one panel, beyond which they are a band
 
 
@@ -53,7 +55,7 @@ def score_by_length(
     as a band from the lowest to the highest. Without `lines` all are lines, and of more than eight
     these are eight that are far apart.
     """
-    rows = means_of(lengths, category).drop(columns="label")
+    rows = means_of(lengths, category, "score_by_length").drop(columns="label")
     printed = {"": published_scores(published, category)}
     named = published_scores(lines, category) if lines else ()
     drawn: Any = {"published": printed, "lines": named, "ax": ax}
@@ -86,6 +88,8 @@ def series_by_length(
     lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
     gives, drawn in grey; `lines` as in `score_by_length`, by the names that these have.
     """
+    takes = "a table such as `lengths` of a summary"
+    check_columns(frame, [*_DRAWN, series], "series_by_length", takes)
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
         raise UserError(
@@ -309,6 +313,8 @@ def line_with_bars(
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
     high]` or what there is of an incomplete score."""
+    names = ["label", "length", "score", "low", "high", "have"]
+    check_columns(frame, names, "series_table", "the table of `series_by_length`")
     # Only what differs names a line.
     keys = [key for key in ("label", "panel", "series") if key in frame]
     several = [key for key in keys if frame[key].nunique() > 1]
@@ -333,6 +339,8 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
     """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
     tasks are not the thirteen."""
+    needed = ["category", "threshold", "threshold_of"]
+    models = as_table(models, "models", needed, "thresholds")
     # A threshold that no line was held against must not be drawn.
     judged = models[
         (models["category"] == category) & (models["effective_length"] != "")
@@ -342,14 +350,18 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
     return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
 
 
-def means_of(lengths: "pd.DataFrame", category: str) -> "pd.DataFrame":
-    """The rows of a category with the names of their models."""
+def means_of(lengths: Any, category: str, who: str) -> pd.DataFrame:
+    """The rows of a category of `Summary.lengths`, for the figure `who`, with the names of their
+    models."""
+    needed = ["label", "category", "length", "score"]
+    lengths = as_table(lengths, "lengths", needed, who)
     rows = lengths[lengths["category"] == category]
     if rows.empty:
         raise UserError(
             f"no scores of category {category!r} to draw: give `lengths` of a summary that has some"
         )
-    return rows.assign(name=names_of(rows))
+    named: pd.DataFrame = rows.assign(name=names_of(rows))
+    return named
 
 
 def scores_over_models(
@@ -364,7 +376,7 @@ def scores_over_models(
     `lengths` is `Summary.lengths`; models stand in the order in which they come. A length without a
     complete score is a gap.
     """
-    rows = means_of(lengths, category)
+    rows = means_of(lengths, category, "scores_over_models")
     names = list(dict.fromkeys(rows["name"]))
     notes = [note, mean_words(rows), texts_words(rows)]
     drawn: Any = {"series": len(names), "threshold": threshold}

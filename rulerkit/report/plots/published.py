@@ -41,7 +41,7 @@ def published_since(
     lines. No line goes over a length that was not published; second-hand figures are hollow.
     """
     rows = pd.concat([published_rows(kind) for kind in kinds])
-    own = None if lengths is None else means_of(lengths, "all")
+    own = None if lengths is None else means_of(lengths, "all", "published_since")
     most = max(
         len(of_kind.groupby(SERIES)) for _, of_kind in rows.groupby("aligned")
     )

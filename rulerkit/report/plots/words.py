@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
+from rulerkit.common.errors import check_type
 from rulerkit.generation.example import Example
 from rulerkit.report.plots.canvas import Panels, color_of, draw_in, properties_of
 
@@ -19,6 +20,7 @@ def word_counts(example: Example) -> "pd.DataFrame":
     Words are the pieces of the context, without the number of a numbered list; the most frequent
     come first.
     """
+    check_type(example, Example, "word_counts", "an example")
     pieces = [
         piece
         for block in example.blocks[slice(*example.context)]

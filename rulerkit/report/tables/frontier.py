@@ -8,7 +8,12 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
 from rulerkit.report.tables.notes import names_of, texts_notes
 from rulerkit.scoring.effective_length import OWN_SHARE
-from rulerkit.scoring.frontier import ABSOLUTE, LEAST_BASE, FrontierSummary
+from rulerkit.scoring.frontier import (
+    ABSOLUTE,
+    LEAST_BASE,
+    FrontierSummary,
+    as_frontier,
+)
 from rulerkit.scoring.summary import texts_words
 
 if TYPE_CHECKING:
@@ -21,6 +26,7 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
     with those that the data cannot rule out, and RULER's."""
     import pandas as pd
 
+    frontier = as_frontier(frontier, "frontier_table")
     models = frontier.models
     base = models["base"].map("{:.1f}".format).where(models["base"].notna(), "")
     shortest = models["base_length"].map(length_name)
@@ -53,6 +59,7 @@ def frontier_text(
     frontier: FrontierSummary, format: str = "table", notes: Iterable[str] = ()
 ) -> str:
     """`frontier_table` as plain text, Markdown, LaTeX or HTML, with its rules below."""
+    frontier = as_frontier(frontier, "frontier_text")
     table = frontier_table(frontier)
     body = [[Field(text) for text in row] for row in table.to_numpy().tolist()]
     percent = f"{100 * frontier.confidence:g} %"

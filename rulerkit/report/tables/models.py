@@ -11,7 +11,13 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, ordinal, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
-from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
+from rulerkit.scoring.summary import (
+    AVERAGES,
+    CATEGORIES,
+    RANKS,
+    Summary,
+    as_summary,
+)
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +45,7 @@ def table_text(
     `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
     whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
     """
+    summary = as_summary(summary, "table_text")
     of_others = summary.models["category"]
     check_known("category", category, dict.fromkeys([*CATEGORIES, *of_others]))
     if format == "csv":

@@ -11,7 +11,8 @@ from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.effective_length import BY_CAPABILITIES
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import own_labels, seal_of_scores
-from rulerkit.scoring.summary import STAND_IN, texts_words
+from rulerkit.scoring.summary import STAND_IN, as_summary, as_table, texts_words
+from rulerkit.store.places import check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -30,6 +31,8 @@ def suite_words(suite: str) -> str:
     return "small protocol" if suite == "small" else f"suite {suite}"
 
 
+_SHOWN = ["run", "model", "label", "task", "length", "engine", "suite", "note"]
+"""The columns that notes are made from."""
 _SENTENCES = {
     "reference readers": "Reference readers, no language models",
     COMPRESSED: "The context was compressed without the question",
@@ -51,6 +54,7 @@ _MARKS = {"reference readers": "reader", STAND_IN: "stand-in"}
 def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
+    check_columns(cells, ["engine", "suite"], "remarks", "rows of a summary")
     facts = {
         "reference readers": cells["engine"] == "reader",
     }
@@ -88,6 +92,7 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
     Names of models are listed only where a line holds for some of them, and the table has no marks
     of its own for it (`marked`).
     """
+    cells = as_table(cells, "cells", [*_SHOWN, "complete", "n"], "cell_notes")
     notes, names = [], names_of(cells)
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
@@ -179,12 +184,15 @@ def seals(cells: "pd.DataFrame") -> list[str]:
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
+    if not is_table(cells):
+        cells = as_summary(cells, "remarks").cells
     texts = [what for what, is_so in unusual(cells).items() if is_so.any()]
     return "; ".join([*texts, *(f"digest {seal}" for seal in seals(cells))])
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
+    cells = as_table(cells, "cells", _SHOWN, "saved_notes")
     return [
         f"Models: {listed(names_of(cells).unique(), 12)}.",
         *cell_notes(cells),

@@ -10,7 +10,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
 from rulerkit.report.tables.notes import FLOOR_WORDS, cell_notes, model_notes
 from rulerkit.scoring.floors import not_above
-from rulerkit.scoring.summary import Summary
+from rulerkit.scoring.summary import Summary, as_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -28,6 +28,7 @@ def task_table_text(
     A score has its interval, and marks for what is unusual in its cell, which the lines below
     explain. `notes` are further lines below the table.
     """
+    summary = as_summary(summary, "task_table_text")
     cells = model_rows(summary.cells, model)
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:

@@ -22,7 +22,6 @@ from typing import Any
 
 from pydantic import BaseModel, ConfigDict
 
-from rulerkit.analysis.inspect_logs import SUFFIX, read_log
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
@@ -30,9 +29,9 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import family_of
-from rulerkit.scoring.scores import task_name
 from rulerkit.store.cells import Cell, Report, read_cells
 from rulerkit.store.files import disk
+from rulerkit.store.inspect_logs import SUFFIX, read_log
 from rulerkit.store.records import Count, Whole, check_schema, parse_json
 
 _SAMPLES = "samples_"  # what names of files of lm-evaluation-harness begin with
@@ -41,6 +40,9 @@ _PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
 _SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
+OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
+"""What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
+
 Rows = list[JSON]
 """Rows with upstream's field names, and their `line`."""
 
@@ -81,6 +83,15 @@ class PredictionRow(BaseModel):
 
 
 # --- reading --------------------------------------------------------------------------------------
+
+
+def task_name(name: str) -> str:
+    """Our name of a task that a file of ours or of others names; raises UserError for one of no
+    known family."""
+    ours = name.removeprefix("ruler_")
+    ours = OTHER_NAMES.get(ours, ours)
+    family_of(ours)
+    return ours
 
 
 def read_predictions(

@@ -1,0 +1,165 @@
+"""What a caller gives where results are meant: cells, places on disk, or the rows of a table.
+
+`as_cells` decides it for all functions that read answers.
+"""
+
+import os
+from collections.abc import Iterable, Mapping
+from glob import glob, has_magic
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rulerkit.common.errors import UserError, listed, remark, shortened
+from rulerkit.common.paths import resolve, resolve_file
+from rulerkit.store.cells import Cell, Report
+from rulerkit.store.other_formats import read_predictions
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+TAKES = "cells (of `rk.evaluate`), a path, a list of these, or rows of `rk.load`"
+"""What `as_cells` takes, in words."""
+CELL = ["path", "run", "task", "length"]
+"""The columns of a row that name its cell: a log of another program holds several."""
+_EXAMPLE = ["run", "model", "task", "length", "index"]
+
+
+def as_cells(
+    given: Any, who: str, report: Report = remark, in_part: bool = False
+) -> list[Cell]:
+    """The cells that are given: one or several cells or places as `rk.load` takes them, or those of
+    the rows of a table, which holds all their answers unless it may do so `in_part`. Raises
+    UserError, in the name of the function `who`, for anything else."""
+    if isinstance(given, Cell):
+        return [given]
+    if isinstance(given, str | Path):
+        return find_cells([given], report)
+    if is_table(given):
+        of_rows = cells_of_rows(given, who, report=report)
+        if not in_part:
+            _check_whole(given, of_rows, who)
+        return list(of_rows.values())
+    if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
+        raise UserError(f"{who} takes {TAKES}; seen: {shortened(given)}")
+
+    items = list(given)
+    if items and all(isinstance(item, str | Path) for item in items):
+        return find_cells(items, report)
+    cells = []
+    for item in items:
+        cells += as_cells(item, who, report, in_part)
+    return cells
+
+
+def is_table(given: Any) -> bool:
+    """Whether something is a DataFrame; pandas is not imported for the question."""
+    return hasattr(given, "columns") and hasattr(given, "iloc")
+
+
+def check_columns(table: Any, names: Iterable[str], who: str, takes: str) -> None:
+    """Raise UserError where a table lacks columns, or is none; `takes` are the words for what the
+    function `who` takes."""
+    if not is_table(table):
+        raise UserError(f"{who} takes {takes}; seen: {shortened(table)}")
+    missing = [name for name in names if name not in table.columns]
+    if missing:
+        raise UserError(
+            f"{who} takes {takes}; seen: a table without the columns {listed(missing, 5)}"
+        )
+
+
+def cells_of_rows(
+    rows: Any,
+    who: str,
+    cells: Iterable[Cell] | None = None,
+    report: Report = remark,
+) -> dict[tuple[str, str, str, int], Cell]:
+    """The cell of each row of a table, by CELL; from `cells` where they are given, else from the
+    files. Raises UserError for a table of other rows, and where a file has the cell no more."""
+    check_columns(rows, CELL, who, TAKES)
+    if cells is None:
+        cells = find_cells(dict.fromkeys(rows["path"]), report)
+    found = {}
+    for cell in cells:
+        found[cell.path.resolve(), cell.run, cell.task, cell.length] = cell
+
+    of_rows = {}
+    keys = rows[CELL].drop_duplicates().itertuples(index=False, name=None)
+    for path, run, task, length in keys:
+        cell_of_row = found.get((resolve_file(path).resolve(), run, task, length))
+        if cell_of_row is None:
+            raise UserError(
+                f"{path} has no answers of run {run} to {task} at length {length}: it was changed "
+                "after the rows were read; load them again"
+            )
+        of_rows[path, run, task, length] = cell_of_row
+    return of_rows
+
+
+def _check_whole(rows: Any, of_rows: dict[Any, Cell], who: str) -> None:
+    """Raise UserError where a table holds a part of the answers of a cell."""
+    for key, of_cell in rows.groupby(CELL, sort=False):
+        if len(of_cell) < len(of_rows[key].present):
+            raise UserError(
+                f"{who} reads whole cells, and the table has {len(of_cell)} of "
+                f"{len(of_rows[key].present)} answers of {key[0]}: give all of them, or the cells"
+            )
+
+
+def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
+    """The rows of a table for the examples of `given`, where that is a table."""
+    if not is_table(given):
+        return table
+    return table.merge(given[_EXAMPLE].drop_duplicates(), on=_EXAMPLE)
+
+
+def find_cells(
+    places: Iterable[str | Path], report: Report = remark
+) -> list[Cell]:
+    """The cells at some places, as `rk.load` takes them, each once."""
+    cells: dict[tuple[Path, str, str, int], Cell] = {}
+    for place in places:
+        paths = [p for path in _matching(place) for p in _with_predictions(path)]
+        for path in paths:
+            for cell in read_predictions(path, report=report, scan=False):
+                # one file of another program may hold several lengths and repetitions
+                key = (cell.path.resolve(), cell.run, cell.task, cell.length)
+                cells.setdefault(key, cell)
+    return list(cells.values())
+
+
+def _with_predictions(path: Path) -> list[Path]:
+    """The folders named `predictions` below an outputs folder, such as that of `outputs/small`; the
+    path itself where there is none, or where it lies in one."""
+    found: list[Path] = []
+    if "predictions" not in path.parts:
+        for folder, names, _ in os.walk(path):
+            if "predictions" in names:
+                found.append(Path(folder) / "predictions")
+            names[:] = sorted(
+                name
+                for name in names
+                if name != "predictions" and not name.startswith(".")
+            )
+    return found or [path]
+
+
+def _matching(place: str | Path) -> list[Path]:
+    """The path of a place, a run or `run/model` in `outputs/predictions`, or all that a pattern
+    matches. Raises UserError for a pattern that matches nothing."""
+    pattern = str(place)
+    if not has_magic(pattern):
+        # a run, or a model of a run, as `compare` takes them: main/llama-3.1-8b
+        stored = resolve_file("outputs") / "predictions" / place
+        path = resolve_file(place)
+        return [stored if stored.exists() and not path.exists() else path]
+
+    # as other paths: in the working directory, else below the project's root
+    names = glob(pattern, recursive=True)
+    if not names:
+        names = glob(str(resolve(pattern)), recursive=True)
+    if not names:
+        raise UserError(
+            f"no predictions at {place}: nothing matches this pattern"
+        )
+    return [Path(name).absolute() for name in sorted(names)]

@@ -1,0 +1,418 @@
+"""What people type first: names and paths in place of studies, cells and tables; a row of results
+that becomes its prompt again; keys that nothing uses; errors in a notebook."""
+
+import io
+import sys
+from pathlib import Path
+
+import nbformat
+import pandas as pd
+import papermill
+import pytest
+
+import rulerkit as rk
+from rulerkit.analysis.results import export
+from rulerkit.common.errors import ModelError, UserError
+
+ASKED = {
+    "tasks": ["vt", "niah_single_2"],
+    "lengths": ["1K", "2K"],
+    "num_examples": 2,
+}
+
+
+def evaluate(model, /, **more):
+    return rk.evaluate(model, progress=False, **{**ASKED, **more})
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """An empty project, which is the working directory."""
+    monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def answered(home):
+    """Two models have answered; their cells."""
+    return evaluate(["reader-1024", "perfect"])
+
+
+# --- evaluate and study ---------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        "reader-1024",
+        {"base": "reader-4096", "window": 512},
+        {"window": 512},
+        ["perfect", "mute"],
+        ("perfect", "mute"),
+        Path("mine.yaml"),
+    ],
+    ids=str,
+)
+def test_evaluate_takes_a_model_or_several(home, model):
+    Path("mine.yaml").write_text("model: {window: 700, name: mine}\n")
+    cells = evaluate(model)
+    assert len(cells) == 4 * (2 if isinstance(model, list | tuple) else 1)
+    assert all(cell.complete for cell in cells)
+    assert (
+        rk.study(model, **ASKED).models
+        == rk.study(
+            models=model if isinstance(model, list | tuple) else [model], **ASKED
+        ).models
+    )
+
+
+def test_evaluate_takes_a_made_model_and_parameters(home):
+    assert len(evaluate(rk.load_model("perfect"))) == 4
+    assert len(evaluate({"model": "perfect", "seed": 7, "run": "b"})) == 4
+    assert len(evaluate(None, model="perfect", run="c")) == 4
+    study = rk.study("perfect", **ASKED)
+    assert len(rk.evaluate([study, study], progress=False)) == 8
+    assert len(rk.evaluate((s for s in [study]), progress=False)) == 4
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        None,
+        5,
+        True,
+        [],
+        [None],
+        pd.DataFrame({"a": [1]}),
+        b"x",
+        object(),
+        len,
+        "nobody",
+    ],
+    ids=str,
+)
+def test_what_is_no_model_is_one_line(home, given):
+    with pytest.raises(UserError) as caught:
+        evaluate(given)
+    assert "\n" not in str(caught.value)
+
+
+def test_a_study_takes_no_parameters_beside_it(home):
+    study = rk.study("perfect", **ASKED)
+    with pytest.raises(UserError, match="hops beside it"):
+        rk.evaluate(study, hops=6)
+    with pytest.raises(UserError, match="not both in one list"):
+        rk.evaluate([study, "perfect"])
+    with pytest.raises(UserError, match="two models are named"):
+        rk.evaluate("perfect", model="mute")
+
+
+def test_a_function_without_a_name_has_its_own(home):
+    def parrot(prompts):
+        return prompts
+
+    assert rk.model(parrot, tokenizer="builtin").name == "parrot"
+
+
+# --- cells, places, rows --------------------------------------------------------------------------
+
+
+def test_cells_places_and_rows_mean_the_same(answered):
+    scores = rk.score(answered)
+    expected = rk.summarize(scores).cells
+    forms = [
+        "outputs",
+        Path("outputs"),
+        ["outputs"],
+        "outputs/predictions/*",
+        answered,
+        rk.load(),
+    ]
+    for given in forms:
+        pd.testing.assert_frame_equal(
+            rk.summarize(given).cells.sort_values(
+                ["model", "task", "length"], ignore_index=True
+            ),
+            expected.sort_values(["model", "task", "length"], ignore_index=True),
+        )
+        assert len(rk.score(given)) == len(rk.answers_of(given)) == len(scores)
+        assert len(rk.score_as(given, "lm-eval")) == len(scores)
+        assert len(rk.failures.label(given)) == len(scores)
+        assert len(rk.load(given)) == len(scores)
+        assert rk.browse(given).num_examples == len(scores)
+        assert "Reference readers" in rk.tables.table_text(given)
+    assert (
+        rk.score_as("outputs").filter(like=":think").count() == len(scores)
+    ).all()
+    assert len(rk.score(answered[0])) == 2
+    a, b = (
+        scores[scores["model"] == name] for name in ("perfect", "reader-1024")
+    )
+    assert (
+        rk.compare(a, b).verdict == rk.compare(answered[4:], answered[:4]).verdict
+    )
+
+
+def test_a_part_of_the_rows_stays_a_part(answered):
+    rows = rk.load()
+    some = rows[rows["index"] == 0]
+    for function in (rk.score, rk.answers_of, rk.score_as, rk.failures.label):
+        found = function(some)
+        assert len(found) == len(some)
+        assert set(found["index"]) == {0}
+    with pytest.raises(UserError, match="1 of 2 answers"):
+        rk.compare(some[some["model"] == "perfect"], "main/reader-1024")
+
+
+def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
+    rows = rk.load("main/perfect")
+    export(rows, home / "rows.csv")
+    read = pd.read_csv(home / "rows.csv")
+    pd.testing.assert_frame_equal(
+        rk.summarize(read).cells, rk.summarize(rows).cells, check_dtype=False
+    )
+    with pytest.raises(UserError, match="holds an example twice"):
+        rk.summarize(pd.concat([rows, rows]))
+
+
+def test_rows_of_a_relative_path_find_their_answers(answered):
+    rows = rk.score(rk.read_cells(Path("outputs/predictions")))
+    assert rows["path"].str.startswith("outputs").all()
+    assert len(rk.answers_of(rows)) == len(rows)
+    assert rk.browse(rows).num_examples == len(rows)
+    assert rk.example_of(rows.iloc[0]).digest == rows["digest"].iloc[0]
+
+
+def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
+    def refuse(prompts):
+        return ["x" if "vt" in str(len(prompts)) else None for _ in prompts]
+
+    cells = evaluate(rk.model(refuse, tokenizer="builtin"))
+    assert not any(cell.present for cell in cells)
+    assert len(rk.load(answers=False).attrs["empty_cells"]) == 4
+
+
+def test_figures_take_the_summary_or_what_makes_it(answered):
+    summary = rk.summarize("outputs")
+    for given in ("outputs", answered, summary, summary.lengths):
+        assert len(rk.plots.score_by_length(given).get_lines()) >= 2
+    assert len(rk.plots.tasks_by_length("outputs")) == 2
+    rk.plots.scores_by_scorer("outputs")
+
+
+@pytest.mark.parametrize(
+    "given", [5, None, {"a": 1}, pd.DataFrame({"a": [1]}), "nowhere"], ids=str
+)
+@pytest.mark.parametrize(
+    "function",
+    [
+        rk.score,
+        rk.summarize,
+        rk.load,
+        rk.answers_of,
+        rk.score_as,
+        rk.browse,
+        rk.frontier,
+        rk.failures.label,
+        rk.failures.shares,
+        rk.depth.recall_by_depth,
+        rk.depth.by_bin,
+        rk.tables.table_text,
+        rk.tables.frontier_text,
+        rk.plots.score_by_length,
+        rk.plots.tasks_by_length,
+        rk.plots.failures_by_length,
+        rk.plots.scores_by_scorer,
+        rk.plots.capability_map,
+        rk.correlation.task_vectors,
+        rk.comparison.difference_table,
+        rk.show,
+        rk.example_of,
+    ],
+    ids=lambda f: f.__name__,
+)
+def test_anything_else_is_one_line(home, function, given):
+    with pytest.raises(UserError) as caught:
+        function(given)
+    assert "\n" not in str(caught.value)
+
+
+# --- a row is its prompt again --------------------------------------------------------------------
+
+
+def test_a_row_becomes_its_prompt_again(home):
+    def answer(prompts):
+        return ["none"] * len(prompts)
+
+    model = rk.model(answer, tokenizer="builtin", template="llama3")
+    asked = {
+        "tasks": [
+            {"base": "vt", "num_hops": 2, "name": "short_chain"},
+            {"base": "niah_single_2", "key": "uuids", "depth": 50},
+            {"base": "qa_1", "context": "none"},
+            "cwe",
+            "state_4",
+        ],
+        "lengths": [4096],
+        "seed": 7,
+        "protocol": "paper",
+    }
+    evaluate(model, **asked)
+    evaluate("perfect", run="clean", seed=8, edition="2025")
+    rows = rk.load()
+    assert len(rows) == 5 * 2 + 4 * 2
+    for row in rows.to_dict("records"):
+        example = rk.example_of(row)
+        assert example.digest == row["digest"]
+        assert (example.task, example.index) == (row["task"], row["index"])
+    assert rk.example_of(
+        rows[rows["engine"] == "function"].iloc[0]
+    ).prompt.startswith("<|begin")
+
+
+def test_a_row_may_have_any_form_of_pandas(answered):
+    rows = rk.load()
+    forms = [
+        rows.iloc[0],
+        rows.head(1),
+        next(rows.itertuples()),
+        rows.iloc[0].to_dict(),
+    ]
+    assert {rk.example_of(form).digest for form in forms} == {
+        rows["digest"].iloc[0]
+    }
+    assert (
+        rk.show(
+            rk.example_of(rows.iloc[0]), rk.generate("vt", 1024, 2)
+        ).text.count("references:")
+        == 3
+    )
+    with pytest.raises(UserError, match="a table of 16 rows"):
+        rk.example_of(rows)
+    with pytest.raises(UserError, match="a row without path, run"):
+        rk.example_of(rows["score"])
+
+
+def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
+    words = home / "words.txt"
+    syllables = [a + b for a in "bdfgklm" for b in "aeiou"]
+    words.write_text("\n".join(a + b for a in syllables for b in syllables))
+    evaluate(
+        "perfect",
+        tasks=["niah_single_2"],
+        lengths=[1024],
+        corpora={"words": "words.txt"},
+    )
+    row = rk.load().iloc[0]
+    assert rk.example_of(row).digest == row["digest"]
+
+    words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
+    rk.study(
+        "mute", tasks=["niah_single_2"], corpora={"words": "words.txt"}
+    )  # reads it anew
+    with pytest.raises(
+        UserError, match=r"corpus words\.txt \(words\) is another"
+    ):
+        rk.example_of(row)
+    monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))
+    monkeypatch.chdir("/")
+    with pytest.raises(UserError, match=r"words\.txt"):
+        rk.example_of(row)
+
+
+# --- keys that nothing uses -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("words", "key"),
+    [
+        ("evaluate perfect", "hops: 6"),
+        ("evaluate perfect", "num_hops: 6"),
+        ("evaluate perfect", "confidence: 0.9"),
+        ("check perfect", "hops: 6"),
+        ("plan perfect", "hops: 6"),
+        ("plan --compare", "seed: 6"),
+        ("show perfect", "num_examples: 6"),
+        ("show main/perfect", "seed: 6"),
+        ("generate -o out.jsonl", "run: other"),
+        ("serve perfect", "tasks: [vt]"),
+        ("fetch perfect", "lengths: [4096]"),
+        ("gate perfect mute", "hops: 6"),
+        ("batch demo --dry-run", "hops: [6]"),
+        ("status outputs", "seed: 6"),
+    ],
+)
+def test_a_key_that_a_command_does_not_use_is_an_error(
+    home, rulerkit, words, key
+):
+    (home / "outputs/predictions/main/perfect/vt").mkdir(parents=True)
+    (home / "outputs/predictions/main/perfect/vt/1024.jsonl").touch()
+    ended = rulerkit(*words.split(), "-y", key)
+    assert ended.status == 2
+    assert len(ended.lines) == 1
+    assert "did you mean" not in ended.err
+
+
+def test_a_file_may_hold_keys_of_other_commands(home, rulerkit):
+    Path("shared.yaml").write_text("hops: [2]\nrepeat: 2\nlengths: [1024]\n")
+    assert rulerkit("show", "--tasks", "vt", "-f", "shared.yaml").status == 0
+    Path("wrong.yaml").write_text("hosp: [2]\n")
+    assert "did you mean 'hops'" in rulerkit("show", "-f", "wrong.yaml").err
+
+
+@pytest.mark.parametrize(
+    ("key", "owner"),
+    [
+        ("hops", "the notebook 05_variable_tracking"),
+        ("num_hops", "a setting of a task"),
+        ("window", "a key of a model"),
+        ("confidence", "adaptive runs"),
+        ("sed", "did you mean 'seed'"),
+    ],
+)
+def test_a_study_says_whose_a_key_is(home, key, owner):
+    for function in (rk.study, rk.evaluate):
+        with pytest.raises(UserError, match=owner):
+            function("perfect", **{key: 1})
+
+
+# --- errors in a notebook -------------------------------------------------------------------------
+
+
+def test_an_error_is_one_sentence_in_a_notebook(tmp_path):
+    notebook = nbformat.v4.new_notebook()
+    notebook.metadata.kernelspec = {
+        "name": "python3",
+        "display_name": "Python",
+        "language": "python",
+    }
+    notebook.cells = [
+        nbformat.v4.new_code_cell("import rulerkit as rk"),
+        nbformat.v4.new_code_cell("rk.score(5)"),
+    ]
+    nbformat.write(notebook, tmp_path / "in.ipynb")
+    with pytest.raises(papermill.PapermillExecutionError) as caught:
+        papermill.execute_notebook(
+            tmp_path / "in.ipynb",
+            tmp_path / "out.ipynb",
+            progress_bar=False,
+            log_output=False,
+        )
+    assert caught.value.ename == "UserError"
+    (error,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs
+    assert error.traceback == [f"UserError: {error.evalue}"]
+    assert error.evalue.startswith("score takes cells")
+
+
+def test_a_script_still_has_its_traceback():
+    try:
+        raise ModelError("the server is gone\x1b[2J")
+    except ModelError as error:
+        shown, hook = error._render_traceback_(), sys.excepthook
+        assert shown == ["ModelError: the server is gone␛[2J"]
+        written = io.StringIO()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(sys, "stderr", written)
+            hook(type(error), error, error.__traceback__)
+        assert "Traceback (most recent call last)" in written.getvalue()
