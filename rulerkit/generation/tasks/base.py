@@ -396,10 +396,10 @@ class Task(ABC):
         """The answer prefix of an example where this is a part of the answer, else nothing."""
         return example.answer_prefix if self.judges_prefix else ""
 
-    def guess(self, example: Example) -> str | None:
-        """An answer as a reader gives it that knows what kind of thing is asked for and takes one
-        at random; the same for the same example. None: there is no such answer."""
-        return None
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """All answers of a reader that knows what kind of thing is asked for and takes one at
+        random, each with how often it is taken; none where there are no such answers."""
+        return {}
 
     # --- settings ---------------------------------------------------------------------------------
 

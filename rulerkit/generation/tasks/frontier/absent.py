@@ -241,10 +241,9 @@ class Absent(Frontier):
             opening=text,
         )
 
-    def guess(self, example: Example) -> str:
-        """A random number."""
-        random = Random(example.text_of("question"))
-        return self.join([_draw_value(random)])
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any number of seven digits."""
+        return self.guesses(example, 9 * 10**6)
 
 
 def _draw_value(random: Random) -> str:

@@ -5,9 +5,10 @@ What is asked comes from the example's first stream, so it is the same at every 
 lines come from the second.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import md5
 from random import Random
 from typing import ClassVar
@@ -101,16 +102,24 @@ class Frontier(FrontierTask):
     def join(cls, items: Sequence[str]) -> str:
         return f"Final Answer: [{', '.join(items)}]"
 
-    def guess(self, example: Example) -> str | None:
-        candidates = self.candidates(example.context_text)
-        if not candidates:
-            return None
-        return self.join([Random(example.digest).choice(candidates)])
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """A comma between items that have nothing but a blank between them."""
+        return _side_by_side(cls.item_pattern).sub(r"\1, ", plain(text))
+
+    def guess(self, example: Example) -> Mapping[str, int]:
+        return self.guesses(example, len(self.candidates(example.context_text)))
+
+    def guesses(self, example: Example, number: int) -> Mapping[str, int]:
+        """The answers of one item out of so many, each with the items that it stands for: all wrong
+        ones score alike."""
+        right = {self.join([item]): 1 for item in example.references}
+        return {**right, self.join(["?"]): number - len(right)}
 
     @classmethod
-    def candidates(cls, context: str) -> Sequence[str]:
+    def candidates(cls, context: str) -> Collection[str]:
         """What a reader may guess that knows what kind of thing is asked for: all things of that
-        kind that stand in a context."""
+        kind that stand in a context, each once."""
         return ()
 
 

@@ -3,7 +3,7 @@ who gave them. The task asks what Oolong (arXiv 2511.02817) asks of third-party 
 ours."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
@@ -258,9 +258,9 @@ class Count(Frontier):
             opening=text,
         )
 
-    def guess(self, example: Example) -> str:
-        """Half of the largest number."""
-        return f"Final Answer: {self.most // 2}"
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any number up to the largest."""
+        return {f"Final Answer: {number + 1}": 1 for number in range(self.most)}
 
 
 def _others(

@@ -6,7 +6,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from random import Random
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
@@ -208,10 +207,9 @@ class Latent(Frontier):
                     return _reading(text, relation, x)
         return None
 
-    def guess(self, example: Example) -> str:
-        """A random person."""
-        random = Random(example.text_of("question"))
-        return self.join([draw_person(random)])
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any person."""
+        return self.guesses(example, len(FIRST_NAMES) * len(LAST_NAMES))
 
 
 def _reading(text: str, relation: Relation, x: str) -> Reading:

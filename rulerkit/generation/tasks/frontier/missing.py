@@ -1,7 +1,7 @@
 """Which lines of a list were left out of its copy."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -195,5 +195,5 @@ class Missing(Frontier):
         )
 
     @classmethod
-    def candidates(cls, context: str) -> Sequence[str]:
-        return [line["item"] for line in _list_and_copy(_OPENING + context)[0]]
+    def candidates(cls, context: str) -> Collection[str]:
+        return {line["item"] for line in _list_and_copy(_OPENING + context)[0]}
