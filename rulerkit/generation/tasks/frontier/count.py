@@ -10,6 +10,7 @@ from typing import Literal
 
 import numpy as np
 
+from rulerkit.generation.answers import said_number
 from rulerkit.generation.example import (
     ContextBudget,
     Draft,
@@ -17,7 +18,6 @@ from rulerkit.generation.example import (
     ExampleStream,
     Piece,
 )
-from rulerkit.generation.match_rules import said_number
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.frontier.base import (

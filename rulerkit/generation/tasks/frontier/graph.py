@@ -182,6 +182,7 @@ class Graph(Frontier):
     family = "graph"
     capability = "hops"
     match = "f1"
+    item_pattern = _NODE
     new_tokens = (128, 8)
     question_form = (
         r"Perform a BFS from node (?P<start>\w+) and return only the nodes at exactly depth "

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
+from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
 from rulerkit.generation.example import (
     ContextBudget,
@@ -26,6 +27,8 @@ from rulerkit.generation.tasks.base import (
 )
 from rulerkit.generation.tasks.frontier.base import (
     ANSWER_PREFIX,
+    FIRST_NAMES,
+    LAST_NAMES,
     Frontier,
     answer_form,
     draw_person,
@@ -40,6 +43,9 @@ _OPENING = (
     "counts.\n"
 )
 _NAME = "[A-Z][a-z]+ [A-Z][a-z]+"
+_TWO_LINES = re.compile(
+    rf"\b({'|'.join(FIRST_NAMES)})\n({'|'.join(LAST_NAMES)})\b", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -147,6 +153,11 @@ class Latent(Frontier):
             "num_distractors",
             f"a whole number from 1 to {most}",
         )
+
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """A name of two lines on one line."""
+        return _TWO_LINES.sub(r"\1 \2", plain(text))
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:

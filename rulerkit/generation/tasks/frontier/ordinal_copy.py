@@ -337,7 +337,7 @@ class OrdinalCopy(FrontierTask):
         asked = next(piece.key for piece in items if piece.role == "needle")
         replies = [str(piece.value) for piece in items if piece.key == asked]
         hash_ = example.references[0].partition(" ")[0]
-        return f"{hash_} {Random(hash_).choice(replies)}"
+        return {f"{hash_} {reply}": 1 for reply in replies}
 
 
 # --- conversations --------------------------------------------------------------------------------
