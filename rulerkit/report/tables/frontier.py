@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
     """The headline of the frontier suite as text, a row per model: its mean at the shortest length
     with the floors taken off, the relative, the absolute and the shorter effective length, each
-    with those that the data cannot rule out, and RULER's."""
+    with those that the data cannot rule out, RULER's, and the share of answers that are right in
+    another form."""
     import pandas as pd
 
     models = frontier.models
@@ -31,6 +32,7 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
         "absolute": _with_set(models, "absolute", "absolute_set"),
         "frontier": _with_set(models, "effective_length", "effective_set"),
         "RULER": models["ruler"].replace("", "-"),
+        "other form": models["other_form"].map("{:.1f} %".format),
         "note": models["why"],
     }
     table = pd.DataFrame(columns)
@@ -61,6 +63,8 @@ def frontier_text(
         f"longest with a mean of at least {ABSOLUTE:g}; frontier: the shorter of the two, none "
         f"where the mean is below {LEAST_BASE:g}; in brackets all that the {percent} intervals "
         "cannot rule out.",
+        "other form: share of answers that hold all that is right at their end, in a form that is "
+        "not judged as right; `rk.failures` shows them.",
         *notes,
     ]
     return render(list(table.columns), body, format, rules)
