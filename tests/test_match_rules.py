@@ -61,6 +61,7 @@ def test_nothing_is_right_where_it_is_said(rule):
         f"{FINAL} Nothing.",
         f"{FINAL} [ ]",
         f"**{FINAL}** no one",
+        f"{FINAL} There is none.",
     ):
         assert judged(rule, said, []) == 1, said
     # Silence is never right, nor is a list that was cut before it said anything.
@@ -79,7 +80,6 @@ def test_nothing_is_right_where_it_is_said(rule):
     for wrong in (
         f"{FINAL} [a1]",
         f"{FINAL} none, nobody",
-        f"{FINAL} There is none.",
     ):
         assert judged(rule, wrong, []) == 0, wrong
 
@@ -114,7 +114,7 @@ def test_an_item_may_count_as_a_part_of_it():
         (f"{FINAL} 1,012 orders", 1012, 1),
         (f"{FINAL} 11", 12, 0.75),
         (f"{FINAL} 14", 12, 0.5625),
-        (f"{FINAL} twelve", 12, 0),
+        (f"{FINAL} twelve", 12, 1),
         (f"{FINAL} 10 or 12", 12, 0),
         (f"{FINAL} [12] or 13", 12, 0),
         (f"{FINAL} 12th", 12, 0),

@@ -180,13 +180,41 @@ def test_strict_scores_ask_for_nothing_else():
         strict_items("I know", ["no"]).f1 == 0
     )  # where the lenient match gives full marks
     rows = [row("AB CD", ["ab", "cd"]), row("AB, CD, and EF", ["ab", "cd"], 1)]
-    for task, exact in (
-        ("vt", 1),
-        ("cwe", 0),
-    ):  # variables, unlike words, stand between blanks
+    for task in ("vt", "cwe", "fwe"):
         found = score([cell(rows, task=task)])
-        assert found["exact"].tolist() == [exact, 0]
-        assert found["precision"].tolist() == [exact, pytest.approx(2 / 3)]
+        assert found["exact"].tolist() == [1, 0]
+        assert found["precision"].tolist() == [1, pytest.approx(2 / 3)]
+
+
+@pytest.mark.parametrize("task", ["vt", "cwe", "fwe"])
+@pytest.mark.parametrize(
+    ("pred", "f1"),
+    [
+        ("abcde fghij klmno", 1),
+        ("ABCDE\u00a0FGHIJ\u202fKLMNO", 1),
+        ("- abcde\n- fghij\n- klmno", 1),
+        ("• abcde • fghij • klmno", 1),
+        ("1. **abcde** (30)\n2. **fghij** (30)\n3. **klmno** (29 times)", 1),
+        ("abcde: 30, fghij: 30, klmno: 29", 1),
+        ('["abcde", "fghij", "klmno"]', 1),
+        ('```json\n{"words": ["abcde", "fghij", "klmno"]}\n```', 1),
+        ("abcde -> fghij -> klmno", 1),
+        (r"$\boxed{\text{abcde}, \text{fghij}, \text{klmno}}$", 1),
+        ("| abcde | fghij | klmno |", 1),
+        ("abcde, fghij, klmno, other", 6 / 7),
+        ("abcde other", 2 / 5),
+        ("one two three", 0),
+    ],
+)
+def test_strict_reads_a_list_in_any_form(task, pred, f1):
+    references = ["abcde", "fghij", "klmno"]
+    asked = rk.task(task)
+    assert asked.strict(pred, references).f1 == pytest.approx(f1)
+
+
+def test_words_of_two_words_stay_together():
+    found = rk.task("cwe").strict("contact lens apple", ["apple", "contact lens"])
+    assert found.f1 == 1
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,11 @@ saw, or None where its label does not fit.
 import re
 
 from rulerkit.common.plugins import errors_of
+from rulerkit.generation.match_rules import in_another_form
 from rulerkit.generation.tasks import all_families, family_here, read_prompt
 from rulerkit.generation.tasks.base import JudgedAnswer, Rule, Task
+
+OTHER_FORM = "right, in another form"
 
 _SHORTEST_COPY = 20  # characters: less may stand in a demonstration by chance
 _COPIED_WORDS = 8
@@ -125,6 +128,11 @@ def _parametric(answer: JudgedAnswer) -> str | None:
     return " ".join(dict.fromkeys(words)) if words else None
 
 
+def _other_form(answer: JudgedAnswer) -> str | None:
+    is_right = in_another_form(answer.judge, answer.text, answer.references)
+    return answer.text[-40:] if is_right else None
+
+
 def _duplicated(answer: JudgedAnswer) -> str | None:
     # of several right answers to a question one is enough
     if answer.judge.rule.any_is_enough or len(answer.references) < 2:
@@ -172,6 +180,11 @@ _FIRST_RULES = (
         "empty",
         "Nothing was written.",
         _empty,
+    ),
+    Rule(
+        OTHER_FORM,
+        "All that was asked for stands at the end, in a form that is not judged as right.",
+        _other_form,
     ),
     Rule(
         "refused",

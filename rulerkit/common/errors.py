@@ -285,6 +285,10 @@ class ModelError(UserError):
     other models."""
 
 
+class DoesNotFit(UserError):  # noqa: N818  (a limit, not an error)
+    """A length that is too short for the examples of a task."""
+
+
 class TooLong(UserError):  # noqa: N818  (a limit, not an error)
     """A length that a model cannot be given here: `evaluate` names it and goes on with what
     fits."""

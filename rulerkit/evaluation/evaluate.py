@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from rulerkit.common.errors import (
+    DoesNotFit,
     ModelError,
     TooLong,
     UserError,
@@ -31,6 +32,7 @@ from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import predict_cells
 from rulerkit.generation.generate import generate
+from rulerkit.generation.tasks import Task
 from rulerkit.inference.functions import Function
 from rulerkit.inference.model import Model
 from rulerkit.scoring.scores import completeness
@@ -39,6 +41,8 @@ from rulerkit.store.cells import Cell, read_cells
 from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
+_ALWAYS_FITS = 4096
+"""From this length on, in tokens, all examples of a task fit where its first one does."""
 
 NotRun = Callable[[str, int, str], None]
 """Receives the model's name, a length that it cannot be given, and the reason."""
@@ -68,9 +72,9 @@ def evaluate(
     the next call asks for that example again. Until then the cell is incomplete, and it has no mean
     unless `max_failures` of the study allows so many failures.
 
-    A length that a model cannot be given is left out and named, with the reason, on stderr and to
-    `not_run`. Where a model stops with an error, the other models still run, and the cells hold its
-    answers until then; the error goes to `failed`, or to stderr at the end.
+    A length that a model cannot be given, or that a task does not fit into, is left out and named
+    on stderr, the first also to `not_run`. Where a model stops with an error, the other models
+    still run, and the cells hold its answers until then; the error goes to `failed`, or to stderr.
 
     `fresh` moves old predictions aside and starts anew. Models come one after the other, each
     loaded when it has something to answer and closed before the next; with a `session` the last one
@@ -153,18 +157,19 @@ def _ask_models(
     """Let one model after the other answer; returns all cells, and the errors of the models that
     stopped."""
     models = [session.find(described) for described in study.models]
-    for model in models:
-        _check_before_asking(study, model)
+    fitting = [_check_before_asking(study, model) for model in models]
 
     cells, errors = list[Cell](), list[ModelError]()
     tokens = _tokens_to_ask(study, fresh)
     with progress_bar(tokens, disable=not progress) as bar:
-        for described, model in zip(study.models, models, strict=True):
+        for described, model, fits in zip(
+            study.models, models, fitting, strict=True
+        ):
             session.use(described, model)
             of_model = replace(study, models=(described,))
             _set_spent(model, of_model)
             try:
-                answered = _ask_model(of_model, model, fresh, bar, not_run)
+                answered = _ask_model(of_model, model, fits, fresh, bar, not_run)
             except ModelError as error:
                 # The next model still runs; what this one answered is on disk.
                 session.close()
@@ -217,16 +222,46 @@ def _name_by_state(study: Study, fresh: bool) -> None:
             remark(reason)
 
 
-def _check_before_asking(study: Study, model: Model) -> None:
-    """Raise `UserError` for what would fail later: soft scores that the model does not tell, and a
-    length or a corpus with which no example can be made."""
+_Fits = set[tuple[str, int]]
+"""Tasks with the lengths that their examples fit into."""
+
+
+def _check_before_asking(study: Study, model: Model) -> _Fits:
+    """The tasks with the lengths that their examples fit into; what does not fit is named.
+
+    Raises `UserError` for what would fail later: soft scores that the model does not tell, a corpus
+    with which no example can be made, and lengths that no task fits into. The question of an
+    adaptive run needs them all.
+    """
     if study.soft:
         gold_logprobs(model, ())
+    fits, too_short = set[tuple[str, int]](), list[str]()
     for task in study.tasks:
-        shortest = generate(
-            task, study.lengths[0], 1, study.seed, model.prompt_format
-        )
-        _ = shortest[0].num_tokens
+        for length in study.lengths:
+            reason = _too_short(study, model, task, length)
+            if not reason:
+                # What fits here fits into all longer lengths.
+                fits |= {(task.name, n) for n in study.lengths if n >= length}
+                break
+            too_short.append(reason)
+    if too_short and (not fits or study.adaptive):
+        raise UserError(too_short[0])
+    for reason in too_short:
+        remark(f"not run: {reason}")
+    return fits
+
+
+def _too_short(study: Study, model: Model, task: Task, length: int) -> str:
+    """Why examples of a task do not fit into a length; "" where they do."""
+    number = study.num_examples if length < _ALWAYS_FITS else 1
+    try:
+        for example in generate(
+            task, length, number, study.seed, model.prompt_format
+        ):
+            _ = example.num_tokens
+    except DoesNotFit as error:
+        return str(error)
+    return ""
 
 
 def _tokens_to_ask(study: Study, fresh: bool) -> int:
@@ -278,7 +313,12 @@ class _Answered(NamedTuple):
 
 
 def _ask_model(
-    study: Study, model: Any, fresh: bool, bar: Any, not_run: NotRun | None
+    study: Study,
+    model: Any,
+    fits: _Fits,
+    fresh: bool,
+    bar: Any,
+    not_run: NotRun | None,
 ) -> _Answered:
     """Let the only model of a study answer at all lengths that it can be given.
 
@@ -297,16 +337,17 @@ def _ask_model(
 
             # The examples that each cell is to have after this round.
             state = planned(study, lengths, fresh)
-            if state.counts.items() <= asked.items():
+            due = {cell: n for cell, n in state.counts.items() if cell in fits}
+            if due.items() <= asked.items():
                 break
             if rule:
                 names = tuple(task.name for task in study.tasks)
                 rule = replace(rule, tasks=names, lengths=tuple(lengths))
 
             # Most lengths of a later round have what they need already.
-            missing = dict(state.counts.items() - asked.items())
+            missing = dict(due.items() - asked.items())
             for length in [n for n in lengths if _at_length(missing, n)]:
-                counts = _at_length(state.counts, length)
+                counts = _at_length(due, length)
                 answered = answered.join(
                     _ask_length(study, model, length, counts, fresh, bar, rule)
                 )
@@ -362,6 +403,7 @@ def _ask_length(
                 model.prompt_format,
             )
             for task in study.tasks
+            if (task.name, length) in counts
         ]
         cells, any_asked = predict_cells(
             model,

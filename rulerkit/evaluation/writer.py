@@ -21,7 +21,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.evaluation.soft import add_soft_scores
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import NUM_EXAMPLES, floors
+from rulerkit.generation.without_reading import floors
 from rulerkit.inference.model import (
     Answer,
     Failure,
@@ -249,9 +249,10 @@ class CellWriter:
 
         self._record["result"] = self.result
         self._add_environment()
-        # The floors of the first few examples are not those of all that they are computed from.
-        earlier = self._stored_record.get("num_examples", 0)
-        had_fewer = earlier < min(len(self.examples), NUM_EXAMPLES)
+        # The floors of fewer examples are not those of all.
+        had_fewer = self._stored_record.get("num_examples", 0) < len(
+            self.examples
+        )
         if "floors" not in self._record or had_fewer:
             # Nothing is known of examples that this package did not make.
             is_ours = isinstance(self.examples, Examples)

@@ -10,7 +10,7 @@ from math import ceil
 
 import numpy as np
 
-from rulerkit.common.errors import UserError, shortened
+from rulerkit.common.errors import DoesNotFit, UserError, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.plugins import errors_of
 from rulerkit.common.settings import JSON
@@ -94,7 +94,7 @@ class Examples:
             None,
         )
         hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
-        raise UserError(
+        raise DoesNotFit(
             f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
             f"and answer: take a longer length{hint}, or leave the task out"
         )

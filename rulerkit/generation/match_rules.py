@@ -6,7 +6,6 @@ know no question whose right answer is nothing. The others judge a last line `Fi
 what follows a hash. With them silence is never right, not even where nothing is the right answer.
 """
 
-import re
 import string
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
@@ -15,25 +14,17 @@ from difflib import SequenceMatcher
 from functools import partial
 from typing import Any, NamedTuple, Protocol
 
-ItemForm = Callable[[str], str | None]
-"""An item of an answer -> the form in which it is compared; None is no item."""
-
-NOTHING = ("none", "nothing", "empty", "nobody", "no one")
-"""What alone on an answer line says that there is nothing."""
-
-_COMMAS_AND_LINES = re.compile(r"[,;\n]")
-_NUMBERED = re.compile(r"[.)]\s(?<=\d..)(?<!\d{4}..)", re.DOTALL)
-_ITEM_BORDER = re.compile(
-    r"[,;\n]|\s+and\s+|(?:^|(?<=\s))(?:and\s+|\d{1,3}[.)](?=\s))"
+from rulerkit.generation.answers import (
+    ItemForm,
+    comparable,
+    final_items,
+    named_items,
+    plain,
+    said_number,
+    stand_at_the_end,
 )
-_AROUND_ITEM = string.whitespace + "\"'`*.“”‘’"
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
-_ANSWER_LINE = re.compile(r"final answer[*_` ]*:[\s*_`]*", re.IGNORECASE)
-_EMPTY_PAIR = re.compile(r"\(\s*\)|\{\s*\}|\"\s*\"|'\s*'")
-_AROUND_FINAL_ITEM = string.whitespace + "\"'“”‘’„«»‹›()[]{}<>*_`."
-_NUMBER = re.compile(r"[-−+]?\w*\d\w*(?:[.,]\w*\d\w*)*")
-_WHOLE = re.compile(r"\+?(?:\d+|\d{1,3}(?:,\d{3})+)")
+_PUNCTUATION = str.maketrans("", "", string.punctuation)
 _FAR = 1000
 """A distance at which `count` gives nothing that a float holds beside other scores."""
 
@@ -72,33 +63,20 @@ def not_written(text: str, references: Iterable[str]) -> tuple[str, ...]:
     return tuple(r for r in references if r.lower() not in answer)
 
 
-def named_items(prediction: str) -> list[str]:
-    """The distinct items that a prediction lists, lower case, in order: without numbering, quotes
-    and full stops."""
-    # Most answers are plain lists, for which the simple pattern is ten times as fast; the full
-    # pattern is for numbered ones and for sentences.
-    simple = "and" not in prediction and not _NUMBERED.search(prediction)
-    border = _COMMAS_AND_LINES if simple else _ITEM_BORDER
-    items = dict.fromkeys(
-        [item.strip(_AROUND_ITEM).lower() for item in border.split(prediction)]
-    )
-    items.pop("", None)
-    return list(items)
-
-
 def strict_items(
     prediction: str, references: Iterable[str], blanks: bool = False
 ) -> Strict:
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
     around the answer. `blanks`: whether blanks, too, stand between items."""
-    named, wanted = (
-        named_items(prediction),
-        {reference.lower() for reference in references},
-    )
+    named = named_items(prediction)
+    wanted = _wanted_items(references)
 
-    # Variables are named one after the other, with nothing but blanks between them.
+    # Some words of a list are two: "contact lens".
     if blanks:
-        named = " ".join(named).split()
+        text = " ".join(named)
+        for item in wanted:
+            text = text.replace(item, item.replace(" ", "\0"))
+        named = [item.replace("\0", " ") for item in text.split()]
     return _overlap(sorted({*named}), sorted(wanted))
 
 
@@ -138,49 +116,14 @@ def _strict(right: int, said: Sequence[str], wanted: Sequence[str]) -> Strict:
     )
 
 
-# --- the answer line ------------------------------------------------------------------------------
+# --- lists ---------------------------------------------------------------------------------------
 
 
-def comparable(item: str) -> str | None:
-    """An item as it is compared: without what may stand around it, and whatever its case."""
-    return item.strip(_AROUND_FINAL_ITEM).casefold() or None
-
-
-def final_items(text: str, item_form: ItemForm = comparable) -> list[str] | None:
-    """The distinct items of the last `Final Answer:` of a text, in order; [] where it says that
-    there is nothing, None where there is no such line or nothing stands behind it.
-
-    The items are those in brackets, over line ends or up to the end of a text that was cut; without
-    brackets they are the rest of the line.
-    """
-    begun = _behind_last_answer_line(text)
-    if begun is None:
-        return None
-
-    is_list = begun.startswith("[")
-    listed = begun[1:].partition("]")[0] if is_list else begun.partition("\n")[0]
-    plain = (comparable(part) for part in _COMMAS_AND_LINES.split(listed))
-    items = list(dict.fromkeys(item for item in plain if item))
-    if len(items) == 1 and items[0] in NOTHING:
-        return []
-
-    # Brackets that were closed say that there is nothing; other marks alone are silence.
-    is_closed = "]" in begun if is_list else _EMPTY_PAIR.search(listed)
-    if not items and not is_closed:
-        return None
-    forms = dict.fromkeys(item_form(item) for item in items)
-    return [form for form in forms if form is not None]
-
-
-def _behind_last_answer_line(text: str) -> str | None:
-    """What follows the last `Final Answer:`; None where there is none, or nothing follows it."""
-    lines = list(_ANSWER_LINE.finditer(text))
-    return (text[lines[-1].end() :] or None) if lines else None
-
-
-def _wanted_items(references: Iterable[str], item_form: ItemForm) -> list[str]:
-    plain = (comparable(reference) for reference in references)
-    forms = dict.fromkeys(item_form(item) for item in plain if item)
+def _wanted_items(
+    references: Iterable[str], item_form: ItemForm = comparable
+) -> list[str]:
+    items = (comparable(plain(reference)) for reference in references)
+    forms = dict.fromkeys(item_form(item) for item in items if item)
     return [form for form in forms if form is not None]
 
 
@@ -235,29 +178,6 @@ def _missing_items(
 # --- count and ratio ------------------------------------------------------------------------------
 
 
-def said_number(text: str) -> int | None:
-    """The whole number, 0 or more, that the last answer line of a text says, by digits or by a word
-    of nothing; None where it says none, or more than one."""
-    begun = _behind_last_answer_line(text)
-    if begun is None:
-        return None
-
-    # Brackets may go over line ends; what follows them on their line belongs to the answer.
-    in_brackets, bracket, rest = begun.partition("]")
-    if not begun.startswith("["):
-        in_brackets, bracket, rest = "", "", begun
-    line = in_brackets + bracket + rest.partition("\n")[0]
-
-    numbers = _NUMBER.findall(line)
-    if not numbers:
-        return 0 if comparable(line) in NOTHING else None
-    if len(numbers) > 1 or not _WHOLE.fullmatch(numbers[0]):
-        return None
-    digits = numbers[0].replace(",", "").lstrip("+")
-    # Python reads no number of thousands of digits, and none of a hundred is near.
-    return int(digits) if len(digits) < 100 else None
-
-
 def match_count(text: str, references: Iterable[str]) -> float:
     """0.75 to the power of the distance from the right number, as Oolong (arXiv 2511.02817); 0
     without a number."""
@@ -306,6 +226,8 @@ class MatchRule:
     """Whether the references are alternatives, of which one is enough."""
     is_in_context: bool = False
     """Whether every reference stands in the context word for word."""
+    in_order: bool = False
+    """Whether the references must be given in their order."""
     is_written_alone: bool = True
     """Whether a reference and no more is a right answer, so that the probability of its tokens says
     something."""
@@ -344,6 +266,7 @@ def _lists(score: Callable[[Strict], float], in_order: bool = False) -> MatchRul
         strict=lambda text, references, form, _: strict(text, references, form),
         missing=_missing_items,
         allows_nothing=True,
+        in_order=in_order,
         is_written_alone=False,
         written=lambda references: f"Final Answer: [{', '.join(references)}]",
     )
@@ -443,3 +366,14 @@ class Judge:
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         return self.rule.missing(text, references, comparable)
+
+
+def in_another_form(judge: Judging, text: str, references: Sequence[str]) -> bool:
+    """Whether an answer that is not right has all references at its end, and the rule, which judges
+    an answer line, does not see them: a form that nobody thought of, or no answer line."""
+    if judge.rule.written is None or judge.score(text, references) == 1:
+        return False
+    if references and not judge.missing(text, references):
+        return False
+    wanted = _wanted_items(references)
+    return stand_at_the_end(text, wanted, judge.rule.in_order)

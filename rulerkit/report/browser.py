@@ -21,7 +21,7 @@ from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
-from rulerkit.generation.match_rules import final_items, named_items
+from rulerkit.generation.answers import final_items, named_items
 from rulerkit.generation.thoughts import without_thought
 from rulerkit.report.tables import names_of, remarks
 from rulerkit.scoring.scores import as_scores, clean

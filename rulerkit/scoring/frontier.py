@@ -14,6 +14,7 @@ this enters a mean or a threshold of RULER.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -61,7 +62,8 @@ class FrontierSummary(NamedTuple):
     """Tidy tables of percents, and RULER's summary of the same models beside them.
 
     All have the columns run, model, label, aligned, claimed_length, thinking (whether any answer
-    followed a thought).
+    followed a thought) and other_form (of `cells` the number, of the others the share, in percent,
+    of answers that are right in another form than the rules judge as right).
 
     `cells`: a row per model, task and length: capability, task, length, score (raw), floor, low,
     high (of the raw score), normalised, n, complete, have.
@@ -260,9 +262,22 @@ def _shares(rows: Sequence[_Row]) -> list[float]:
     return [1 / len(set(names)) / names.count(name) for name in names]
 
 
+def _mean_of(rows: Sequence[_Row], mean: _Means) -> Estimate:
+    """The mean over the capabilities of these cells; no limit is below 0 or above 100."""
+    estimate = mean.of(rows, _shares(rows))
+    return Estimate(*np.clip(estimate, 0, 100).tolist())
+
+
+def _other_form(rows: Iterable[_Row]) -> float:
+    """The share of the answers of these cells, in percent, that are right in another form."""
+    rows = list(rows)
+    n = sum(row["n"] for row in rows)
+    return 100 * sum(row["other_form"] for row in rows) / n if n else np.nan
+
+
 def _capability_row(length: int, rows: Sequence[_Row], mean: _Means) -> _Row:
     """One capability at one length."""
-    estimate = mean.of(rows, _shares(rows))
+    estimate = _mean_of(rows, mean)
     score = float(np.mean([row["score"] for row in rows]))
     floor = float(np.mean([row["floor"] for row in rows]))
     return {
@@ -273,6 +288,7 @@ def _capability_row(length: int, rows: Sequence[_Row], mean: _Means) -> _Row:
         "high": estimate.high,
         "floor": floor,
         "above_floor": bool(score > floor or score >= 100),
+        "other_form": _other_form(rows),
         "tasks": len(rows),
         "complete": all(row["complete"] for row in rows),
         "have": next((row["have"] for row in rows if row["have"]), ""),
@@ -295,7 +311,7 @@ def _length_row(
     """The mean of all capabilities at one length."""
     estimate = Estimate(np.nan, np.nan, np.nan)
     if not missing:
-        estimate = mean.of(rows, _shares(rows))
+        estimate = _mean_of(rows, mean)
     have = next((row["have"] for row in rows if row["have"]), "")
     if not have and any(row["floor"] >= 100 for row in rows):
         have = FULL_FLOOR
@@ -304,6 +320,7 @@ def _length_row(
         "normalised": estimate.value,
         "low": estimate.low,
         "high": estimate.high,
+        "other_form": _other_form(rows),
         "capabilities": len({row["capability"] for row in rows}),
         "complete": not np.isnan(estimate.value),
         "have": f"without {', '.join(missing)}" if missing else have,
@@ -343,6 +360,7 @@ def _model_row(
     }
 
     row: _Row = {"base_length": shortest, "base": base, "why": why}
+    row["other_form"] = _other_form(chain.from_iterable(by_length.values()))
     row["reach"] = 0 if no_share else longest_above(scores, own_share)
     both = max(own_share, ABSOLUTE)
     row["threshold"] = np.nan if why else both

@@ -22,8 +22,8 @@ from numpy.typing import NDArray
 from rulerkit.common.errors import UserError, counted, listed, remark
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
-from rulerkit.generation import match_rules, thoughts
-from rulerkit.generation.match_rules import Judging
+from rulerkit.generation import answers, match_rules, thoughts
+from rulerkit.generation.match_rules import Judging, in_another_form
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 
 _MOST_NAMED = 20  # files in one line
-_CONTROL = re.compile(r"[\x00-\x1f]")
+_CONTROL = re.compile(r"\r\n|[\x00-\x1f]")
 
 
 def category(task: str) -> str:
@@ -123,6 +123,8 @@ _ROW = {
     "precision": "0 to 1: the share of the items named that are references",
     "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
     "and count the score",
+    "other_form": "whether all references stand at the end of the prediction, in a form that is "
+    "not judged as right: only where a last line says the answer, as in the frontier suite",
     "empty": "whether the prediction is empty",
     "cut_off": "whether the prediction ended at the room for the answer",
     "cut_thought": "whether a thinking model never ended its thought",
@@ -526,7 +528,7 @@ def _code_version(cell: Cell) -> str:
 def code_version() -> str:
     """A digest of the package's own code that judges."""
     # The rules of judging stand in these files and in those of the tasks.
-    modules = (match_rules.__file__, thoughts.__file__)
+    modules = (answers.__file__, match_rules.__file__, thoughts.__file__)
     of_tasks = sorted(Path(base.__file__).parent.rglob("*.py"))
     files = (Path(__file__), *map(Path, modules), *of_tasks)
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
@@ -600,9 +602,8 @@ def _judged(cell: Cell) -> Rows:
     # A structured array holds a million rows in a tenth of the memory of dictionaries,
     # and is written to the cache as it is.
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    kinds |= dict.fromkeys(("empty", "cut_off", "cut_thought"), bool) | {
-        "index": int
-    }
+    flags = ("other_form", "empty", "cut_off", "cut_thought")
+    kinds |= dict.fromkeys(flags, bool) | {"index": int}
     longest = max(
         (len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0
     )
@@ -641,6 +642,7 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "strict": strict.f1,
         "precision": strict.precision,
         "exact": strict.exact,
+        "other_form": in_another_form(judge, text, references),
         "empty": not text and not unfinished,
         "cut_off": reason == "length" or unfinished,
         "cut_thought": unfinished,

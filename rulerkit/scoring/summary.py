@@ -44,7 +44,7 @@ CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
-COUNTS = ["empty", "cut_off", "cut_thought"]
+COUNTS = ["other_form", "empty", "cut_off", "cut_thought"]
 _SCORE = ("score", "low", "high")
 _MEANS = ["strict", "exact", "reasoning_tokens"]
 STAND_IN = "stand-in corpora"
@@ -102,8 +102,8 @@ class Summary(NamedTuple):
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, suite, length, score, low, high, strict, exact, floor (the best
     of the answers without reading; NaN where it was not recorded), above_floor (the score with the
-    floor taken off: (score - floor) / (100 - floor), in percent), n, wanted, empty, cut_off,
-    cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
+    floor taken off: (score - floor) / (100 - floor), in percent), n, wanted, other_form, empty,
+    cut_off, cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
     engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13

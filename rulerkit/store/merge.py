@@ -222,7 +222,9 @@ def _record(records: list[JSON]) -> JSON:
             environments[json.dumps(one, sort_keys=True)] = one
     ordered = [environments[text] for text in sorted(environments)]
 
-    # Which of several descriptions stands must not depend on the order of the places.
+    # Which of several descriptions stands must not depend on the order of the places. Floors are
+    # those of the most examples.
+    most = max(one["num_examples"] for one in records)
     described = [
         {
             key: value
@@ -230,11 +232,12 @@ def _record(records: list[JSON]) -> JSON:
             if key not in ("environment", "environments", "num_examples")
         }
         for record in records
+        if record["num_examples"] == most
     ]
     record = plain(
         min(described, key=lambda one: json.dumps(one, sort_keys=True))
     )
-    record["num_examples"] = max(one["num_examples"] for one in records)
+    record["num_examples"] = most
     record["environment"] = ordered[-1]
     if len(ordered) > 1:
         record["environments"] = ordered

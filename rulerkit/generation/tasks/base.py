@@ -15,6 +15,7 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.plugins import errors_of, is_outside
+from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
 from rulerkit.generation.example import (
     ContextBudget,
@@ -29,7 +30,6 @@ from rulerkit.generation.match_rules import (
     Judging,
     MatchRule,
     Strict,
-    named_items,
     own_rule,
 )
 
@@ -183,8 +183,8 @@ class Task(ABC):
     (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
 
     It may bring
-    - of judging: `item_form` (how an item of an answer line is compared), `separator` or `join`,
-      `judges_prefix`;
+    - of judging: `item_form` (how an item of an answer line is compared), `evened`, `separator` or
+      `join`, `judges_prefix`;
     - a reference reader: `question_form` and `read_context`, and `place`;
     - `failure_rules` of its own;
     - floors: `nothing` (the form of no answer) and `guess`, beside the beginning copied;
@@ -381,16 +381,24 @@ class Task(ABC):
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
                 "them empty"
             )
-        return self.rule.score(text, references, self.item_form)
+        return self.rule.score(self.evened(text), references, self.item_form)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
         """The answer judged by all that it says; a `score` of one's own is its F1 and precision."""
         blanks = self.separator == " "
-        return self.rule.strict(text, references, self.item_form, blanks)
+        return self.rule.strict(
+            self.evened(text), references, self.item_form, blanks
+        )
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
-        return self.rule.missing(text, references, self.item_form)
+        return self.rule.missing(self.evened(text), references, self.item_form)
+
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """An answer as its items are looked for. A family may bring forms that only it knows into
+        the usual one, such as 4,821,377 where no number has commas."""
+        return text
 
     @classmethod
     def item_form(cls, item: str) -> str | None:
@@ -402,10 +410,10 @@ class Task(ABC):
         """The answer prefix of an example where this is a part of the answer, else nothing."""
         return example.answer_prefix if self.judges_prefix else ""
 
-    def guess(self, example: Example) -> str | None:
-        """An answer as a reader gives it that knows what kind of thing is asked for and takes one
-        at random; the same for the same example. None: there is no such answer."""
-        return None
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """All answers of a reader that knows what kind of thing is asked for and takes one at
+        random, each with how often it is taken; none where there are no such answers."""
+        return {}
 
     # --- settings ---------------------------------------------------------------------------------
 
@@ -432,8 +440,9 @@ class Task(ABC):
         without it."""
         if not is_outside(cls):
             return {}
-        plain: Any = (Task.score, Task.strict, Task.missing, Task.item_form)
-        own: Any = (cls.score, cls.strict, cls.missing, cls.item_form)
+        names = ("score", "strict", "missing", "item_form", "evened")
+        plain: Any = [getattr(Task, name) for name in names]
+        own: Any = [getattr(cls, name) for name in names]
         # Class methods are bound to their class: what they are made of is compared.
         is_plain = all(
             getattr(a, "__func__", a) is getattr(b, "__func__", b)
@@ -545,6 +554,11 @@ class WordCount(Task):
 
     entry: ClassVar[re.Pattern[str]]
     """An entry of the list or text; its group `item` is the word."""
+
+    def strict(self, text: str, references: Sequence[str], /) -> Strict:
+        """As of all families; a row of words may also have nothing but blanks between them."""
+        blanks = len(named_items(text)) == 1
+        return self.rule.strict(text, references, self.item_form, blanks)
 
     @classmethod
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:

@@ -10,9 +10,9 @@ from operator import itemgetter
 from random import Random
 from typing import Any, Literal
 
+from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.match_rules import named_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,

@@ -69,6 +69,11 @@ def capability_map(
     ]
     if any((rows["above_floor"] == 0).any() for _, rows in rows_of):
         notes.append("hatched: not above the floor")
+    shares = models["other_form"]
+    if (shares > 0).any():
+        notes.append(
+            f"right, in another form: up to {shares.max():.1f} % of answers"
+        )
     reasons = frontier.lengths["have"]
     for reason in reasons[reasons.str.len() > _LONGEST_FIELD].unique():
         notes.append(f"–: no mean, {reason}")

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
     """The headline of the frontier suite as text, a row per model: its mean at the shortest length
     with the floors taken off, the relative, the absolute and the shorter effective length, each
-    with those that the data cannot rule out, and RULER's."""
+    with those that the data cannot rule out, RULER's, and the share of answers that are right in
+    another form."""
     import pandas as pd
 
     frontier = as_frontier(frontier, "frontier_table")
@@ -38,6 +39,7 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
         "absolute": _with_set(models, "absolute", "absolute_set"),
         "frontier": _with_set(models, "effective_length", "effective_set"),
         "RULER": models["ruler"].replace("", "-"),
+        "other form": models["other_form"].map("{:.1f} %".format),
         "note": models["why"],
     }
     table = pd.DataFrame(columns)
@@ -71,6 +73,8 @@ def frontier_text(
         f"where the mean is below {LEAST_BASE:g}; in brackets all that the {percent} intervals "
         "cannot rule out.",
         *texts_notes(frontier.cells),
+        "other form: share of answers that hold all that is right at their end, in a form that is "
+        "not judged as right; `rk.failures` shows them.",
         *notes,
     ]
     return render(list(table.columns), body, format, rules)

@@ -90,6 +90,7 @@ def _score_text(row: Any) -> str:
 
 
 _COUNT_MARKS = {
+    "other_form": ("o", "answers that are right in another form"),
     "empty": ("e", "empty answers"),
     "cut_off": ("c", "answers cut off at their last token"),
     "cut_thought": ("t", "answers cut off in their thought"),

@@ -9,6 +9,7 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Literal
 
+from rulerkit.generation.answers import in_doubt, plain, says_nothing
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import (
     ContextBudget,
@@ -17,7 +18,6 @@ from rulerkit.generation.example import (
     ExampleStream,
     Piece,
 )
-from rulerkit.generation.match_rules import final_items
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.frontier.base import (
@@ -25,8 +25,10 @@ from rulerkit.generation.tasks.frontier.base import (
     Frontier,
     answer_form,
     draw_things,
+    items_of,
     named,
     pool,
+    said_nothing,
 )
 from rulerkit.generation.tasks.haystacks import (
     fill_with_essay,
@@ -46,6 +48,7 @@ _OCCURRENCE = re.compile(
     r'The special magic number for "(?P<key>[^"\n]+)" is: (?P<item>\d{7})(?!\d)'
 )
 _SEVEN_DIGITS = re.compile(r"(?<!\d)\d{7}(?!\d)")
+_GROUPED = re.compile(r"(?<![\d,.])(\d)[,.' _](\d{3})[,.' _](\d{3})(?![\d])")
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -58,19 +61,9 @@ def _keys(answer: JudgedAnswer) -> list[str]:
     return re.findall('"([^"]+)"', question[1])
 
 
-def _said(answer: JudgedAnswer) -> list[str]:
-    return final_items(answer.text, Absent.item_form) or []
-
-
-def _false_none(answer: JudgedAnswer) -> str | None:
-    # What names keys and says none behind each is none, too.
-    is_none = final_items(answer.text, Absent.item_form) == []
-    return "" if is_none and answer.references else None
-
-
 def _value_of_other_key(answer: JudgedAnswer, near: bool) -> str | None:
     """Values of keys that share a word with an asked one, or of all others."""
-    asked, said = _keys(answer), _said(answer)
+    asked, said = _keys(answer), items_of(answer)
     values = [
         str(piece.value)
         for piece, _ in answer.needles
@@ -83,7 +76,9 @@ def _value_of_other_key(answer: JudgedAnswer, near: bool) -> str | None:
 
 def _invented_number(answer: JudgedAnswer) -> str | None:
     invented = [
-        item for item in _said(answer) if item not in answer.example.context_text
+        item
+        for item in items_of(answer)
+        if item not in answer.example.context_text
     ]
     return named(invented)
 
@@ -101,13 +96,14 @@ class Absent(Frontier):
     family = "absent"
     capability = "not there"
     match = "f1"
+    item_pattern = r"\d{7}"
     new_tokens = (64, 4)
     question_form = (
         r"What special magic numbers associated with (.+?) are mentioned in the provided text\? "
         "Please list all that apply\\."
     )
     failure_rules = (
-        Rule("false none", "None is said where a key has a value.", _false_none),
+        Rule("false none", "None is said where a key has a value.", said_nothing),
         Rule(
             "value of a near key",
             "The value of a key that shares a word with one that is asked for.",
@@ -216,12 +212,20 @@ class Absent(Frontier):
         )
 
     @classmethod
+    def evened(cls, text: str) -> str:
+        """Numbers without separators, 4,821,377 as 4821377."""
+        return super().evened(_GROUPED.sub(r"\1\2\3", plain(text)))
+
+    @classmethod
     def item_form(cls, item: str) -> str | None:
         """The number; what names a key and none of its numbers is no item."""
         numbers = _SEVEN_DIGITS.findall(item)
-        if numbers:
-            return str(numbers[-1])
-        return None if item.endswith("none") else item
+        if len(numbers) == 1 and not in_doubt(item):
+            return str(numbers[0])
+        key, _, value = item.rpartition(":")
+        if key and not numbers and says_nothing(value.strip()):
+            return None
+        return None if item.endswith("none") and not numbers else item
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
@@ -241,10 +245,9 @@ class Absent(Frontier):
             opening=text,
         )
 
-    def guess(self, example: Example) -> str:
-        """A random number."""
-        random = Random(example.text_of("question"))
-        return self.join([_draw_value(random)])
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any number of seven digits."""
+        return self.guesses(example, 9 * 10**6)
 
 
 def _draw_value(random: Random) -> str:

@@ -5,18 +5,19 @@ What is asked comes from the example's first stream, so it is the same at every 
 lines come from the second.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+import re
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import cache, lru_cache, partial
 from hashlib import md5
 from random import Random
 from typing import ClassVar
 
 import numpy as np
 
+from rulerkit.generation.answers import comparable, final_items, plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Example, Piece
-from rulerkit.generation.match_rules import final_items
 from rulerkit.generation.pieces import (
     PieceEncoder,
     Units,
@@ -89,6 +90,8 @@ class Frontier(FrontierTask):
 
     judges_prefix = True
     nothing = "Final Answer: []"
+    item_pattern: ClassVar[str] = r"\w+-[\w-]+"
+    """A regular expression for one item: here a thing."""
 
     empty: bool = True
     """Whether the right answer of one example in ten is nothing."""
@@ -101,36 +104,58 @@ class Frontier(FrontierTask):
     def join(cls, items: Sequence[str]) -> str:
         return f"Final Answer: [{', '.join(items)}]"
 
-    def guess(self, example: Example) -> str | None:
-        candidates = self.candidates(example.context_text)
-        if not candidates:
-            return None
-        return self.join([Random(example.digest).choice(candidates)])
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """A comma between items that have nothing but a blank between them."""
+        return _side_by_side(cls.item_pattern).sub(r"\1, ", plain(text))
+
+    def guess(self, example: Example) -> Mapping[str, int]:
+        return self.guesses(example, len(self.candidates(example.context_text)))
+
+    def guesses(self, example: Example, number: int) -> Mapping[str, int]:
+        """The answers of one item out of so many, each with the items that it stands for: all wrong
+        ones score alike."""
+        right = {self.join([item]): 1 for item in example.references}
+        return {**right, self.join(["?"]): number - len(right)}
 
     @classmethod
-    def candidates(cls, context: str) -> Sequence[str]:
+    def candidates(cls, context: str) -> Collection[str]:
         """What a reader may guess that knows what kind of thing is asked for: all things of that
-        kind that stand in a context."""
+        kind that stand in a context, each once."""
         return ()
+
+
+@cache
+def _side_by_side(item: str) -> re.Pattern[str]:
+    return re.compile(
+        rf"(?<![\w-])({item})[\"']? [\"']?(?={item}(?![\w-]))", re.IGNORECASE
+    )
 
 
 # --- failures -------------------------------------------------------------------------------------
 
 
+def read_items(answer: JudgedAnswer) -> list[str] | None:
+    """The items of an answer line as the family reads it; None where there is no line."""
+    family = answer.judge
+    assert isinstance(family, Frontier)
+    return final_items(family.evened(answer.text), family.item_form)
+
+
 def items_of(answer: JudgedAnswer) -> list[str]:
     """The items of an answer line, lower case; none where there is no line."""
-    return final_items(answer.text) or []
+    return read_items(answer) or []
 
 
 def wrong_items(answer: JudgedAnswer) -> list[str]:
     """The items of an answer line that are no references."""
-    right = {reference.casefold() for reference in answer.references}
+    right = {comparable(reference) for reference in answer.references}
     return [item for item in items_of(answer) if item not in right]
 
 
 def said_nothing(answer: JudgedAnswer) -> str | None:
     """The answer line says that there is nothing, where there is something."""
-    says_nothing = final_items(answer.text) == []
+    says_nothing = read_items(answer) == []
     return "" if says_nothing and answer.references else None
 
 
@@ -148,8 +173,12 @@ def draw_person(random: Random) -> str:
 
 
 def draw_things(random: Random, words: Words, count: int) -> list[str]:
-    """So many different things, adjective and noun joined by a hyphen."""
-    draw = partial(draw_pair, random, words)
+    """So many different things, adjective and noun joined by a hyphen, without blanks."""
+
+    def draw() -> str:
+        # "ad hoc-lava" would read as two words.
+        return draw_pair(random, words).replace(" ", "-")
+
     texts = distinct(count + len(FORM_THINGS), draw, first=FORM_THINGS)
     return texts[len(FORM_THINGS) :]
 

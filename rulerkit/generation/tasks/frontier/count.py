@@ -3,13 +3,14 @@ who gave them. The task asks what Oolong (arXiv 2511.02817) asks of third-party 
 ours."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
 
+from rulerkit.generation.answers import said_number
 from rulerkit.generation.example import (
     ContextBudget,
     Draft,
@@ -17,7 +18,6 @@ from rulerkit.generation.example import (
     ExampleStream,
     Piece,
 )
-from rulerkit.generation.match_rules import said_number
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.frontier.base import (
@@ -258,9 +258,9 @@ class Count(Frontier):
             opening=text,
         )
 
-    def guess(self, example: Example) -> str:
-        """Half of the largest number."""
-        return f"Final Answer: {self.most // 2}"
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any number up to the largest."""
+        return {f"Final Answer: {number + 1}": 1 for number in range(self.most)}
 
 
 def _others(

@@ -2,7 +2,7 @@
 of one. The prompt is that of GraphWalks; `docs/frontier.md` says what differs."""
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -182,6 +182,7 @@ class Graph(Frontier):
     family = "graph"
     capability = "hops"
     match = "f1"
+    item_pattern = _NODE
     new_tokens = (128, 8)
     question_form = (
         r"Perform a BFS from node (?P<start>\w+) and return only the nodes at exactly depth "
@@ -379,8 +380,8 @@ class Graph(Frontier):
         )
 
     @classmethod
-    def candidates(cls, context: str) -> Sequence[str]:
-        return list(dict.fromkeys(chain.from_iterable(_EDGE.findall(context))))
+    def candidates(cls, context: str) -> Collection[str]:
+        return set(chain.from_iterable(_EDGE.findall(context)))
 
 
 # --- drawing --------------------------------------------------------------------------------------

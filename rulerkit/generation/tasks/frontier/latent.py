@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from random import Random
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
+from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
 from rulerkit.generation.example import (
     ContextBudget,
@@ -27,6 +27,8 @@ from rulerkit.generation.tasks.base import (
 )
 from rulerkit.generation.tasks.frontier.base import (
     ANSWER_PREFIX,
+    FIRST_NAMES,
+    LAST_NAMES,
     Frontier,
     answer_form,
     draw_person,
@@ -41,6 +43,9 @@ _OPENING = (
     "counts.\n"
 )
 _NAME = "[A-Z][a-z]+ [A-Z][a-z]+"
+_TWO_LINES = re.compile(
+    rf"\b({'|'.join(FIRST_NAMES)})\n({'|'.join(LAST_NAMES)})\b", re.IGNORECASE
+)
 
 
 @dataclass(frozen=True)
@@ -149,6 +154,11 @@ class Latent(Frontier):
             f"a whole number from 1 to {most}",
         )
 
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """A name of two lines on one line."""
+        return _TWO_LINES.sub(r"\1 \2", plain(text))
+
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
         return (("essay", "essays"),)
@@ -208,10 +218,9 @@ class Latent(Frontier):
                     return _reading(text, relation, x)
         return None
 
-    def guess(self, example: Example) -> str:
-        """A random person."""
-        random = Random(example.text_of("question"))
-        return self.join([draw_person(random)])
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any person."""
+        return self.guesses(example, len(FIRST_NAMES) * len(LAST_NAMES))
 
 
 def _reading(text: str, relation: Relation, x: str) -> Reading:

@@ -1,10 +1,11 @@
 """Which lines of a list were left out of its copy."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
+from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
@@ -35,6 +36,11 @@ _OPENING = (
 _COPY = "Copy:\n"
 _QUESTION = "Which lines of the list are missing from the copy?\n"
 _LINE = re.compile(r"^(?P<item>\S.* \d{5})$", re.MULTILINE)
+
+_NUMBER_BEHIND = re.compile(
+    r"(\w-\w[\w-]*)[\"']?[\s:=,|(>-]+[\"']?(?:number[\"']?\s*[:=]\s*)?"
+    r"(\d\d),?(\d{3})\b"
+)
 
 _TOKENS_FOR_A_LINE = 8
 """A context has fewer lines than one in so many tokens: each stands there twice."""
@@ -87,6 +93,7 @@ class Missing(Frontier):
     family = "missing"
     capability = "gap"
     match = "f1"
+    item_pattern = r"\w+-[\w-]+ \d{5}"
     new_tokens = (160, 8)
     question_form = re.escape(_QUESTION.strip())
     failure_rules = (
@@ -124,6 +131,11 @@ class Missing(Frontier):
             "most_missing",
             "a whole number from 1 to 1000",
         )
+
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """The number behind its thing, with one blank between them: `brave-kettle: 10,977`."""
+        return super().evened(_NUMBER_BEHIND.sub(r"\1 \2\3", plain(text)))
 
     @property
     def num_items(self) -> int:
@@ -195,5 +207,5 @@ class Missing(Frontier):
         )
 
     @classmethod
-    def candidates(cls, context: str) -> Sequence[str]:
-        return [line["item"] for line in _list_and_copy(_OPENING + context)[0]]
+    def candidates(cls, context: str) -> Collection[str]:
+        return {line["item"] for line in _list_and_copy(_OPENING + context)[0]}

@@ -2,7 +2,7 @@
 its order, as in MRCR v2 (github.com/google-deepmind/eval_hub, eval_hub/mrcr_v2)."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
@@ -327,8 +327,8 @@ class OrdinalCopy(FrontierTask):
         passages = [reference.partition(" ")[2] for reference in references]
         return super().place(text, passages)
 
-    def guess(self, example: Example) -> str:
-        """A random reply to the asked request, with the hash."""
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Each reply to the asked request, with the hash."""
         items = [
             piece
             for piece in example.pieces
@@ -337,7 +337,7 @@ class OrdinalCopy(FrontierTask):
         asked = next(piece.key for piece in items if piece.role == "needle")
         replies = [str(piece.value) for piece in items if piece.key == asked]
         hash_ = example.references[0].partition(" ")[0]
-        return f"{hash_} {Random(hash_).choice(replies)}"
+        return {f"{hash_} {reply}": 1 for reply in replies}
 
 
 # --- conversations --------------------------------------------------------------------------------

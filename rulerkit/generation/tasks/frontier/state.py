@@ -1,7 +1,7 @@
 """What is where in the end: a log of lockers whose contents are put in, swapped and emptied."""
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -331,8 +331,8 @@ class State(Frontier):
         )
 
     @classmethod
-    def candidates(cls, context: str) -> Sequence[str]:
-        return [line["item"] for line in _LINE.finditer(context) if line["put"]]
+    def candidates(cls, context: str) -> Collection[str]:
+        return {line["item"] for line in _LINE.finditer(context) if line["put"]}
 
 
 def _other_operation(
