@@ -71,13 +71,16 @@ def prompt_rows(form: Form) -> Iterator[dict[str, str]]:
 
 
 def _digest(task, length: int, prompt_format: rk.PromptFormat) -> str:
-    """A digest of the text, token ids, references and answer tokens of a task's first examples."""
+    """A digest of the text, tokens, references and answer tokens of a task's first examples."""
     digest = sha256()
     try:
         for example in rk.generate(task, length, NUM_EXAMPLES, 42, prompt_format):
-            parts = [example.prompt, *example.references, example.max_new_tokens]
+            parts = [example.prompt, *example.references]
+            parts += [example.max_new_tokens, example.num_tokens]
             digest.update(repr(parts).encode("utf-8", "surrogatepass"))
-            digest.update(example.ids.astype("<i4").tobytes())
+            # Ids of the built-in tokenizer mean something within one process only.
+            if prompt_format.tokenizer.name != "builtin":
+                digest.update(example.ids.astype("<i4").tobytes())
     except rk.UserError:
         return "does not fit"
     return digest.hexdigest()[:16]
