@@ -1,0 +1,57 @@
+"""Prompts, scores, intervals and verdicts are what they were: tests/data/golden, which
+scripts/make_golden.py writes."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "make_golden.py"
+spec = importlib.util.spec_from_file_location("make_golden", SCRIPT)
+golden = importlib.util.module_from_spec(spec)
+spec.loader.exec_module(golden)
+
+
+@pytest.mark.parametrize("form", golden.FORMS, ids=lambda form: form.tokenizer)
+def test_prompts(form, request):
+    if form.tokenizer != "builtin":
+        request.getfixturevalue("data")
+    if form.corpora == "original":
+        expected = (golden.GOLDEN / "original_corpora.txt").read_text().strip()
+        if golden.original_corpora() != expected:
+            pytest.skip("the original corpora in RULERKIT_DATA are other files")
+
+    stored = [
+        row
+        for row in golden.read("prompts.csv")
+        if row["tokenizer"] == form.tokenizer
+    ]
+    assert list(golden.prompt_rows(form)) == stored
+
+
+@pytest.fixture(scope="module")
+def demo():
+    """The demo's rows and comparisons, made once."""
+    return golden.demo_and_comparisons()
+
+
+def test_scores_and_intervals_of_the_demo(demo):
+    assert_equal_rows(demo[0], golden.read("demo.csv"), ("score", "low", "high"))
+
+
+def test_verdicts_and_intervals_of_comparisons(demo):
+    stored = golden.read("comparisons.csv")
+    assert_equal_rows(demo[1], stored, ("difference", "low", "high"))
+
+
+def assert_equal_rows(rows, stored, numbers):
+    """The same rows in the same order, with numbers equal to a hundredth of a point."""
+    assert len(rows) == len(stored)
+    for row, expected in zip(rows, stored, strict=True):
+        for name, value in expected.items():
+            if name in numbers:
+                assert float(row[name]) == pytest.approx(
+                    float(value), abs=0.011
+                ), (row, expected)
+            else:
+                assert row[name] == value, (row, expected)
