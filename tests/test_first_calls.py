@@ -52,7 +52,7 @@ def answered(home):
         ("perfect", "mute"),
         Path("mine.yaml"),
     ],
-    ids=str,
+    ids=lambda given: type(given).__name__,
 )
 def test_evaluate_takes_a_model_or_several(home, model):
     Path("mine.yaml").write_text("model: {window: 700, name: mine}\n")
@@ -90,7 +90,7 @@ def test_evaluate_takes_a_made_model_and_parameters(home):
         len,
         "nobody",
     ],
-    ids=str,
+    ids=lambda given: type(given).__name__,
 )
 def test_what_is_no_model_is_one_line(home, given):
     with pytest.raises(UserError) as caught:
