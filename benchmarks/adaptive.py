@@ -26,32 +26,13 @@ import numpy as np
 import rulerkit as rk
 from rulerkit.generation.tasks import THIRTEEN
 from rulerkit.report.paper import PAPER_LENGTHS, paper_scores
-from rulerkit.scoring.effective_length import (
-    THRESHOLDS,
-    effective_length,
-    possible_lengths,
-)
+from rulerkit.scoring.effective_length import THRESHOLDS, effective_length, possible_lengths
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
-from rulerkit.scoring.stopping import (
-    FULL_GRID,
-    StoppingRule,
-    least_tokens,
-    replay,
-)
+from rulerkit.scoring.stopping import FULL_GRID, StoppingRule, least_tokens, replay
 
-REFERENCES = {
-    "niah_multivalue": 4,
-    "niah_multiquery": 4,
-    "vt": 5,
-    "cwe": 10,
-    "fwe": 3,
-}
+REFERENCES = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
 CONCENTRATION = 2.3  # of the chances of an example's references: alike, but not all or nothing
-APART = {
-    "niah": [0.3, 0.5, -0.4, -1.2, 0.2, 0.6],
-    "aggregation": [-0.6, 0.6],
-    "qa": [0.4, -0.4],
-}
+APART = {"niah": [0.3, 0.5, -0.4, -1.2, 0.2, 0.6], "aggregation": [-0.6, 0.6], "qa": [0.4, -0.4]}
 """Logits between the tasks of a category of the paper (the first two needle tasks are printed)."""
 PROFILE = np.array([3, 2.5, 1.5, 1.5, 0.5, -0.5, 0.5, 1, 0.5, -1, 0, -1.2, -2])
 """Logits between the thirteen tasks of a generated curve."""
@@ -82,22 +63,14 @@ def paper_curves() -> Iterator[Curve]:
     table = paper_scores().pivot_table(values="score", **keys) / 100
     for (slug, aligned), row in table.iterrows():
         if not slug.startswith("llama2-7b-"):  # the thresholds, at 4K only
-            columns = [
-                paper_tasks(row.xs(n, level="length")) for n in PAPER_LENGTHS
-            ]
+            columns = [paper_tasks(row.xs(n, level="length")) for n in PAPER_LENGTHS]
             yield Curve("paper", aligned, np.stack(columns, 1))
 
 
 def paper_tasks(printed: dict[str, float]) -> np.ndarray:
-    rest = (
-        8 * printed["niah"] - printed["passkey"] - printed["vanilla_niah"]
-    ) / 6
-    means = {"niah": min(1, max(0, rest))} | {
-        kind: printed[kind] for kind in ("aggregation", "qa")
-    }
-    tasks = {
-        kind: apart(mean, np.array(APART[kind])) for kind, mean in means.items()
-    }
+    rest = (8 * printed["niah"] - printed["passkey"] - printed["vanilla_niah"]) / 6
+    means = {"niah": min(1, max(0, rest))} | {kind: printed[kind] for kind in ("aggregation", "qa")}
+    tasks = {kind: apart(mean, np.array(APART[kind])) for kind, mean in means.items()}
     niah = [printed["passkey"], printed["vanilla_niah"], *tasks["niah"]]
     return np.array([*niah, printed["vt"], *tasks["aggregation"], *tasks["qa"]])
 
@@ -110,28 +83,18 @@ def generated(seed: int, number: int, wide: float) -> Iterator[Curve]:
             at = random.integers(1, 6)
             if kind == "step":
                 top, bottom = random.uniform(87, 97), random.uniform(20, 83)
-                curve = np.where(
-                    places < at + random.integers(-1, 2), top, bottom
-                )
+                curve = np.where(places < at + random.integers(-1, 2), top, bottom)
             elif kind == "plateau":
-                bottom, top = np.sort(
-                    random.uniform(78 - 8 * wide, 93 + 3 * wide, 2)
-                )
-                curve = np.where(
-                    places < at, top, bottom
-                ) - places * random.uniform(0, 0.5)
+                bottom, top = np.sort(random.uniform(78 - 8 * wide, 93 + 3 * wide, 2))
+                curve = np.where(places < at, top, bottom) - places * random.uniform(0, 0.5)
             else:
-                curve = np.linspace(
-                    random.uniform(88, 96), random.uniform(60, 88), 6
-                )
+                curve = np.linspace(random.uniform(88, 96), random.uniform(60, 88), 6)
                 curve += random.normal(0, 0.5 * wide, 6)
                 if kind == "dip":
                     curve[random.integers(0, 6)] -= 3
                 else:
                     curve += THRESHOLD - curve[at]
-            logits = PROFILE * random.uniform(0.5, 1.2) + random.normal(
-                0, 0.5 * wide, 13
-            )
+            logits = PROFILE * random.uniform(0.5, 1.2) + random.normal(0, 0.5 * wide, 13)
             means = [apart(mean / 100, logits) for mean in np.clip(curve, 1, 99)]
             yield Curve(kind, "chat", np.stack(means, 1))
 
@@ -141,42 +104,23 @@ def draw(random: np.random.Generator, curve: Curve) -> Cells:
     grid = {}
     for task, means in zip(THIRTEEN, curve.means, strict=True):
         number = REFERENCES.get(task, 1)
-        for length, mean in zip(
-            PAPER_LENGTHS, np.clip(means, 1e-9, 1 - 1e-9), strict=True
-        ):
+        for length, mean in zip(PAPER_LENGTHS, np.clip(means, 1e-9, 1 - 1e-9), strict=True):
             chance = np.full(FULL_GRID, mean)
             if number > 1:
-                chance = random.beta(
-                    mean * CONCENTRATION, (1 - mean) * CONCENTRATION, FULL_GRID
-                )
+                chance = random.beta(mean * CONCENTRATION, (1 - mean) * CONCENTRATION, FULL_GRID)
             grid[task, length] = random.binomial(number, chance) / number
     return grid
 
 
 def floor(grid: Cells, means: dict[int, float], threshold: float) -> float:
     """Tokens that any rule needs, as a share of the full grid's."""
-    answer = possible_lengths(
-        {n: (mean, mean) for n, mean in means.items()}, threshold
-    )[0]
-    above = {
-        n: abs(mean - threshold + 0.05)
-        for n, mean in means.items()
-        if n >= answer
-    }
-    return (
-        sum(
-            least_tokens(grid, n, gap, StoppingRule()) for n, gap in above.items()
-        )
-        / FULL_TOKENS
-    )
+    answer = possible_lengths({n: (mean, mean) for n, mean in means.items()}, threshold)[0]
+    above = {n: abs(mean - threshold + 0.05) for n, mean in means.items() if n >= answer}
+    return sum(least_tokens(grid, n, gap, StoppingRule()) for n, gap in above.items()) / FULL_TOKENS
 
 
 def simulate(
-    title: str,
-    curves: list[Curve],
-    repetitions: int,
-    rule: StoppingRule,
-    seed: int,
+    title: str, curves: list[Curve], repetitions: int, rule: StoppingRule, seed: int
 ) -> None:
     """Print a row of the table, and one for each kind of curve."""
     random, rows = np.random.default_rng(seed), []
@@ -185,29 +129,15 @@ def simulate(
         for _ in range(repetitions):
             grid = draw(random, curve)
             means = {
-                n: 100 * np.mean([grid[task, n].mean() for task in THIRTEEN])
-                for n in PAPER_LENGTHS
+                n: 100 * np.mean([grid[task, n].mean() for task in THIRTEEN]) for n in PAPER_LENGTHS
             }
             state = replay(rule, grid, curve.aligned)
-            tokens = sum(
-                count * length for (_, length), count in state.counts.items()
-            )
+            tokens = sum(count * length for (_, length), count in state.counts.items())
             same = state.answer == effective_length(means, threshold)
-            rows.append(
-                (
-                    same,
-                    state.settled,
-                    tokens / FULL_TOKENS,
-                    floor(grid, means, threshold),
-                )
-            )
+            rows.append((same, state.settled, tokens / FULL_TOKENS, floor(grid, means, threshold)))
     kinds = [curve.kind for curve in curves for _ in range(repetitions)]
     for kind in dict.fromkeys([title, *kinds]):
-        some = [
-            row
-            for row, of in zip(rows, kinds, strict=True)
-            if kind in (of, title)
-        ]
+        some = [row for row, of in zip(rows, kinds, strict=True) if kind in (of, title)]
         same, settled, tokens, least = np.array(some, float).T
         wrong = (1 - same[settled > 0]).mean() if settled.any() else 0.0
         name = kind if kind == title else f"- {kind}"
@@ -219,9 +149,7 @@ def simulate(
         )
 
 
-def simulate_average(
-    curves: list[Curve], width: float, repetitions: int, seed: int
-) -> None:
+def simulate_average(curves: list[Curve], width: float, repetitions: int, seed: int) -> None:
     """Print how often the interval of an average that was wanted so exactly holds the grid's."""
     random, held, shares = np.random.default_rng(seed), [], []
     for curve in curves:
@@ -235,9 +163,7 @@ def simulate_average(
             value = weighted_sum(cells).percent().value
             truth = 100 * np.mean([rows.mean() for rows in grid.values()])
             held.append(abs(value - truth) <= width)
-            tokens = sum(
-                count * length for (_, length), count in state.counts.items()
-            )
+            tokens = sum(count * length for (_, length), count in state.counts.items())
             shares.append(tokens / FULL_TOKENS)
     print(
         f"\naverage to ±{width:g} points: within in {100 * np.mean(held):.1f} % of "
@@ -261,9 +187,7 @@ def simulate_readers(repetitions: int, drop: float = 0.06) -> None:
                 outputs=f"{folder}/{seed}",
             )
             cells = rk.evaluate(study, progress=False)
-            models = rk.summarize(rk.score(cells), ["vt"]).models.set_index(
-                "category"
-            )
+            models = rk.summarize(rk.score(cells), ["vt"]).models.set_index("category")
             is_certain = ", certain" in models.loc["vt", "adaptive"]
             certain += is_certain
             right += is_certain and models.loc["vt", "effective_length"] == "2K"
@@ -279,35 +203,19 @@ def main() -> None:
     parser.add_argument("--repetitions", type=int, default=50)
     parser.add_argument("--confidence", type=float, default=0.95)
     parser.add_argument("--max-examples", type=int, default=FULL_GRID)
-    parser.add_argument(
-        "--readers",
-        type=int,
-        default=0,
-        help="runs of a reader, and nothing else",
-    )
+    parser.add_argument("--readers", type=int, default=0, help="runs of a reader, and nothing else")
     given = parser.parse_args()
     if given.readers:
         return simulate_readers(given.readers)
-    repetitions, rule = (
-        given.repetitions,
-        StoppingRule(given.confidence, given.max_examples),
-    )
+    repetitions, rule = (given.repetitions, StoppingRule(given.confidence, given.max_examples))
     print(
         "| curves | runs | same | tokens | floor | tokens / floor | certain | certain and wrong |"
     )
     print("|---|---|---|---|---|---|---|---|")
     paper = list(paper_curves())
     simulate("the paper's 24", paper, repetitions, rule, 1)
-    simulate(
-        "generated, for tuning", list(generated(7, 10, 0.0)), repetitions, rule, 2
-    )
-    simulate(
-        "generated, held out",
-        list(generated(4711, 20, 1.0)),
-        repetitions,
-        rule,
-        3,
-    )
+    simulate("generated, for tuning", list(generated(7, 10, 0.0)), repetitions, rule, 2)
+    simulate("generated, held out", list(generated(4711, 20, 1.0)), repetitions, rule, 3)
     at = [apart(THRESHOLD / 100, PROFILE)] * 6
     six = [Curve("six lengths at the threshold", "chat", np.stack(at, 1))]
     simulate("six lengths at the threshold", six, 4 * repetitions, rule, 4)

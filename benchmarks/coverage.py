@@ -33,9 +33,7 @@ def fractional(n: int, p: float, concentration: float) -> np.ndarray:
     return RANDOM.binomial(5, chances) / 5
 
 
-def flipped(
-    n: int, p: float, up: float, down: float
-) -> tuple[np.ndarray, np.ndarray]:
+def flipped(n: int, p: float, up: float, down: float) -> tuple[np.ndarray, np.ndarray]:
     """Scores of two models: a share `down` of all examples is right for the first alone, `up` for
     the second alone."""
     first, chance = RANDOM.random(n) < p, RANDOM.random(n)
@@ -43,47 +41,29 @@ def flipped(
     return first * 1.0, second * 1.0
 
 
-def correlated(
-    n: int, means: list[float], correlation: float
-) -> list[np.ndarray]:
+def correlated(n: int, means: list[float], correlation: float) -> list[np.ndarray]:
     """Scores of one task at several lengths."""
     shared = RANDOM.standard_normal(n)
     limits = [NormalDist().inv_cdf(p) for p in means]
     noise = [RANDOM.standard_normal(n) for _ in means]
-    mixed = [
-        correlation**0.5 * shared + (1 - correlation) ** 0.5 * each
-        for each in noise
-    ]
-    return [
-        (value < limit) * 1.0 for value, limit in zip(mixed, limits, strict=True)
-    ]
+    mixed = [correlation**0.5 * shared + (1 - correlation) ** 0.5 * each for each in noise]
+    return [(value < limit) * 1.0 for value, limit in zip(mixed, limits, strict=True)]
 
 
-def difference(
-    first: np.ndarray, second: np.ndarray, task: str = "a", share: float = 1.0
-) -> Cells:
+def difference(first: np.ndarray, second: np.ndarray, task: str = "a", share: float = 1.0) -> Cells:
     return [WeightedCell(share, task, second), WeightedCell(-share, task, first)]
 
 
 def grouped(sizes: list[int]) -> Cells:
     """Questions on articles, each with a mean of its own around 0.7."""
-    groups, means = (
-        np.repeat(np.arange(len(sizes)), sizes),
-        RANDOM.beta(7, 3, len(sizes)),
-    )
-    return [
-        WeightedCell(
-            1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0
-        )
-    ]
+    groups, means = (np.repeat(np.arange(len(sizes)), sizes), RANDOM.beta(7, 3, len(sizes)))
+    return [WeightedCell(1.0, "a", right_or_wrong(groups.size, means[groups]), groups * 1.0)]
 
 
 def repeated(n: int, a: int, b: int) -> Cells:
     """Mean scores of equal models, which answered so many times each."""
     chances = RANDOM.beta(4, 1, n)
-    return difference(
-        RANDOM.binomial(a, chances) / a, RANDOM.binomial(b, chances) / b
-    )
+    return difference(RANDOM.binomial(a, chances) / a, RANDOM.binomial(b, chances) / b)
 
 
 def uneven(n: int, m: int, p: float, missing: float) -> Cells:
@@ -110,13 +90,7 @@ def cases() -> Iterator[Case]:
             )
             for c in (0.5, 20.0):
                 name = f"cell, fractional ({c:g}), n={n} p={p}"
-                yield (
-                    name,
-                    p,
-                    lambda n=n, p=p, c=c: [
-                        WeightedCell(1.0, "a", fractional(n, p, c))
-                    ],
-                )
+                yield (name, p, lambda n=n, p=p, c=c: [WeightedCell(1.0, "a", fractional(n, p, c))])
     for n in (5, 20, 100):
         for name, means in {
             "equal": [0.9] * 13,
@@ -126,8 +100,7 @@ def cases() -> Iterator[Case]:
                 f"mean of 13 tasks, {name}, n={n}",
                 float(np.mean(means)),
                 lambda n=n, means=means: [
-                    WeightedCell(1 / 13, str(t), right_or_wrong(n, p))
-                    for t, p in enumerate(means)
+                    WeightedCell(1 / 13, str(t), right_or_wrong(n, p)) for t, p in enumerate(means)
                 ],
             )
         for r in (0.0, 0.5, 0.9, 1.0):
@@ -156,9 +129,7 @@ def cases() -> Iterator[Case]:
             yield (
                 name,
                 up - down,
-                lambda n=n, p=p, up=up, down=down: difference(
-                    *flipped(n, p, up, down)
-                ),
+                lambda n=n, p=p, up=up, down=down: difference(*flipped(n, p, up, down)),
             )
         for p, q in ((0.9, 0.5), (0.5, 0.5), (0.97, 0.9)):
             yield (
@@ -176,24 +147,16 @@ def cases() -> Iterator[Case]:
             lambda up=up, down=down: [
                 cell
                 for t in range(13)
-                for cell in difference(
-                    *flipped(100, 0.8, up, down), str(t), 1 / 13
-                )
+                for cell in difference(*flipped(100, 0.8, up, down), str(t), 1 / 13)
             ],
         )
 
-    for n, p, m, q in (
-        (5, 0.8, 100, 0.98),
-        (20, 0.9, 500, 1.0),
-        (50, 0.95, 500, 0.9),
-    ):
+    for n, p, m, q in ((5, 0.8, 100, 0.98), (20, 0.9, 500, 1.0), (50, 0.95, 500, 0.9)):
         yield (
             f"mean of 13 tasks, one with n={n} p={p}, the others with n={m} p={q}",
             (p + 12 * q) / 13,
             lambda n=n, p=p, m=m, q=q: [
-                WeightedCell(
-                    1 / 13, str(t), right_or_wrong(*((m, q) if t else (n, p)))
-                )
+                WeightedCell(1 / 13, str(t), right_or_wrong(*((m, q) if t else (n, p))))
                 for t in range(13)
             ],
         )
@@ -214,11 +177,7 @@ def cases() -> Iterator[Case]:
         for a, b in ((4, 4), (1, 4)):
             name = f"mean of {b} answers against mean of {a}, n={n}"
             yield name, 0.0, lambda n=n, a=a, b=b: repeated(n, a, b)
-    for n, m, p, missing in (
-        (50, 500, 0.98, 0),
-        (20, 500, 0.9, 0),
-        (200, 200, 0.99, 0.02),
-    ):
+    for n, m, p, missing in ((50, 500, 0.98, 0), (20, 500, 0.9, 0), (200, 200, 0.99, 0.02)):
         name = f"difference, n={n} against {m}, p={p}, missing {missing:g}"
         yield name, 0.0, lambda case=(n, m, p, missing): uneven(*case)
     for n in (5, 20, 200):
@@ -228,10 +187,7 @@ def cases() -> Iterator[Case]:
 def exact_coverage(n: int) -> tuple[float, float]:
     """The least coverage in percent of a cell of n right-or-wrong answers, and at which mean."""
     right = np.arange(n + 1)
-    found = [
-        weighted_sum([WeightedCell(1.0, "a", (np.arange(n) < k) * 1.0)])
-        for k in right
-    ]
+    found = [weighted_sum([WeightedCell(1.0, "a", (np.arange(n) < k) * 1.0)]) for k in right]
     low = np.array([interval.low for interval in found])
     high = np.array([interval.high for interval in found])
     shares = []
@@ -243,17 +199,13 @@ def exact_coverage(n: int) -> tuple[float, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument(
-        "--runs", type=int, default=2000, help="simulations of each case"
-    )
+    parser.add_argument("--runs", type=int, default=2000, help="simulations of each case")
     runs = parser.parse_args().runs
     shares: dict[bool, list[float]] = {True: [], False: []}
     others = []
     for name, truth, make in cases():
         intervals = [weighted_sum(make()) for _ in range(runs)]
-        share = 100 * np.mean(
-            [found.low <= truth <= found.high for found in intervals]
-        )
+        share = 100 * np.mean([found.low <= truth <= found.high for found in intervals])
         width = np.mean([found.high - found.low for found in intervals])
         is_large = min(map(int, re.findall(r"\bn=(\d+)", name))) >= 20
         shares[is_large].append(share)
@@ -271,9 +223,7 @@ def main() -> None:
         least, p = exact_coverage(n)
         print(f"exact, cell, right or wrong, n={n}: least {least:.1f} % at p={p}")
     least, name = min(others)
-    print(
-        f"n >= 20 without single right-or-wrong cells: least {least:.1f} ({name})"
-    )
+    print(f"n >= 20 without single right-or-wrong cells: least {least:.1f} ({name})")
 
 
 if __name__ == "__main__":

@@ -60,9 +60,7 @@ def reader(name: str, sees: int, fails: bool) -> Any:
 
     def answer(prompts: list[str]) -> list[str | None]:
         return [
-            None
-            if next(calls) % 2 and fails
-            else read_answer(prompt[-sees:]) or ""
+            None if next(calls) % 2 and fails else read_answer(prompt[-sees:]) or ""
             for prompt in prompts
         ]
 
@@ -81,11 +79,7 @@ def reader(name: str, sees: int, fails: bool) -> Any:
 def make_run(outputs: Path) -> Path:
     """The predictions of the small run, sealed."""
     failing = reader("failing", 10**6, True)
-    models = [
-        reader("steady", 10**6, False),
-        failing,
-        reader("short", 3000, False),
-    ]
+    models = [reader("steady", 10**6, False), failing, reader("short", 3000, False)]
     asked = {
         "tasks": list(TASKS),
         "lengths": list(LENGTHS),
@@ -346,9 +340,7 @@ class Run:
         self.to = folder / "written"
         self.to.mkdir()
         self.files = {
-            file: file.read_bytes()
-            for file in sorted(self.outputs.rglob("*"))
-            if file.is_file()
+            file: file.read_bytes() for file in sorted(self.outputs.rglob("*")) if file.is_file()
         }
         self.times = {file: file.stat().st_mtime_ns for file in self.files}
         self.commands = commands(self.folder, self.to)
@@ -424,17 +416,13 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--damages", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument(
-        "--first", type=int, default=0, help="number of the first"
-    )
+    parser.add_argument("--first", type=int, default=0, help="number of the first")
     options = parser.parse_args()
 
     counts, failed = Counter[tuple[str, str]](), 0
     with TemporaryDirectory() as name:
         run = Run(Path(name).resolve())
-        print(
-            f"{len(run.files)} files, {len(run.rows)} cells with rows", flush=True
-        )
+        print(f"{len(run.files)} files, {len(run.rows)} cells with rows", flush=True)
         start = time.perf_counter()
         for number in range(options.first, options.first + options.damages):
             # A violation is done again alone by its number.
@@ -445,9 +433,7 @@ def main() -> None:
             for violation in run.violations(damage, rng):
                 failed += 1
                 files = ", ".join(map(place_of, damage.contents))
-                print(
-                    f"{number}: {damage.kind}, {damage.file} {files}: {violation}"
-                )
+                print(f"{number}: {damage.kind}, {damage.file} {files}: {violation}")
             sys.stdout.flush()
             if number % 500 == 499:
                 print(f"{number + 1} ...", file=sys.stderr, flush=True)
@@ -455,9 +441,7 @@ def main() -> None:
         seconds = time.perf_counter() - start
 
     kinds = sorted({file for file, _ in counts})
-    rows = [
-        [kind, *(str(counts[file, kind]) for file in kinds)] for kind in KINDS
-    ]
+    rows = [[kind, *(str(counts[file, kind]) for file in kinds)] for kind in KINDS]
     print(render(["damage", *kinds], rows), end="")
     each = seconds / options.damages
     print(f"{options.damages} damages, {each:.2f} s each, {failed} violations")

@@ -55,28 +55,15 @@ def save_model(folder: Path) -> None:
     """A tiny Llama and its tokenizer, which is trained on prompts of the tasks."""
     from tests.tiny_llama import save_llama, save_tokenizer
 
-    prompts = [
-        generate(task(name).with_corpora("builtin"), 4096, 1)[0].prompt
-        for name in TASKS
-    ]
+    prompts = [generate(task(name).with_corpora("builtin"), 4096, 1)[0].prompt for name in TASKS]
     size = save_tokenizer(folder, prompts, 2000)
     save_llama(folder, size, head_dim=32, max_position_embeddings=MAX_LENGTH)
 
 
 def spec(folder: Path) -> dict[str, Any]:
     """The model as the kit's vllm engine runs it."""
-    more = {
-        "enforce_eager": True,
-        "max_length": MAX_LENGTH,
-        "engine_args": ENGINE_ARGS,
-    }
-    return {
-        "name": "tiny",
-        "engine": "vllm",
-        "path": str(folder),
-        "dtype": "float32",
-        **more,
-    }
+    more = {"enforce_eager": True, "max_length": MAX_LENGTH, "engine_args": ENGINE_ARGS}
+    return {"name": "tiny", "engine": "vllm", "path": str(folder), "dtype": "float32", **more}
 
 
 def examples(model: Any, length: int) -> list[Example]:
@@ -84,18 +71,10 @@ def examples(model: Any, length: int) -> list[Example]:
     token ids."""
     count = next(count for most, count in COUNTS if length <= most)
     cells = [
-        generate(
-            task(n).with_corpora("builtin"),
-            length,
-            count,
-            prompt_format=model.prompt_format,
-        )
+        generate(task(n).with_corpora("builtin"), length, count, prompt_format=model.prompt_format)
         for n in TASKS
     ]
-    chosen = [
-        cells[number % len(TASKS)][number // len(TASKS)]
-        for number in range(count)
-    ]
+    chosen = [cells[number % len(TASKS)][number // len(TASKS)] for number in range(count)]
     return sorted(chosen, key=lambda example: example.ids.tolist())
 
 
@@ -133,29 +112,21 @@ def ask_server(model: Any, asked: list[Example]) -> list[tuple[str, int]]:
     return [by_example[each.task, each.index] for each in asked]
 
 
-def ask_directly(
-    model: Any, llm: Any, asked: list[Example]
-) -> list[tuple[str, int]]:
+def ask_directly(model: Any, llm: Any, asked: list[Example]) -> list[tuple[str, int]]:
     """The answers of `LLM.generate`, each with its cached tokens, in the order of the examples."""
     from vllm import SamplingParams
 
     prompts = [{"prompt_token_ids": each.ids.tolist()} for each in asked]
     options = [
         SamplingParams(
-            temperature=0,
-            max_tokens=each.max_new_tokens,
-            stop_token_ids=[STOP],
-            detokenize=False,
+            temperature=0, max_tokens=each.max_new_tokens, stop_token_ids=[STOP], detokenize=False
         )
         for each in asked
     ]
     outputs = llm.generate(prompts, options, use_tqdm=False)
     decode = model.prompt_format.tokenizer.decode
     return [
-        (
-            decode([t for t in o.outputs[0].token_ids if t > STOP]),
-            o.num_cached_tokens,
-        )
+        (decode([t for t in o.outputs[0].token_ids if t > STOP]), o.num_cached_tokens)
         for o in outputs
     ]
 
@@ -185,12 +156,7 @@ def measure(way: str, folder: Path, lengths: list[int]) -> dict[str, Any]:
             "enforce_eager": True,
             **ENGINE_ARGS,
         }
-        llm = LLM(
-            str(folder),
-            skip_tokenizer_init=True,
-            generation_config="vllm",
-            **arguments,
-        )
+        llm = LLM(str(folder), skip_tokenizer_init=True, generation_config="vllm", **arguments)
 
         def ask(asked: list[Example]) -> list[tuple[str, int]]:
             return ask_directly(model, llm, asked)
@@ -208,16 +174,14 @@ def measure(way: str, folder: Path, lengths: list[int]) -> dict[str, Any]:
         if way == "server":
             list(model.answer(cached))
         no_wait = [
-            1000 * (b - a) / len(cached)
-            for a, b in zip(at_once, processor_seconds(), strict=True)
+            1000 * (b - a) / len(cached) for a, b in zip(at_once, processor_seconds(), strict=True)
         ]
         rows.append(
             {
                 "no_wait_ms": no_wait,
                 "seconds": seconds,
                 "beside_ms": [
-                    1000 * (b - a) / len(asked)
-                    for a, b in zip(before, after, strict=True)
+                    1000 * (b - a) / len(asked) for a, b in zip(before, after, strict=True)
                 ],
                 "cached": sum(tokens for _, tokens in answers)
                 / sum(each.num_tokens for each in asked),
@@ -242,11 +206,7 @@ def processor_seconds() -> tuple[float, float]:
     for process in own.children(recursive=True):
         with suppress(psutil.NoSuchProcess):
             times = process.cpu_times()
-            others += (
-                0
-                if process.name().startswith("VLLM::")
-                else times.user + times.system
-            )
+            others += 0 if process.name().startswith("VLLM::") else times.user + times.system
     times = own.cpu_times()
     return times.user + times.system, others
 
@@ -254,22 +214,12 @@ def processor_seconds() -> tuple[float, float]:
 # --- the comparison -------------------------------------------------------------------------------
 
 COLUMNS = (
-    *(
-        "length",
-        "requests",
-        "direct s",
-        "server s",
-        "ratio",
-        "direct %",
-        "server %",
-    ),
+    *("length", "requests", "direct s", "server s", "ratio", "direct %", "server %"),
     *("direct ms", "asking ms", "API ms", "equal", "asking *", "API *"),
 )
 
 
-def table_row(
-    length: str, one: dict[str, Any], other: dict[str, Any]
-) -> tuple[str, ...]:
+def table_row(length: str, one: dict[str, Any], other: dict[str, Any]) -> tuple[str, ...]:
     """A line of the table: `LLM.generate` and the server at one length."""
     pairs = list(zip(one["answers"], other["answers"], strict=True))
     return (
@@ -280,10 +230,7 @@ def table_row(
         f"{one['seconds'] / other['seconds']:.2f}",
         f"{100 * one['cached']:.1f}",
         f"{100 * other['cached']:.1f}",
-        *(
-            f"{milliseconds:.0f}"
-            for milliseconds in (one["beside_ms"][0], *other["beside_ms"])
-        ),
+        *(f"{milliseconds:.0f}" for milliseconds in (one["beside_ms"][0], *other["beside_ms"])),
         f"{sum(a == b for a, b in pairs)} of {len(pairs)}",
         *(f"{milliseconds:.0f}" for milliseconds in other["no_wait_ms"]),
     )
@@ -296,15 +243,10 @@ def main() -> None:
     )
     parser.add_argument("--lengths", nargs="+", default=["4K", "32K", "128K"])
     parser.add_argument(
-        "--repeat",
-        type=int,
-        default=1,
-        help="how often both are measured, in turns",
+        "--repeat", type=int, default=1, help="how often both are measured, in turns"
     )
     parser.add_argument(
-        "--echo",
-        action="store_true",
-        help="let every request return the ids of its prompt",
+        "--echo", action="store_true", help="let every request return the ids of its prompt"
     )
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
@@ -314,9 +256,7 @@ def main() -> None:
         os.environ["RULERKIT_BENCH_ECHO"] = "1"
     if options.way:
         measured = measure(options.way, options.folder, lengths)
-        (options.folder / f"{options.way}.json").write_text(
-            json.dumps(measured), encoding="utf-8"
-        )
+        (options.folder / f"{options.way}.json").write_text(json.dumps(measured), encoding="utf-8")
         return
     print(" ".join(f"{name:>9}" for name in COLUMNS))
     ratios: dict[str, list[float]] = {}
@@ -343,31 +283,22 @@ def main() -> None:
                 ]
                 subprocess.run(call, env=environment, check=True)
             direct, server = (
-                json.loads((folder / f"{way}.json").read_text(encoding="utf-8"))
-                for way in WAYS
+                json.loads((folder / f"{way}.json").read_text(encoding="utf-8")) for way in WAYS
             )
             for length, one, other in zip(
                 options.lengths, direct["rows"], server["rows"], strict=True
             ):
                 print(
-                    " ".join(
-                        f"{value:>9}" for value in table_row(length, one, other)
-                    ),
-                    flush=True,
+                    " ".join(f"{value:>9}" for value in table_row(length, one, other)), flush=True
                 )
-                ratios.setdefault(length, []).append(
-                    one["seconds"] / other["seconds"]
-                )
+                ratios.setdefault(length, []).append(one["seconds"] / other["seconds"])
                 equal &= one["answers"] == other["answers"]
     print(
         f"without requests, milliseconds of processor time a second: {direct['idle_ms']:.1f}, "
         f"{server['idle_ms']:.1f}"
     )
     print(
-        "; ".join(
-            f"{length}: ratio {statistics.mean(each):.2f}"
-            for length, each in ratios.items()
-        )
+        "; ".join(f"{length}: ratio {statistics.mean(each):.2f}" for length, each in ratios.items())
     )
     sys.exit(0 if equal else "the answers differ")
 

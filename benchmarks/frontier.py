@@ -24,10 +24,7 @@ LENGTHS = (4096, 32768, 131072)
 
 def seconds(name: str, form: PromptFormat, count: int) -> list[float]:
     """How long each of the first examples takes at the longest length."""
-    examples, taken = (
-        generate(task(name), LENGTHS[-1], count, prompt_format=form),
-        [],
-    )
+    examples, taken = (generate(task(name), LENGTHS[-1], count, prompt_format=form), [])
     for index in range(count):
         begun = time.perf_counter()
         _ = examples[index].ids
@@ -43,9 +40,7 @@ def main() -> None:
     given = parser.parse_args()
 
     lengths = " | ".join(f"{length // 1024}K min, mean" for length in LENGTHS)
-    print(
-        f"| task | tokenizer | examples | perfect | {lengths} | first s | next s |"
-    )
+    print(f"| task | tokenizer | examples | perfect | {lengths} | first s | next s |")
     print("|" + "---|" * (6 + len(LENGTHS)), flush=True)
     for folder in given.tokenizers:
         path = folder
@@ -54,9 +49,7 @@ def main() -> None:
         form = PromptFormat(load_tokenizer(path), template="base")
         for name in given.tasks:
             first, *others = seconds(name, form, 6)
-            filled, scores = verified(
-                name, LENGTHS, range(given.num_examples), form
-            )
+            filled, scores = verified(name, LENGTHS, range(given.num_examples), form)
             fills = " | ".join(
                 f"{min(filled[length]):.3f}, {statistics.fmean(filled[length]):.3f}"
                 for length in LENGTHS

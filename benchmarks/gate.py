@@ -57,9 +57,7 @@ SEQUENCE = (
 )
 
 
-def simulated(
-    case: Case, num_examples: int, first: int | None = None
-) -> pd.DataFrame:
+def simulated(case: Case, num_examples: int, first: int | None = None) -> pd.DataFrame:
     """Pairs, of each cell all or the `first` ones, as `sides.paired` gives them. A is right in 80 % of the examples, or in half of them
     where more flip than that leaves."""
     shape = (TASKS, LENGTHS, num_examples)
@@ -95,9 +93,7 @@ def simulated(
 
 def comparison(pairs: pd.DataFrame) -> Comparison:
     rows, cells = judge_pairs(pairs, MARGIN, 0.95)
-    a, b = (
-        Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB"
-    )
+    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB")
     return Comparison(
         a,
         b,
@@ -145,8 +141,7 @@ def print_sequence(cases: tuple[Case, ...], runs: int) -> None:
             asked.append(100 * ended.num_examples / (TASKS * LENGTHS * FULL))
         fields = [f"{case.loss:g}, {case.where}", f"{100 * case.flips:g}"]
         fields += [
-            f"{100 * words.count(word) / runs:.1f}"
-            for word in (WORSE, CANNOT_TELL, NOT_WORSE)
+            f"{100 * words.count(word) / runs:.1f}" for word in (WORSE, CANNOT_TELL, NOT_WORSE)
         ]
         shares = (np.median(asked), np.quantile(asked, 0.95), max(asked))
         fields += [f"{share:.1f}" for share in shares]
@@ -155,18 +150,10 @@ def print_sequence(cases: tuple[Case, ...], runs: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
-    parser.add_argument(
-        "--runs", type=int, default=300, help="comparisons of a row"
-    )
-    parser.add_argument(
-        "--examples", type=int, nargs="+", default=[20, 50, 100, 500], metavar="N"
-    )
-    parser.add_argument(
-        "--sequence", action="store_true", help="the rounds of rulerkit gate"
-    )
-    parser.add_argument(
-        "--cases", type=int, nargs="*", help="with --sequence: numbers of rows"
-    )
+    parser.add_argument("--runs", type=int, default=300, help="comparisons of a row")
+    parser.add_argument("--examples", type=int, nargs="+", default=[20, 50, 100, 500], metavar="N")
+    parser.add_argument("--sequence", action="store_true", help="the rounds of rulerkit gate")
+    parser.add_argument("--cases", type=int, nargs="*", help="with --sequence: numbers of rows")
     options = parser.parse_args()
     if options.sequence:
         chosen = options.cases or range(len(SEQUENCE))

@@ -20,13 +20,7 @@ from pathlib import Path
 
 import numpy as np
 
-from rulerkit import (
-    PromptFormat,
-    UserError,
-    generate,
-    load_tokenizer,
-    task,
-)
+from rulerkit import PromptFormat, UserError, generate, load_tokenizer, task
 from rulerkit.generation.tasks import without_suites
 
 COLUMNS = [
@@ -46,20 +40,13 @@ COLUMNS = [
 
 
 def measure(
-    tokenizer: str,
-    name: str,
-    length: int,
-    num_examples: int,
-    corpora: str,
-    seed: int,
+    tokenizer: str, name: str, length: int, num_examples: int, corpora: str, seed: int
 ) -> dict[str, object]:
     """One cell: seconds to the first example, then the median time of the others, their text and
     ids included."""
     form = PromptFormat(load_tokenizer(tokenizer))
     started = time.perf_counter()
-    examples = generate(
-        task(name).with_corpora(corpora), length, num_examples, seed, form
-    )
+    examples = generate(task(name).with_corpora(corpora), length, num_examples, seed, form)
     first = examples[0]
     texts = [block.text for block in first.blocks]
     prompt = "".join(texts)
@@ -76,9 +63,7 @@ def measure(
     )  # before the floors, which need more
     encode_ms = 1e3 * timed(lambda: form.tokenizer.encode(prompt))
     join_ms = 1e3 * timed(lambda: "".join(texts))
-    whole = np.concatenate(
-        [np.array(form.bos, np.int32), form.tokenizer.encode(prompt)]
-    )
+    whole = np.concatenate([np.array(form.bos, np.int32), form.tokenizer.encode(prompt)])
     each_ms = 1e3 * statistics.median(times) if times else float("nan")
     return {
         "tokenizer": tokenizer,
@@ -117,9 +102,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument(
-        "--lengths", type=int, nargs="+", default=[4096, 32768, 131072]
-    )
+    parser.add_argument("--lengths", type=int, nargs="+", default=[4096, 32768, 131072])
     parser.add_argument("--tokenizers", nargs="+", default=["builtin"])
     parser.add_argument(
         "--tasks",
@@ -128,9 +111,7 @@ def main() -> None:
         help="names, or suites: ruler (the thirteen), frontier",
     )
     parser.add_argument("--num-examples", type=int, default=20)
-    parser.add_argument(
-        "--corpora", choices=("builtin", "original"), default="builtin"
-    )
+    parser.add_argument("--corpora", choices=("builtin", "original"), default="builtin")
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument(
         "--isolated",
@@ -148,19 +129,10 @@ def main() -> None:
     rows = []
     print(" ".join(f"{name:>11}" for name in COLUMNS[1:]))
     for tokenizer, name, length in cells:
-        call = (
-            tokenizer,
-            name,
-            length,
-            asked.num_examples,
-            asked.corpora,
-            asked.seed,
-        )
+        call = (tokenizer, name, length, asked.num_examples, asked.corpora, asked.seed)
         try:
             if asked.isolated:
-                with ProcessPoolExecutor(
-                    1, mp_context=get_context("spawn")
-                ) as pool:
+                with ProcessPoolExecutor(1, mp_context=get_context("spawn")) as pool:
                     row = pool.submit(measure, *call).result()
             else:
                 row = measure(*call)
@@ -169,16 +141,10 @@ def main() -> None:
         if not rows or rows[-1]["tokenizer"] != tokenizer:
             print(tokenizer)
         rows.append(row)
-        print(
-            " ".join(f"{row[name]!s:>11.11}" for name in COLUMNS[1:]), flush=True
-        )
+        print(" ".join(f"{row[name]!s:>11.11}" for name in COLUMNS[1:]), flush=True)
     for tokenizer in asked.tokenizers:
         for length in asked.lengths:
-            own = [
-                row
-                for row in rows
-                if row["tokenizer"] == tokenizer and row["length"] == length
-            ]
+            own = [row for row in rows if row["tokenizer"] == tokenizer and row["length"] == length]
             ratio = statistics.median(float(str(row["ratio"])) for row in own)
             over = sum(int(str(row["over_budget"])) for row in own)
             worst = min(own, key=lambda row: row["fill_mean"])  # type: ignore[arg-type, return-value]

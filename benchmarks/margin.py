@@ -90,8 +90,7 @@ def mean_is_worse(pairs: pd.DataFrame) -> bool:
         mean = differences.mean(keys, [share] * len(keys))
         if mean.p_not_below(-MARGIN / 100) < THRESHOLD:
             cells = [
-                WeightedCell(share, task, scores[task, length].to_numpy())
-                for task, length in keys
+                WeightedCell(share, task, scores[task, length].to_numpy()) for task, length in keys
             ]
             if no_difference_p(cells) < THRESHOLD:
                 return True
@@ -100,33 +99,20 @@ def mean_is_worse(pairs: pd.DataFrame) -> bool:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition(":")[0])
+    parser.add_argument("--runs", type=int, default=500, help="comparisons of a row")
+    parser.add_argument("--examples", type=int, nargs="+", default=[20, 50, 100, 500], metavar="N")
     parser.add_argument(
-        "--runs", type=int, default=500, help="comparisons of a row"
-    )
-    parser.add_argument(
-        "--examples", type=int, nargs="+", default=[20, 50, 100, 500], metavar="N"
-    )
-    parser.add_argument(
-        "--flips",
-        type=float,
-        nargs="+",
-        default=[2, 10, 25, 40],
-        metavar="PERCENT",
+        "--flips", type=float, nargs="+", default=[2, 10, 25, 40], metavar="PERCENT"
     )
     options = parser.parse_args()
-    print(
-        "| examples | flip each way, % | a cell, % | other means, % | at most, % |"
-    )
+    print("| examples | flip each way, % | a cell, % | other means, % | at most, % |")
     print("|---|---|---|---|---|")
     for num_examples in options.examples:
         for flips in options.flips:
             chance = chance_of_cell(num_examples, flips / 100)
             cells = 100 * (1 - (1 - chance) ** CELLS)
             case = Case(MARGIN, EVERYWHERE, flips / 100)
-            found = sum(
-                mean_is_worse(simulated(case, num_examples))
-                for _ in range(options.runs)
-            )
+            found = sum(mean_is_worse(simulated(case, num_examples)) for _ in range(options.runs))
             others = 100 * found / options.runs
             fields = [str(num_examples), f"{flips:g}", f"{cells:.2f}"]
             fields += [f"{others:.1f}", f"{cells + others:.1f}"]

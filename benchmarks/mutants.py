@@ -15,10 +15,7 @@ from typing import NamedTuple
 
 ROOT = Path(__file__).resolve().parents[1]
 STATISTICS = ["test_statistics.py"]
-LENGTHS = [
-    "test_summary.py::test_effective_length",
-    "test_summary.py::test_effective_set",
-]
+LENGTHS = ["test_summary.py::test_effective_length", "test_summary.py::test_effective_set"]
 SUMMARY = [f"test_summary.py::test_{name}" for name in (
     "averages_weigh_lengths", "ranks_share_ties", "a_complete_summary", "missing_examples_are_never_averaged_away",
     "the_grid_can_be_asked_for", "repetitions_are_averaged_by_example", "examples_of_a_group_are_drawn_together",
@@ -47,9 +44,7 @@ class Mutation(NamedTuple):
     tests: list[str]
 
 
-def mutations(
-    file: str, tests: list[str], *changes: tuple[str, str]
-) -> list[Mutation]:
+def mutations(file: str, tests: list[str], *changes: tuple[str, str]) -> list[Mutation]:
     """Mutations of one file."""
     return [Mutation(file, old, new, tests) for old, new in changes]
 
@@ -60,10 +55,7 @@ MUTATIONS = [
         STATISTICS,
         ("inv_cdf(0.5 + confidence / 2)", "inv_cdf(0.5 + confidence)"),
         ("shrink = 1 + z * z * mass", "shrink = 1 - z * z * mass"),
-        (
-            "share * (1 - share) / num_examples",
-            "share * (1 + share) / num_examples",
-        ),
+        ("share * (1 - share) / num_examples", "share * (1 + share) / num_examples"),
         ("value = up - down", "value = up + down"),
         ("(up - up_low, down_high - down)", "(up - up_low, down - down_low)"),
         ("(up_high - up, down - down_low)", "(up_high - up, down_high - down)"),
@@ -79,22 +71,13 @@ MUTATIONS = [
         ("if task.groups is not None:", "if False:"),
         ("max(self.seen, self._of_groups", "min(self.seen, self._of_groups"),
         ("self.scores.shape[1] * (self", "1 * (self"),
-        (
-            "(self.scores - means[:, None])",
-            "(self.scores - means[:, None], nan=1.0)",
-        ),
+        ("(self.scores - means[:, None])", "(self.scores - means[:, None], nan=1.0)"),
     ),
     *mutations(
         "lengths.py",
         LENGTHS,
-        (
-            "_printed(score) >= threshold), default",
-            "_printed(score) > threshold), default",
-        ),
-        (
-            "length not in known and length > best",
-            "length not in known and length < best",
-        ),
+        ("_printed(score) >= threshold), default", "_printed(score) > threshold), default"),
+        ("length not in known and length > best", "length not in known and length < best"),
         ("if not high < threshold", "if not high <= threshold"),
         ("if low >= threshold", "if low > threshold"),
         ("claimed > best", "claimed >= best"),
@@ -110,10 +93,7 @@ MUTATIONS = [
         ("wanted - n <= allowed", "wanted - n < allowed"),
         ("answers == repetitions", "answers >= repetitions - 1"),
         ("numbers >= 0", "numbers > 0"),
-        (
-            "np.tile(weights, len(tasks)) / len(tasks)",
-            "np.tile(weights, len(tasks))",
-        ),
+        ("np.tile(weights, len(tasks)) / len(tasks)", "np.tile(weights, len(tasks))"),
         ('scores["index"] < num_examples', 'scores["index"] <= num_examples'),
     ),
     *mutations(
@@ -134,10 +114,7 @@ MUTATIONS = [
         ("_ADDED = 2", "_ADDED = 1"),
         ("1 + mean**2", "1"),
         ("num_groups - num_tasks", "num_groups"),
-        (
-            "stdtr(self.freedom, (self.value - limit)",
-            "stdtr(self.freedom, (self.value + limit)",
-        ),
+        ("stdtr(self.freedom, (self.value - limit)", "stdtr(self.freedom, (self.value + limit)"),
     ),
     *mutations(
         "analysis/compare.py",
@@ -148,32 +125,16 @@ MUTATIONS = [
         ("if self.lacking:", "if not self.lacking:"),
         ('self.rows["low"] <= -self.margin', 'self.rows["high"] <= -self.margin'),
     ),
-    *mutations(
-        "analysis/power.py",
-        GATE,
-        ("flipped = 2 * flips", "flipped = 1 * flips"),
-    ),
+    *mutations("analysis/power.py", GATE, ("flipped = 2 * flips", "flipped = 1 * flips")),
     *mutations(
         "analysis/claims.py",
         CLAIMS,
-        (
-            "holds = at_least < low and high < at_most",
-            "holds = at_least <= low and high < at_most",
-        ),
-        (
-            "holds = at_least < low and high < at_most",
-            "holds = at_least < low and high <= at_most",
-        ),
+        ("holds = at_least < low and high < at_most", "holds = at_least <= low and high < at_most"),
+        ("holds = at_least < low and high < at_most", "holds = at_least < low and high <= at_most"),
         ("or low > at_most\n", "or low >= at_most\n"),
         ("fails = high < fails_below", "fails = high <= fails_below"),
-        (
-            "at_least <= low and high <= at_most",
-            "at_least < low and high <= at_most",
-        ),
-        (
-            "at_least <= low and high <= at_most",
-            "at_least <= low and high < at_most",
-        ),
+        ("at_least <= low and high <= at_most", "at_least < low and high <= at_most"),
+        ("at_least <= low and high <= at_most", "at_least <= low and high < at_most"),
         ("high < at_least or low > at_most", "high <= at_least or low > at_most"),
         ("high < at_least or low > at_most", "high < at_least or low >= at_most"),
     ),
@@ -190,9 +151,7 @@ def is_caught(mutation: Mutation, folder: Path) -> bool:
             f"{Path(__file__).name}"
         )
     changed = folder / "rulerkit" / mutation.file
-    changed.write_text(
-        source.replace(mutation.old, mutation.new, 1), encoding="utf-8"
-    )
+    changed.write_text(source.replace(mutation.old, mutation.new, 1), encoding="utf-8")
     child = os.fork()  # numpy, pandas and pytest are imported once, in the parent
     if child == 0:
         os._exit(_failed(mutation.tests, folder))
@@ -226,9 +185,7 @@ def _failed(tests: list[str], folder: Path) -> int:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("?")[0])
-    parser.add_argument(
-        "--only", default="", help="mutations of files whose name holds this text"
-    )
+    parser.add_argument("--only", default="", help="mutations of files whose name holds this text")
     only = parser.parse_args().only
     import hypothesis
     import pandas as pd
@@ -240,30 +197,19 @@ def main() -> None:
         folder = Path(name)
         for part in ("rulerkit", "tests", "notebooks", "params"):
             shutil.copytree(
-                ROOT / part,
-                folder / part,
-                ignore=shutil.ignore_patterns("__pycache__"),
+                ROOT / part, folder / part, ignore=shutil.ignore_patterns("__pycache__")
             )
         shutil.copy(ROOT / "pyproject.toml", folder)
-        sys.dont_write_bytecode = (
-            True  # two mutations within a second would share their bytecode
-        )
+        sys.dont_write_bytecode = True  # two mutations within a second would share their bytecode
         chosen = [mutation for mutation in MUTATIONS if only in mutation.file]
         for tests in {tuple(mutation.tests): None for mutation in chosen}:
-            if is_caught(
-                Mutation("common/errors.py", "", "", list(tests)), folder
-            ):
-                raise SystemExit(
-                    f"without any mutation a test fails: {', '.join(tests)}"
-                )
+            if is_caught(Mutation("common/errors.py", "", "", list(tests)), folder):
+                raise SystemExit(f"without any mutation a test fails: {', '.join(tests)}")
         for mutation in chosen:
             caught = is_caught(mutation, folder)
             missed += not caught
             word = "caught" if caught else "MISSED"
-            print(
-                f"{word}  {mutation.file}: {mutation.old!r} -> {mutation.new!r}",
-                flush=True,
-            )
+            print(f"{word}  {mutation.file}: {mutation.old!r} -> {mutation.new!r}", flush=True)
     print(f"{len(chosen) - missed} of {len(chosen)} caught")
     sys.exit(missed > 0)
 

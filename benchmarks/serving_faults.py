@@ -39,10 +39,7 @@ from rulerkit.evaluation.soft import Token
 from rulerkit.evaluation.study import load_files
 from rulerkit.report.tables import Field, render
 
-SOFT = [
-    f"niah_{kind}"
-    for kind in ("single_1", "single_2", "single_3", "multikey_1", "multikey_2")
-]
+SOFT = [f"niah_{kind}" for kind in ("single_1", "single_2", "single_3", "multikey_1", "multikey_2")]
 SOFT += ["niah_multikey_3"]
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200)
 FAULTS: dict[str, dict[str, Any]] = {
@@ -65,12 +62,8 @@ class RoundedCache(DynamicCache):
 
     bits = 4
 
-    def update(
-        self, keys: Any, values: Any, *arguments: Any, **options: Any
-    ) -> Any:
-        return super().update(
-            self.rounded(keys), self.rounded(values), *arguments, **options
-        )
+    def update(self, keys: Any, values: Any, *arguments: Any, **options: Any) -> Any:
+        return super().update(self.rounded(keys), self.rounded(values), *arguments, **options)
 
     def rounded(self, tensor: Any) -> Any:
         low, high = tensor.amin(-1, keepdim=True), tensor.amax(-1, keepdim=True)
@@ -129,23 +122,13 @@ def answer(
     return texts
 
 
-def gold_logprobs(
-    network: Any, tokenizer: Any, fault: dict[str, Any], references: Any
-) -> Any:
+def gold_logprobs(network: Any, tokenizer: Any, fault: dict[str, Any], references: Any) -> Any:
     """How likely the faulty model goes on with references, as `soft.gold_logprobs` asks it."""
     for example, rows in references:
         golds = []
         for ids in rows:
             tokens = list[Token]()
-            answer(
-                network,
-                tokenizer,
-                [example.ids],
-                len(ids),
-                **fault,
-                forced=ids,
-                tokens=tokens,
-            )
+            answer(network, tokenizer, [example.ids], len(ids), **fault, forced=ids, tokens=tokens)
             golds.append(tokens)
         yield example, golds
 
@@ -161,9 +144,7 @@ def main() -> None:
     given = parser.parse_args()
     spec = read_spec(given.model)
     lengths = [parse_length(length) for length in given.lengths]
-    small = load_files(["params/sizes/small.yaml"]) | {
-        "num_examples": given.num_examples
-    }
+    small = load_files(["params/sizes/small.yaml"]) | {"num_examples": given.num_examples}
     small |= {"lengths": lengths, "outputs": given.outputs, "soft": given.soft}
     if given.soft:
         small["tasks"] = [task for task in small["tasks"] if task["base"] in SOFT]
@@ -175,13 +156,9 @@ def main() -> None:
     for name in given.faults:
         fault = dict(FAULTS[name])
         dtype, base = fault.pop("dtype", torch.float32), fault.pop("base", 1.0)
-        network = AutoModelForCausalLM.from_pretrained(
-            resolve(spec["path"]), dtype=dtype
-        ).eval()
+        network = AutoModelForCausalLM.from_pretrained(resolve(spec["path"]), dtype=dtype).eval()
         rope = network.model.rotary_emb
-        rope.inv_freq *= base ** -(
-            torch.arange(len(rope.inv_freq)) / len(rope.inv_freq)
-        )
+        rope.inv_freq *= base ** -(torch.arange(len(rope.inv_freq)) / len(rope.inv_freq))
         model = rk.model(
             partial(answer, network, tokenizer, **fault),
             name=name.replace(" ", "-").replace(",", ""),
@@ -193,61 +170,31 @@ def main() -> None:
         model.gold_logprobs = partial(gold_logprobs, network, tokenizer, fault)
         rk.evaluate(rk.study(small, model=model))
         judge = judged_softly if given.soft else judged
-        rows.append(
-            judge(
-                folder / spec["name"],
-                folder / model.name,
-                name,
-                given.num_examples,
-            )
-        )
+        rows.append(judge(folder / spec["name"], folder / model.name, name, given.num_examples))
         print(" | ".join(field.text for field in rows[-1]), flush=True)
-    header = [
-        "fault",
-        "score",
-        "difference",
-        "flips",
-        "verdict",
-        "examples",
-        "seen first in",
-    ]
+    header = ["fault", "score", "difference", "flips", "verdict", "examples", "seen first in"]
     if given.soft:
-        header = [
-            "fault",
-            "accuracy",
-            "probability",
-            "worse, accuracy",
-            "worse, probability",
-        ]
+        header = ["fault", "accuracy", "probability", "worse, accuracy", "worse, probability"]
         header += ["seen, accuracy", "seen, probability"]
     print(render(header, rows, "markdown"))
 
 
-def judged_softly(
-    baseline: Path, candidate: Path, name: str, most: int
-) -> list[Field]:
+def judged_softly(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]:
     sizes = [size for size in SIZES if size < most] + [most]
     worse = []
     for soft in (False, True):
         words = [
-            compare(baseline, candidate, num_examples=n, soft=soft).verdict.word
-            for n in sizes
+            compare(baseline, candidate, num_examples=n, soft=soft).verdict.word for n in sizes
         ]
-        last = max(
-            (i for i, word in enumerate(words) if word != WORSE), default=-1
-        )
+        last = max((i for i, word in enumerate(words) if word != WORSE), default=-1)
         worse.append(str(sizes[last + 1]) if last + 1 < len(sizes) else "-")
     means = compare(baseline, candidate).soft.itertuples()
     differences, seen = [], []
     for mean in means:
-        differences.append(
-            f"{mean.difference:.1f} [{mean.low:.1f}, {mean.high:.1f}]"
-        )
+        differences.append(f"{mean.difference:.1f} [{mean.low:.1f}, {mean.high:.1f}]")
         shows = mean.low > 0 or mean.high < 0
         seen.append(
-            f"{mean.needed}"
-            if shows
-            else f"({mean.needed})" * (mean.needed < 10**6) or "-"
+            f"{mean.needed}" if shows else f"({mean.needed})" * (mean.needed < 10**6) or "-"
         )
     return [Field(text) for text in (name, *differences, *worse, *seen)]
 
@@ -266,11 +213,7 @@ def judged(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]
         losses = by_size[needed].rows.query("beyond_margin")
         losses = losses.sort_values("p_margin", kind="stable")
         first = losses.iloc[0]
-        where = (
-            "the mean"
-            if first["level"] == "all"
-            else str(first["task"] or first["length"])
-        )
+        where = "the mean" if first["level"] == "all" else str(first["task"] or first["length"])
     mean = last.mean
     texts = [
         name,

@@ -22,13 +22,7 @@ from rulerkit.store.records import FORMAT, record_text, result_digest
 
 LENGTHS = (4096, 8192, 16384, 32768, 65536, 131072)
 NUM_EXAMPLES = 500
-REFERENCES = {
-    "niah_multivalue": 4,
-    "niah_multiquery": 4,
-    "vt": 5,
-    "cwe": 10,
-    "fwe": 3,
-}
+REFERENCES = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
 CODE = {
     "report": "import sys; from rulerkit.cli import main; sys.argv = ['rulerkit', 'report', sys.argv[1]]; main()",
     "leaderboard": "import sys; import rulerkit as rk; from rulerkit.report.leaderboard import boards, everything; "
@@ -51,23 +45,14 @@ PEAK = (
 def record(model: str, task: str, length: int) -> dict[str, Any]:
     """A record as `predict` writes it."""
     family = family_of(task)
-    kind = {
-        "family": family.family,
-        "category": family.category,
-        "match": family.match,
-    }
+    kind = {"family": family.family, "category": family.category, "match": family.match}
     result = {
         "task": {"name": task, **kind, "edition": "2025"},
         "length": length,
         "seed": 42,
         "protocol": "clean",
         "prompt_version": 1,
-        "prompt_format": {
-            "template": "base",
-            "thinking_tokens": 0,
-            "before": "",
-            "after": "",
-        },
+        "prompt_format": {"template": "base", "thinking_tokens": 0, "before": "", "after": ""},
         "tokenizer": {"name": "builtin", "fingerprint": "f00"},
         "sources": {},
         "model": {"name": model, "engine": "vllm"},
@@ -98,14 +83,11 @@ def write_model(outputs: Path, model: str) -> None:
         for length in LENGTHS:
             about = record(model, task, length)
             result = result_digest(about["result"])
-            (folder / f"{length}.json").write_text(
-                record_text(about), encoding="utf-8"
-            )
+            (folder / f"{length}.json").write_text(record_text(about), encoding="utf-8")
             with open(folder / f"{length}.jsonl", "wb") as file:
                 for index in range(NUM_EXAMPLES):
                     references = [
-                        str(rng.randrange(10**6, 10**7))
-                        for _ in range(REFERENCES.get(task, 1))
+                        str(rng.randrange(10**6, 10**7)) for _ in range(REFERENCES.get(task, 1))
                     ]
                     right = references if rng.random() < 0.9 else references[1:]
                     row = {
@@ -126,9 +108,7 @@ def write_model(outputs: Path, model: str) -> None:
 def measure(code: str, folder: Path) -> tuple[float, float]:
     """Seconds and peak memory (MiB) of a program in a process of its own."""
     wrapped = f"{PEAK}; {code}"
-    environment = {
-        k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"
-    }
+    environment = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
     start = time.perf_counter()
     done = subprocess.run(
         [sys.executable, "-c", wrapped, str(folder)],
@@ -153,14 +133,8 @@ def main() -> None:
                 if command != "status":
                     for file in (outputs / "cache").rglob("*.rows"):
                         file.unlink()
-                runs = [
-                    measure(code, outputs / "predictions" / "main")
-                    for _ in range(2)
-                ]
-                said = "   ".join(
-                    f"{seconds:6.1f} s {memory:6.0f} MiB"
-                    for seconds, memory in runs
-                )
+                runs = [measure(code, outputs / "predictions" / "main") for _ in range(2)]
+                said = "   ".join(f"{seconds:6.1f} s {memory:6.0f} MiB" for seconds, memory in runs)
                 print(f"{models:3} models  {command:12} {said}", flush=True)
 
 

@@ -106,11 +106,7 @@ def train(
     otherwise, goes on with the same call, and one that is complete is not done again; with other
     arguments the call is an error.
     """
-    points = (
-        [[0.2, 128, 2], [0.6, length, len(tasks)]]
-        if curriculum is None
-        else curriculum
-    )
+    points = [[0.2, 128, 2], [0.6, length, len(tasks)]] if curriculum is None else curriculum
     check(steps, rates, points, minutes)
     how = {
         "config": dict(config),
@@ -147,9 +143,7 @@ def train(
     rows: list[dict[str, Any]] = []
     if state_file.exists():
         state = torch.load(state_file, map_location=device, weights_only=True)
-        for part, content in zip(
-            [network, *optimizers], state["parts"], strict=True
-        ):
+        for part, content in zip([network, *optimizers], state["parts"], strict=True):
             part.load_state_dict(content)
         rows = state["rows"]
 
@@ -161,33 +155,17 @@ def train(
         results = []
         for step in range(done, min(done + EVERY, steps)):
             longest, known = stage(points, step / steps)
-            ids, answers = make_batch(
-                tasks[:known], form, longest, Random(f"{seed}/{step}")
-            )
+            ids, answers = make_batch(tasks[:known], form, longest, Random(f"{seed}/{step}"))
             set_rates(optimizers, rates, step, steps)
-            torch.manual_seed(
-                seed + step
-            )  # which tokens of the prompt enter the loss
-            result = learn(
-                network,
-                optimizers,
-                ids.to(device),
-                answers.to(device),
-                prompt_weight,
-            )
+            torch.manual_seed(seed + step)  # which tokens of the prompt enter the loss
+            result = learn(network, optimizers, ids.to(device), answers.to(device), prompt_weight)
             results.append(result)
 
         done, now = step + 1, time.monotonic()
         loss, right = np.mean(results, axis=0).tolist()
         seconds = round(spent + now - started, 1)
         rows.append(
-            {
-                "step": done,
-                "length": longest,
-                "loss": loss,
-                "right": right,
-                "seconds": seconds,
-            }
+            {"step": done, "length": longest, "loss": loss, "right": right, "seconds": seconds}
         )
         history = pd.DataFrame(rows)
         history.to_csv(history_file, index=False, float_format="%.4f")
@@ -204,10 +182,7 @@ def train(
 
     network.half().save_pretrained(folder)
     if done == steps:
-        how |= {
-            "torch": torch.__version__,
-            "transformers": transformers.__version__,
-        }
+        how |= {"torch": torch.__version__, "transformers": transformers.__version__}
         how |= {"device": device, "seconds": rows[-1]["seconds"]}
         about_file.write_text(json.dumps(how, indent=2) + "\n", encoding="utf-8")
         state_file.unlink(missing_ok=True)
@@ -216,24 +191,11 @@ def train(
 
 def check(steps: Any, rates: Any, points: Any, minutes: Any) -> None:
     """Raise UserError for a value that `train` does not take."""
-    two_rates = (
-        _is_list(rates)
-        and len(rates) == 2
-        and all(_is_number(rate) for rate in rates)
-    )
-    all_points = (
-        _is_list(points)
-        and bool(points)
-        and all(_is_point(point) for point in points)
-    )
+    two_rates = _is_list(rates) and len(rates) == 2 and all(_is_number(rate) for rate in rates)
+    all_points = _is_list(points) and bool(points) and all(_is_point(point) for point in points)
     for name, value, is_right, takes in (
         ("steps", steps, _is_count(steps), "a whole number of at least 1"),
-        (
-            "rates",
-            rates,
-            two_rates,
-            "two numbers from 0 on, such as `rates: [0.02, 0.002]`",
-        ),
+        ("rates", rates, two_rates, "two numbers from 0 on, such as `rates: [0.02, 0.002]`"),
         (
             "curriculum",
             points,
@@ -241,17 +203,10 @@ def check(steps: Any, rates: Any, points: Any, minutes: Any) -> None:
             "a list of points: a share of the steps, the longest examples in tokens, the number of "
             "tasks, such as `curriculum: [[0.2, 128, 2], [0.6, 256, 11]]`",
         ),
-        (
-            "minutes",
-            minutes,
-            minutes is None or _is_number(minutes),
-            "a number from 0 on",
-        ),
+        ("minutes", minutes, minutes is None or _is_number(minutes), "a number from 0 on"),
     ):
         if not is_right:
-            raise rk.UserError(
-                f"{name}: {value!r} is not allowed; it takes {takes}"
-            )
+            raise rk.UserError(f"{name}: {value!r} is not allowed; it takes {takes}")
 
 
 def _is_list(value: Any) -> bool:
@@ -259,11 +214,7 @@ def _is_list(value: Any) -> bool:
 
 
 def _is_number(value: Any) -> bool:
-    return (
-        isinstance(value, int | float)
-        and not isinstance(value, bool)
-        and 0 <= value < math.inf
-    )
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf
 
 
 def _is_count(value: Any) -> bool:
@@ -274,12 +225,7 @@ def _is_point(value: Any) -> bool:
     if not _is_list(value) or len(value) != 3:
         return False
     share, length, num_tasks = value
-    return (
-        _is_number(share)
-        and share <= 1
-        and _is_count(length)
-        and _is_count(num_tasks)
-    )
+    return _is_number(share) and share <= 1 and _is_count(length) and _is_count(num_tasks)
 
 
 def make_network(config: Mapping[str, Any]) -> Any:
@@ -297,29 +243,18 @@ def make_network(config: Mapping[str, Any]) -> Any:
 
 def make_optimizers(network: Any, rates: Sequence[float]) -> list[Any]:
     """AdamW, and Muon for the matrices that are no embeddings unless its rate is 0."""
-    tables = {
-        network.get_input_embeddings().weight,
-        network.get_output_embeddings().weight,
-    }
+    tables = {network.get_input_embeddings().weight, network.get_output_embeddings().weight}
     weights = list(network.parameters())
-    matrices = (
-        [w for w in weights if w.ndim == 2 and w not in tables]
-        if rates[0]
-        else []
-    )
+    matrices = [w for w in weights if w.ndim == 2 and w not in tables] if rates[0] else []
     others = [w for w in weights if w not in set(matrices)]
 
-    optimizers = [
-        torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)
-    ]
+    optimizers = [torch.optim.AdamW(others, rates[1], (0.9, 0.98), weight_decay=0.01)]
     if matrices:
         optimizers.append(torch.optim.Muon(matrices, rates[0], weight_decay=0.01))
     return optimizers
 
 
-def set_rates(
-    optimizers: Sequence[Any], rates: Sequence[float], step: int, steps: int
-) -> None:
+def set_rates(optimizers: Sequence[Any], rates: Sequence[float], step: int, steps: int) -> None:
     """Set the learning rates of a step."""
     warm_up = min(1.0, (step + 1) / WARM_UP)
     cosine = 0.55 + 0.45 * math.cos(math.pi * step / steps)
@@ -331,9 +266,7 @@ def set_rates(
 def stage(points: Sequence[Sequence[float]], share: float) -> tuple[int, int]:
     """The tokens of the longest examples and the number of tasks at a share of the steps."""
     shares, lengths, counts = zip(*points, strict=True)
-    return round(np.interp(share, shares, lengths)), round(
-        np.interp(share, shares, counts)
-    )
+    return round(np.interp(share, shares, lengths)), round(np.interp(share, shares, counts))
 
 
 def make_batch(
@@ -341,9 +274,7 @@ def make_batch(
 ) -> tuple[Any, Any]:
     """Token ids of examples with their answers, padded on the right, and where the answers are."""
     # Half of the batches have the longest examples, the others any length.
-    drawn = (
-        longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
-    )
+    drawn = longest if random.random() < 0.5 else random.randint(SHORTEST, longest)
     # Where a shorter length has room for no task, the longest one is taken.
     for length in (drawn, longest):
         fitting = [task for task in tasks if fits(task, length, form)]
@@ -365,9 +296,7 @@ def make_batch(
         except rk.UserError:  # this one is too long for the length
             continue
         blank = "" if example.prompt.endswith(" ") else " "
-        answer = form.tokenizer.encode(
-            blank + (rk.read_answer(example.prompt) or "")
-        )
+        answer = form.tokenizer.encode(blank + (rk.read_answer(example.prompt) or ""))
         ids = np.concatenate([example.ids, answer, stop])
         rows.append(torch.from_numpy(ids).long())
         places.append(torch.arange(len(ids)) >= example.num_tokens)
@@ -386,11 +315,7 @@ def fits(task: Any, length: int, form: rk.PromptFormat) -> bool:
 
 
 def learn(
-    network: Any,
-    optimizers: Sequence[Any],
-    ids: Any,
-    answers: Any,
-    prompt_weight: float,
+    network: Any, optimizers: Sequence[Any], ids: Any, answers: Any, prompt_weight: float
 ) -> tuple[float, float]:
     """One step of a network by its optimizers: the mean loss of answer tokens before it, and the
     share of answers without an error."""
@@ -429,13 +354,9 @@ def training_curve(history: pd.DataFrame, live: Any = None) -> list[Any]:
             FigureClass=rk.plots.PrintFigure,
         )
         for i, axes in enumerate(panels):
-            color = to_hex(
-                f"C{i}"
-            )  # that of the style, which may be drawn when it no longer holds
+            color = to_hex(f"C{i}")  # that of the style, which may be drawn when it no longer holds
             values = 100 * history["right"] if i else history["loss"]
-            axes.plot(
-                history["step"], values, color=color, marker="o", clip_on=False
-            )
+            axes.plot(history["step"], values, color=color, marker="o", clip_on=False)
             axes.locator_params("x", integer=True)
             axes.set(xlabel="Step", xlim=(0, None), ylim=(0, 102 if i else None))
         panels[0].set_ylabel("Loss of answer tokens")
@@ -447,52 +368,21 @@ def training_curve(history: pd.DataFrame, live: Any = None) -> list[Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description="Train a small causal language model."
-    )
+    parser = argparse.ArgumentParser(description="Train a small causal language model.")
     add = parser.add_argument
-    add(
-        "folder", type=Path, help="of the model; the same call resumes a training"
-    )
-    add(
-        "--config",
-        default={},
-        type=json.loads,
-        help=f"JSON: keys beside or over {SHAPE}",
-    )
+    add("folder", type=Path, help="of the model; the same call resumes a training")
+    add("--config", default={}, type=json.loads, help=f"JSON: keys beside or over {SHAPE}")
     add("--size", default=SIZE, type=Path, help="a YAML file with `tasks`")
     add("--length", default=256, type=int, help="the longest examples in tokens")
-    add(
-        "--steps",
-        default=800,
-        type=int,
-        help="steps of about four thousand tokens",
-    )
+    add("--steps", default=800, type=int, help="steps of about four thousand tokens")
     add("--seed", default=0, type=int, help="of the weights and of the examples")
-    add(
-        "--rates",
-        default=[0.02, 0.002],
-        type=float,
-        nargs=2,
-        help="of Muon and of AdamW",
-    )
-    add(
-        "--curriculum",
-        type=json.loads,
-        help="points as JSON: [[share, tokens, tasks], ...]",
-    )
-    add(
-        "--prompt-weight",
-        default=0.2,
-        type=float,
-        help="of the loss of prompt tokens",
-    )
+    add("--rates", default=[0.02, 0.002], type=float, nargs=2, help="of Muon and of AdamW")
+    add("--curriculum", type=json.loads, help="points as JSON: [[share, tokens, tasks], ...]")
+    add("--prompt-weight", default=0.2, type=float, help="of the loss of prompt tokens")
     add("--minutes", type=float, help="stop after so many; the same call goes on")
     given = parser.parse_args()
     try:
-        tasks = rk.study(
-            yaml.safe_load(given.size.read_text(encoding="utf-8"))
-        ).tasks
+        tasks = rk.study(yaml.safe_load(given.size.read_text(encoding="utf-8"))).tasks
         train(
             CONFIG | SHAPE | given.config,
             given.folder,
@@ -504,9 +394,7 @@ def main() -> None:
             curriculum=given.curriculum,
             prompt_weight=given.prompt_weight,
             minutes=given.minutes,
-            report=lambda history: print(
-                history.tail(1).to_string(header=len(history) == 1)
-            ),
+            report=lambda history: print(history.tail(1).to_string(header=len(history) == 1)),
         )
     except (rk.UserError, OSError) as error:
         parser.exit(2, f"{parser.prog}: {error}\n")

@@ -22,9 +22,7 @@ class Page(HTMLParser):
         self.loads: list[str] = []
         self.feed(file.read_text(encoding="utf-8"))
 
-    def handle_starttag(
-        self, tag: str, attrs: list[tuple[str, str | None]]
-    ) -> None:
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         values = {name: value or "" for name, value in attrs}
         self.places |= {values.get("id", ""), values.get("name", "")}
         link = values.get("src") or values.get("href")
@@ -42,9 +40,7 @@ def problems(site: Path) -> list[str]:
     for file, page in pages.items():
         where = file.relative_to(site.resolve())
         for link in dict.fromkeys(page.loads):
-            if urlsplit(link).scheme in ("http", "https") or link.startswith(
-                "//"
-            ):
+            if urlsplit(link).scheme in ("http", "https") or link.startswith("//"):
                 found.append(f"{where}: loads {link}")
         for link in dict.fromkeys(page.links):
             parts = urlsplit(link)

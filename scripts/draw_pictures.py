@@ -56,9 +56,7 @@ def scorers() -> None:
         "names it in a thought, answers otherwise": [
             f"<think>Maybe {text}.</think>I do not know." for text in first
         ],
-        "names it in a thought that never ends": [
-            f"<think>Maybe {text}. But" for text in first
-        ],
+        "names it in a thought that never ends": [f"<think>Maybe {text}. But" for text in first],
     }
 
     with TemporaryDirectory() as folder:
@@ -89,14 +87,10 @@ def frontier() -> None:
         "num_examples": 20,
         "run": "pictures",
     }
-    studies = [
-        rk.study(tasks=tasks, **readers) for tasks in ("frontier", "ruler")
-    ]
+    studies = [rk.study(tasks=tasks, **readers) for tasks in ("frontier", "ruler")]
     scores = rk.score([cell for study in studies for cell in rk.evaluate(study)])
     summary = rk.frontier(scores)
-    panels = rk.plots.capability_map(
-        summary, note=rk.plots.remarks(summary.cells)
-    )
+    panels = rk.plots.capability_map(summary, note=rk.plots.remarks(summary.cells))
     panels[0].figure.savefig(DOCS / "frontier.png")
 
 

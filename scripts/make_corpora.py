@@ -27,16 +27,7 @@ Table = tuple[list[str], list[int], list[Row]]  # documents, groups, questions
 
 _ARTICLE = re.compile(r"\b([Aa]) (?=[aeiou])")
 _SLOT = re.compile(r"\{(\w+?)2?\}")
-_ALTERNATIVES = (
-    "adj",
-    "abstract",
-    "time",
-    "timeof",
-    "tail",
-    "view",
-    "folk",
-    "relative",
-)
+_ALTERNATIVES = ("adj", "abstract", "time", "timeof", "tail", "view", "folk", "relative")
 _SENTENCE_WORDS = range(6, 31)
 _MEMORY = 100_000  # sentences remembered, so that none comes back soon
 
@@ -114,9 +105,7 @@ def sections(name: str) -> dict[str, list[str]]:
     """A file beside this script: the lines under each [heading], in order."""
     found: dict[str, list[str]] = {}
     lines: list[str] = []
-    for line in (
-        (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines()
-    ):
+    for line in (Path(__file__).parent / name).read_text(encoding="utf-8").splitlines():
         if line.startswith("["):
             lines = found.setdefault(line.strip("[]"), [])
         elif line and not line.startswith("#"):
@@ -131,9 +120,7 @@ def listed(line: str) -> list[str]:
 
 @cache
 def prose_tables() -> tuple[
-    dict[str, list[Form]],
-    dict[str, Sequence[str]],
-    list[dict[str, Sequence[str]]],
+    dict[str, list[Form]], dict[str, Sequence[str]], list[dict[str, Sequence[str]]]
 ]:
     """Sentence forms by place in the paragraph, the words that any topic uses, and each topic's own
     words."""
@@ -143,17 +130,12 @@ def prose_tables() -> tuple[
         for place in ("open", "body", "thought", "close")
     }
     forms["longer"] = [Form(line) for line in _longer(table["body"])]
-    shared: dict[str, Sequence[str]] = {
-        name: listed(table[name][0]) for name in _ALTERNATIVES
-    }
+    shared: dict[str, Sequence[str]] = {name: listed(table[name][0]) for name in _ALTERNATIVES}
     topics: list[dict[str, Sequence[str]]] = []
     for heading, lines in table.items():
         if heading.startswith("topic "):
             topics.append(
-                {
-                    name: listed(words)
-                    for name, words in (line.split(": ", 1) for line in lines)
-                }
+                {name: listed(words) for name, words in (line.split(": ", 1) for line in lines)}
             )
     return forms, shared, topics
 
@@ -190,17 +172,11 @@ def prose_essays(seed: str = "prose") -> Iterator[list[str]]:
 
 
 def _paragraph(
-    dice: Dice,
-    forms: dict[str, list[Form]],
-    words: dict[str, Sequence[str]],
-    seen: set[str],
+    dice: Dice, forms: dict[str, list[Form]], words: dict[str, Sequence[str]], seen: set[str]
 ) -> list[str]:
     """An opening, four to eight sentences and often a closing one, about a few of the topic's
     people and things."""
-    words = words | {
-        "who": dice.some(words["who"], 3),
-        "place": dice.some(words["place"], 3),
-    }
+    words = words | {"who": dice.some(words["who"], 3), "place": dice.some(words["place"], 3)}
     middle = ("thought", "body", "body", "longer", "longer")
     places = ["open", *(dice.pick(middle) for _ in range(4 + dice.below(5)))]
     if dice.random() < 0.6:
@@ -209,10 +185,7 @@ def _paragraph(
     for place in places:
         while True:
             sentence = dice.pick(forms[place]).fill(words, dice)
-            if (
-                sentence not in seen
-                and sentence.count(" ") + 1 in _SENTENCE_WORDS
-            ):
+            if sentence not in seen and sentence.count(" ") + 1 in _SENTENCE_WORDS:
                 break
         seen.add(sentence)
         sentences.append(sentence)
@@ -302,9 +275,7 @@ class _World:
                 word += pick(_VOWELS) + pick(_MIDDLES[:8])
             word += pick(_ENDS[kind])
             parts = [
-                part
-                for n in range(4, len(word))
-                for part in (f"{word[:n]}-", f"-{word[-n:]}")
+                part for n in range(4, len(word)) for part in (f"{word[:n]}-", f"-{word[-n:]}")
             ]
             if (
                 f"{word}-" in self._used
@@ -346,41 +317,25 @@ class _World:
         if kind == "person":
             while True:
                 first = self.dice.pick(self._first_names)
-                if name := self._new(
-                    f"{first} {like.split()[1] if like else self._word('last')}"
-                ):
+                if name := self._new(f"{first} {like.split()[1] if like else self._word('last')}"):
                     return name
         word = "" if like is None else like.split()[-1 if kind == "book" else 0]
         while True:
-            stem, part = (
-                word or self._word("name"),
-                self.dice.pick(self._stock[kind]),
-            )
-            if name := self._new(
-                f"{part} {stem}" if kind == "book" else f"{stem} {part}"
-            ):
+            stem, part = (word or self._word("name"), self.dice.pick(self._stock[kind]))
+            if name := self._new(f"{part} {stem}" if kind == "book" else f"{stem} {part}"):
                 return name
 
     def relations_of(self, kind: str) -> list[Relation]:
         return self._of_kind[kind]
 
     def document(
-        self,
-        kind: str,
-        entity: str,
-        land: str,
-        facts: list[tuple[Relation, str]],
-        words: range,
+        self, kind: str, entity: str, land: str, facts: list[tuple[Relation, str]], words: range
     ) -> str:
         """Some sentences about one thing that state these facts in random order; `words`: how many
         words it may have (filled up to somewhere in the upper part of that range)."""
         dice = self.dice
         forms, shared, topics = prose_tables()
-        slots = (
-            shared
-            | dice.pick(topics)
-            | {"trade": [dice.pick(self._stock["trade"])]}
-        )
+        slots = shared | dice.pick(topics) | {"trade": [dice.pick(self._stock["trade"])]}
         slots |= {"e": [entity], "land": [land]}
         stated = [
             dice.pick(r.statements).replace("{e}", entity).replace("{a}", answer)
@@ -390,10 +345,7 @@ class _World:
         target = words.start + dice.below(max(1, (len(words) - 1) * 2 // 3))
         count = sum(s.count(" ") + 1 for s in stated)
         fillers: list[str] = []
-        for form in [
-            *dice.some(self._fillers[kind], 3),
-            *dice.some(forms["body"], 8),
-        ]:
+        for form in [*dice.some(self._fillers[kind], 3), *dice.some(forms["body"], 8)]:
             sentence = form.fill(slots, dice)
             if count >= target:
                 break
@@ -417,13 +369,9 @@ def fictional() -> Table:
             entity = world.entity(kind)
             facts = [(r, world.value(r.answer)) for r in world.relations_of(kind)]
             for relation, answer in facts:
-                question = world.dice.pick(relation.questions).replace(
-                    "{e}", entity
-                )
+                question = world.dice.pick(relation.questions).replace("{e}", entity)
                 rows.append((question, (answer,), (len(documents),), ()))
-            documents.append(
-                world.document(kind, entity, land, facts, range(90, 181))
-            )
+            documents.append(world.document(kind, entity, land, facts, range(90, 181)))
             groups.append(article)
     return documents, groups, rows
 
@@ -441,13 +389,10 @@ def fictional_two_hop(rounds: int = 127) -> Table:
     def write(kind: str, entity: str, known: dict[str, str]) -> int:
         chosen = [r for r in world.relations_of(kind) if r.name in known]
         chosen += dice.some(
-            [r for r in world.relations_of(kind) if r.name not in known],
-            3 - len(chosen),
+            [r for r in world.relations_of(kind) if r.name not in known], 3 - len(chosen)
         )
         facts = [(r, known.get(r.name) or world.value(r.answer)) for r in chosen]
-        text = world.document(
-            kind, entity, dice.pick(world.lands), facts, range(40, 119)
-        )
+        text = world.document(kind, entity, dice.pick(world.lands), facts, range(40, 119))
         documents.append(f"{entity}\n{text}")
         return len(documents) - 1
 
@@ -460,35 +405,17 @@ def fictional_two_hop(rounds: int = 127) -> Table:
             write(first.kind, subject, {first.name: bridge}),
             write(bridge_kind, bridge, {second.name: answer}),
         )
-        for kind, like in (
-            (first.kind, subject),
-            (bridge_kind, bridge),
-            (bridge_kind, None),
-        ):
+        for kind, like in ((first.kind, subject), (bridge_kind, bridge), (bridge_kind, None)):
             lookalike = world.entity(kind, like)
-            write(
-                kind,
-                lookalike,
-                {(first if kind == first.kind else second).name: ""},
-            )
+            write(kind, lookalike, {(first if kind == first.kind else second).name: ""})
         phrase = dice.pick(first.phrases).replace("{e}", subject)
-        rows.append(
-            (
-                dice.pick(second.questions).replace("{e}", phrase),
-                (answer,),
-                gold,
-                (),
-            )
-        )
+        rows.append((dice.pick(second.questions).replace("{e}", phrase), (answer,), gold, ()))
     # The other eight: the three look-alikes written with the question, and the five documents of
     # the next question with the same first step.
     finished: list[Row] = []
     for number, (text, answers, golds, _) in enumerate(rows):
         follower = (number + len(firsts)) % len(rows)
-        related = (
-            *range(5 * number + 2, 5 * number + 5),
-            *range(5 * follower, 5 * follower + 5),
-        )
+        related = (*range(5 * number + 2, 5 * number + 5), *range(5 * follower, 5 * follower + 5))
         finished.append((text, answers, golds, related))
     return documents, list(range(len(documents))), finished
 
@@ -509,9 +436,7 @@ def main() -> None:
     for name, content in corpora().items():
         path = Path(__file__).parents[1] / "rulerkit" / "data" / f"{name}.json.gz"
         path.write_bytes(
-            gzip.compress(
-                json.dumps(content, separators=(",", ":")).encode(), mtime=0
-            )
+            gzip.compress(json.dumps(content, separators=(",", ":")).encode(), mtime=0)
         )
 
 

@@ -39,11 +39,7 @@ FORMS = (
     Form("qwen2.5", "auto", "original"),
 )
 """All but `builtin` are read from RULERKIT_DATA."""
-PROTOCOLS = {
-    "clean": ("clean", "2025"),
-    "paper": ("paper", "2024"),
-    "upstream": ("paper", "2025"),
-}
+PROTOCOLS = {"clean": ("clean", "2025"), "paper": ("paper", "2024"), "upstream": ("paper", "2025")}
 LENGTHS = (2048, 4096)
 NUM_EXAMPLES = 3
 PROMPT_COLUMNS = ("tokenizer", "task", "length", *PROTOCOLS)
@@ -57,15 +53,9 @@ def prompt_rows(form: Form) -> Iterator[dict[str, str]]:
     prompt_format = rk.PromptFormat(name, template=form.template)
     for task in rk.TASKS:
         for length in LENGTHS:
-            row = {
-                "tokenizer": form.tokenizer,
-                "task": task,
-                "length": str(length),
-            }
+            row = {"tokenizer": form.tokenizer, "task": task, "length": str(length)}
             for column, (protocol, edition) in PROTOCOLS.items():
-                asked = rk.task(task, protocol, edition).with_corpora(
-                    form.corpora
-                )
+                asked = rk.task(task, protocol, edition).with_corpora(form.corpora)
                 row[column] = _digest(asked, length, prompt_format)
             yield row
 
@@ -92,23 +82,14 @@ def original_corpora() -> str:
     digest = sha256()
     for folder in ("essays", "squad", "hotpotqa"):
         for file in sorted(data.glob(f"{folder}/**/*.*")):
-            digest.update(
-                f"{file.relative_to(data)} {file.stat().st_size}\n".encode()
-            )
+            digest.update(f"{file.relative_to(data)} {file.stat().st_size}\n".encode())
     return digest.hexdigest()[:16]
 
 
 # --- the demo -------------------------------------------------------------------------------------
 
 DEMO = {
-    "models": [
-        "reader-4096",
-        "reader-8192",
-        "reader-16384",
-        "perfect",
-        "mute",
-        "reader-dropping",
-    ],
+    "models": ["reader-4096", "reader-8192", "reader-16384", "perfect", "mute", "reader-dropping"],
     "lengths": [4096, 8192, 16384, 32768],
     "num_examples": 4,
     "seed": 42,
@@ -116,16 +97,7 @@ DEMO = {
 }
 """The readers and lengths of params/batches/demo.yaml with fewer examples, and the candidate of
 notebook 13."""
-DEMO_COLUMNS = (
-    "table",
-    "model",
-    "what",
-    "length",
-    "score",
-    "low",
-    "high",
-    "effective",
-)
+DEMO_COLUMNS = ("table", "model", "what", "length", "score", "low", "high", "effective")
 COMPARED = (
     ("reader-8192", "reader-4096", 1.0),
     ("reader-8192", "reader-dropping", 1.0),
@@ -135,15 +107,7 @@ COMPARED = (
     ("perfect", "mute", 1.0),
 )
 """Baseline, candidate, margin in points."""
-COMPARISON_COLUMNS = (
-    "baseline",
-    "candidate",
-    "margin",
-    "verdict",
-    "difference",
-    "low",
-    "high",
-)
+COMPARISON_COLUMNS = ("baseline", "candidate", "margin", "verdict", "difference", "low", "high")
 
 
 def demo_and_comparisons() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
@@ -160,9 +124,7 @@ def demo_and_comparisons() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
             found = rk.compare(a, b, margin)
             mean = found.mean
             values = [baseline, candidate, f"{margin:g}", found.verdict.word]
-            values += [
-                f"{mean[name]:.2f}" for name in ("difference", "low", "high")
-            ]
+            values += [f"{mean[name]:.2f}" for name in ("difference", "low", "high")]
             comparisons.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
     return demo_rows(summary), comparisons
 
@@ -195,9 +157,7 @@ def read(name: str) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def write(
-    name: str, columns: tuple[str, ...], rows: list[dict[str, str]]
-) -> None:
+def write(name: str, columns: tuple[str, ...], rows: list[dict[str, str]]) -> None:
     with open(GOLDEN / name, "w", encoding="utf-8", newline="") as file:
         writer = csv.DictWriter(file, columns, lineterminator="\n")
         writer.writeheader()
@@ -206,9 +166,7 @@ def write(
 
 def main() -> None:
     if "RULERKIT_DATA" not in os.environ:
-        raise SystemExit(
-            "RULERKIT_DATA is not set: prompts.csv needs real tokenizers and corpora"
-        )
+        raise SystemExit("RULERKIT_DATA is not set: prompts.csv needs real tokenizers and corpora")
     GOLDEN.mkdir(parents=True, exist_ok=True)
     prompts = [row for form in FORMS for row in prompt_rows(form)]
     write("prompts.csv", PROMPT_COLUMNS, prompts)

@@ -46,10 +46,9 @@ KINDS = {
 def table(heads: list[str], rows: list[list[str]]) -> list[str]:
     """A Markdown table, and an empty line."""
     lines = [heads, ["---"] * len(heads), *rows]
-    return [
-        "| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |"
-        for row in lines
-    ] + [""]
+    return ["| " + " | ".join(cell.replace("|", r"\|") for cell in row) + " |" for row in lines] + [
+        ""
+    ]
 
 
 def key_rows(keys: type[settings.Keys]) -> list[list[str]]:
@@ -59,21 +58,13 @@ def key_rows(keys: type[settings.Keys]) -> list[list[str]]:
         field = keys.model_fields.get(name)
         if not field:
             continue
-        takes = field.description or " or ".join(
-            map(str, get_args(field.annotation))
-        )
-        default = (
-            None
-            if field.is_required()
-            else field.get_default(call_default_factory=True)
-        )
+        takes = field.description or " or ".join(map(str, get_args(field.annotation)))
+        default = None if field.is_required() else field.get_default(call_default_factory=True)
         rows.append(
             [
                 f"`{field.alias or name}`",
                 " ".join(takes.split()),
-                ""
-                if default in (None, "", [], {}, sys.executable)
-                else f"`{json.dumps(default)}`",
+                "" if default in (None, "", [], {}, sys.executable) else f"`{json.dumps(default)}`",
             ]
         )
     return rows
@@ -82,36 +73,19 @@ def key_rows(keys: type[settings.Keys]) -> list[list[str]]:
 def command_lines(name: str, command: Any) -> list[str]:
     """A section about one command: what it does, its arguments and options."""
     text = re.sub(r"\[/?bold\]", "", command.help or "")
-    lines = [
-        f"### rulerkit {name}",
-        "",
-        *(" ".join(p.split()) + "\n" for p in text.split("\n\n")),
-    ]
+    lines = [f"### rulerkit {name}", "", *(" ".join(p.split()) + "\n" for p in text.split("\n\n"))]
     rows = []
     for parameter in command.params:
         if parameter.param_type_name == "option":
             label = ", ".join(
-                f"`{option}`"
-                for option in (*parameter.opts, *parameter.secondary_opts)
+                f"`{option}`" for option in (*parameter.opts, *parameter.secondary_opts)
             )
         else:
             label = f"`{(parameter.metavar or parameter.name or '').upper()}`"
         default = parameter.default
-        shown = (
-            ""
-            if default in (None, False, "") or callable(default)
-            else f"`{default}`"
-        )
-        rows.append(
-            [
-                label,
-                " ".join((getattr(parameter, "help", "") or "").split()),
-                shown,
-            ]
-        )
-    return lines + (
-        table(["argument or option", "meaning", "default"], rows) if rows else []
-    )
+        shown = "" if default in (None, False, "") or callable(default) else f"`{default}`"
+        rows.append([label, " ".join((getattr(parameter, "help", "") or "").split()), shown])
+    return lines + (table(["argument or option", "meaning", "default"], rows) if rows else [])
 
 
 def notebook_rows(path: Path) -> list[list[str]]:
@@ -124,59 +98,35 @@ def notebook_rows(path: Path) -> list[list[str]]:
         if isinstance(statement, ast.Assign):
             name = ast.unparse(statement.targets[0])
             last = lines[(statement.end_lineno or 1) - 1].encode()
-            comment = (
-                last[statement.end_col_offset or 0 :]
-                .decode()
-                .strip()
-                .lstrip("# ")
-            )
-            rows.append(
-                [f"`{name}`", comment, f"`{ast.unparse(statement.value)}`"]
-            )
+            comment = last[statement.end_col_offset or 0 :].decode().strip().lstrip("# ")
+            rows.append([f"`{name}`", comment, f"`{ast.unparse(statement.value)}`"])
     return rows
 
 
 def reference() -> str:
     """The whole page."""
-    lines = [
-        "# Reference",
-        "",
-        "Made from the code by `scripts/make_reference.py`.",
-        "",
-    ]
+    lines = ["# Reference", "", "Made from the code by `scripts/make_reference.py`.", ""]
     lines += ["## Commands", ""]
     commands: Any = typer.main.get_command(app)
     for name, command in commands.commands.items():
         lines += command_lines(name, command)
     lines += ["## Keys of parameter files", ""]
     for title, keys in KINDS.items():
-        lines += [
-            f"### {title}",
-            "",
-            *table(["key", "takes", "default"], key_rows(keys)),
-        ]
+        lines += [f"### {title}", "", *table(["key", "takes", "default"], key_rows(keys))]
     lines += ["## Parameters of notebooks", ""]
     for path in sorted((ROOT / "notebooks").glob("*.ipynb")):
         rows = notebook_rows(path)
-        lines += [
-            f"### {path.stem}",
-            "",
-            *table(["parameter", "meaning", "default"], rows),
-        ]
+        lines += [f"### {path.stem}", "", *table(["parameter", "meaning", "default"], rows)]
     lines += [
         "## Columns of `rk.score`",
         "",
         "One row per example; scores are 0 to 1 here, and 0 to 100 in tables.",
         "",
     ]
-    lines += table(
-        ["column", "meaning"], [[f"`{n}`", t] for n, t in scoring.COLUMNS.items()]
-    )
+    lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in scoring.COLUMNS.items()])
     lines += ["## Columns of `rk.load`", "", "Those of `rk.score`, and:", ""]
     added = results.ANSWER_COLUMNS | results.LABEL_COLUMNS
-    lines += table(
-        ["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()]
-    )
+    lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()])
     return "\n".join(lines).rstrip() + "\n"
 
 
@@ -230,24 +180,12 @@ def models_page() -> str:
     """docs/models.md with the table of models as it should be now."""
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(MODELS_BEGIN)
-    heads = [
-        "model",
-        "claims",
-        "engine",
-        "GPUs",
-        "thinking",
-        "start of its architecture",
-    ]
+    heads = ["model", "claims", "engine", "GPUs", "thinking", "start of its architecture"]
     lines = "\n".join(table(heads, model_rows()))
-    return (
-        before + MODELS_BEGIN + lines + MODELS_END + rest.partition(MODELS_END)[2]
-    )
+    return before + MODELS_BEGIN + lines + MODELS_END + rest.partition(MODELS_END)[2]
 
 
-BEGIN, END = (
-    "<!-- layers: made by scripts/make_reference.py -->\n",
-    "<!-- end of layers -->",
-)
+BEGIN, END = ("<!-- layers: made by scripts/make_reference.py -->\n", "<!-- end of layers -->")
 CORE = "evaluation"
 """The last of the folders that can do without the rest."""
 
@@ -269,9 +207,7 @@ def layers() -> str:
         tree = ast.parse((place / "__init__.py").read_text(encoding="utf-8"))
         purpose = (ast.get_docstring(tree) or "").split("\n\n")[0]
         files = [path.stem for path in sorted(place.glob("[!_]*.py"))]
-        files += [
-            f"{path.parent.name}/" for path in sorted(place.glob("*/__init__.py"))
-        ]
+        files += [f"{path.parent.name}/" for path in sorted(place.glob("*/__init__.py"))]
         words = textwrap.fill(" ".join(purpose.split()), 74)
         names = textwrap.fill(", ".join(files), 74)
         text = textwrap.indent(f"{words}\n{names}", " " * 14)

@@ -4,14 +4,7 @@ one, trained on prompts and answers of the tasks on the built-in corpora."""
 import json
 from pathlib import Path
 
-from tokenizers import (
-    Tokenizer,
-    decoders,
-    models,
-    pre_tokenizers,
-    processors,
-    trainers,
-)
+from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from rulerkit import generate
 from rulerkit.generation.corpora import load_words
@@ -27,9 +20,7 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 def main() -> None:
     texts = [" ".join(load_words().everything)] * 3
     for name in THIRTEEN:
-        examples = generate(
-            task(name).with_corpora("builtin"), 4096, EXAMPLES, SEED
-        )
+        examples = generate(task(name).with_corpora("builtin"), 4096, EXAMPLES, SEED)
         texts += [example.prompt for example in examples]
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
@@ -51,10 +42,7 @@ def main() -> None:
     )
     FOLDER.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(FOLDER / "tokenizer.json"))
-    config = {
-        "tokenizer_class": "PreTrainedTokenizerFast",
-        "clean_up_tokenization_spaces": False,
-    }
+    config = {"tokenizer_class": "PreTrainedTokenizerFast", "clean_up_tokenization_spaces": False}
     (FOLDER / "tokenizer_config.json").write_text(
         json.dumps(config | SPECIAL, indent=2) + "\n", encoding="utf-8"
     )

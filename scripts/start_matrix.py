@@ -30,15 +30,7 @@ import yaml
 ROOT = Path(__file__).resolve().parent.parent
 RESULT = ROOT / "docs" / "start_matrix.csv"
 CONFIGURATIONS = ROOT / "docs" / "configurations"
-FIELDS = (
-    "architecture",
-    "model",
-    "configuration",
-    "length",
-    "date",
-    "versions",
-    "outcome",
-)
+FIELDS = ("architecture", "model", "configuration", "length", "date", "versions", "outcome")
 PROMPT = 4096
 LIMIT = 400  # seconds for one start
 LONGEST = 2**20  # longer claims are tried at this length
@@ -88,12 +80,7 @@ CUT: dict[str, int] = {
     "pad_token_id": 0,
 }
 """The most of each, in every configuration that has it, at the top and in its text part."""
-PER_LAYER = (
-    "layer_types",
-    "mlp_layer_types",
-    "hybrid_override_pattern",
-    "compress_ratios",
-)
+PER_LAYER = ("layer_types", "mlp_layer_types", "hybrid_override_pattern", "compress_ratios")
 """Lists with an entry for each layer."""
 FEWEST_LAYERS = 2
 
@@ -122,10 +109,7 @@ def starts(known: dict[str, Any]) -> list[Start]:
     found = []
     for name, about in known.items():
         claims = {
-            model: min(
-                int(read_spec(model)["claimed_length"]),
-                about.get("longest", LONGEST),
-            )
+            model: min(int(read_spec(model)["claimed_length"]), about.get("longest", LONGEST))
             for model in about["models"]
         }
         stored = [model for model in claims if stored_file(model).exists()]
@@ -143,9 +127,7 @@ def stored_file(model: str) -> Path:
 def read_stored(model: str) -> dict[str, Any]:
     """A stored configuration: `of` which model, the `repository`, `path` and `commit` where it was
     read, the `config`, and `is_shorter` where the positions of the claimed length are not in it."""
-    found: dict[str, Any] = json.loads(
-        stored_file(model).read_text(encoding="utf-8")
-    )
+    found: dict[str, Any] = json.loads(stored_file(model).read_text(encoding="utf-8"))
     return found
 
 
@@ -165,9 +147,7 @@ def save_model(folder: Path, one: Start, about: dict[str, Any]) -> None:
         given, is_shorter = AutoConfig.for_model(about["config"]).to_dict(), True
     for part in (given, given.get("text_config") or {}):
         cut(part)
-        if is_shorter and (
-            "max_position_embeddings" in part or part is not given
-        ):
+        if is_shorter and ("max_position_embeddings" in part or part is not given):
             part["max_position_embeddings"] = one.length
 
     for name, more in about.get("cut", {}).items():
@@ -177,9 +157,7 @@ def save_model(folder: Path, one: Start, about: dict[str, Any]) -> None:
             given[name] = more
     given |= about.get("replace", {})
     given |= {"architectures": [about["vllm"]], "model_type": about["config"]}
-    (folder / "config.json").write_text(
-        json.dumps(given, default=str), encoding="utf-8"
-    )
+    (folder / "config.json").write_text(json.dumps(given, default=str), encoding="utf-8")
     save_tokenizer(folder)
 
 
@@ -214,9 +192,7 @@ def save_tokenizer(folder: Path) -> None:
     from transformers import PreTrainedTokenizerFast
 
     alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    backend = Tokenizer(
-        models.BPE({letter: n for n, letter in enumerate(alphabet)}, [])
-    )
+    backend = Tokenizer(models.BPE({letter: n for n, letter in enumerate(alphabet)}, []))
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
     backend.add_special_tokens([*MARKS, "<eos>"])
@@ -251,9 +227,7 @@ def start(folder: Path, one: Start) -> None:
     for budget in budgets:
         prompt = {"prompt_token_ids": [10 + n % 200 for n in range(PROMPT)]}
         more = {} if budget is None else {"thinking_token_budget": budget}
-        sampling = SamplingParams(
-            temperature=0, max_tokens=4, detokenize=False, **more
-        )
+        sampling = SamplingParams(temperature=0, max_tokens=4, detokenize=False, **more)
         (answer,) = llm.generate([prompt], sampling, use_tqdm=False)
         assert len(answer.outputs[0].token_ids) >= 1
     print(ANSWERED_THOUGHT if len(budgets) > 1 else ANSWERED, flush=True)
@@ -295,11 +269,7 @@ def reason_of(said: str, status: int | None) -> str:
     """The line of a process's errors that says why it ended."""
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     plain = [re.sub(r"^\[rank\d+\]:\s*", "", line) for line in lines]
-    errors = [
-        n
-        for n, line in enumerate(plain)
-        if re.match(r"[\w.]*(Error|Exception)\b", line)
-    ]
+    errors = [n for n, line in enumerate(plain) if re.match(r"[\w.]*(Error|Exception)\b", line)]
     if not errors:
         return plain[-1][:160] if plain else f"exit status {status}"
     place = errors[-1]
@@ -332,9 +302,7 @@ def versions() -> str:
 def main() -> None:
     """Try the starts, and write their lines; those that were not tried keep theirs."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument(
-        "--only", nargs="+", help="architectures or models, of all"
-    )
+    parser.add_argument("--only", nargs="+", help="architectures or models, of all")
     options = parser.parse_args()
     known = architectures()
     wanted = starts(known)
@@ -362,9 +330,7 @@ def main() -> None:
         with RESULT.open("w", encoding="utf-8", newline="") as file:
             writer = csv.DictWriter(file, FIELDS, lineterminator="\n")
             writer.writeheader()
-            writer.writerows(
-                rows[each.model] for each in wanted if each.model in rows
-            )
+            writer.writerows(rows[each.model] for each in wanted if each.model in rows)
 
 
 if __name__ == "__main__":

@@ -143,11 +143,7 @@ class Project:
             for k, v in os.environ.items()
             if not k.startswith("SLURM_") and k != "CUDA_VISIBLE_DEVICES"
         }
-        return {
-            **plain,
-            "RULERKIT_HOME": str(self.root),
-            "TMPDIR": str(self.root / "tmp"),
-        }
+        return {**plain, "RULERKIT_HOME": str(self.root), "TMPDIR": str(self.root / "tmp")}
 
     def call(self, *arguments, cwd=None, **environment):
         """A command, to its end. Whatever it is, it says no traceback."""
@@ -155,17 +151,9 @@ class Project:
         env = {**self.environment, **environment}
         where = cwd or self.root.parent
         ended = subprocess.run(
-            command,
-            capture_output=True,
-            text=True,
-            timeout=300,
-            cwd=where,
-            env=env,
-            check=False,
+            command, capture_output=True, text=True, timeout=300, cwd=where, env=env, check=False
         )
-        assert "Traceback" not in ended.stdout + ended.stderr, (
-            ended.stdout + ended.stderr
-        )
+        assert "Traceback" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
         return ended
 
     @contextmanager
@@ -180,11 +168,7 @@ class Project:
                 stdout=file,
                 stderr=file,
                 cwd=self.root.parent,
-                env={
-                    **self.environment,
-                    **environment,
-                    "RULERKIT_TEST_MARK": mark,
-                },
+                env={**self.environment, **environment, "RULERKIT_TEST_MARK": mark},
                 start_new_session=True,
                 preexec_fn=hear_signals,
             )
@@ -233,9 +217,7 @@ class Project:
 
     def book(self, name, run="main"):
         """An executed notebook."""
-        book = json.loads(
-            (self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text()
-        )
+        book = json.loads((self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text())
         return book
 
     def said(self, name, run="main"):
@@ -245,19 +227,13 @@ class Project:
 
 def whole_lines(file):
     """The lines of a file that may be written just now."""
-    return [
-        line
-        for line in file.read_text().splitlines(keepends=True)
-        if line.endswith("\n")
-    ]
+    return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
 
 
 def printed(book):
     """What an executed notebook printed."""
     return "".join(
-        "".join(out.get("text", []))
-        for cell in book["cells"]
-        for out in cell.get("outputs", [])
+        "".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", [])
     )
 
 
@@ -274,12 +250,8 @@ class Started(NamedTuple):
         found = []
         for folder in Path("/proc").glob("[0-9]*"):
             with suppress(OSError):
-                dead = (folder / "stat").read_text().rpartition(")")[2].split()[
-                    0
-                ] in "ZX"
-                if not dead and mine in (folder / "environ").read_bytes().split(
-                    b"\0"
-                ):
+                dead = (folder / "stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+                if not dead and mine in (folder / "environ").read_bytes().split(b"\0"):
                     found.append(int(folder.name))
         return found
 

@@ -47,9 +47,7 @@ def data():
     """The folder of real data."""
     folder = real_data()
     if folder is None:
-        pytest.skip(
-            "RULERKIT_DATA is not set: this test reads real corpora and vocabularies"
-        )
+        pytest.skip("RULERKIT_DATA is not set: this test reads real corpora and vocabularies")
     if not (folder / "tokenizers").is_dir():
         pytest.skip(f"RULERKIT_DATA={folder} holds no tokenizers/")
     return folder
@@ -153,9 +151,7 @@ def mounted(place, options):
     place.mkdir()
     try:
         subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place],
-            check=True,
-            capture_output=True,
+            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True, capture_output=True
         )
     except (OSError, subprocess.CalledProcessError):
         pytest.skip(f"a file system ({options}) can be mounted by root only")

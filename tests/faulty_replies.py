@@ -48,9 +48,7 @@ def _raw(*parts, pause=0.0, reset=False):
             time.sleep(pause)
         if reset:
             linger = struct.pack("ii", 1, 0)
-            handler.connection.setsockopt(
-                socket.SOL_SOCKET, socket.SO_LINGER, linger
-            )
+            handler.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
             handler.connection.close()
 
     return write
@@ -100,9 +98,7 @@ KINDS = {
     "content length too short": lambda a: _raw(
         _head(f"Content-Length: {len(_whole(a)) - 9}"), _whole(a)
     ),
-    "content length no number": lambda a: _raw(
-        _head("Content-Length: many"), _whole(a)
-    ),
+    "content length no number": lambda a: _raw(_head("Content-Length: many"), _whole(a)),
     "no HTTP": lambda a: _raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "a chunk that ends early": lambda a: _raw(
         _head("Transfer-Encoding: chunked"), b"400\r\n", _whole(a)[:30]
@@ -118,17 +114,11 @@ KINDS = {
         pause=0.2,
     ),
     "no reply": lambda a: _hangs,
-    "gzip that is none": lambda a: (
-        200,
-        {"Content-Encoding": "gzip"},
-        json.dumps(a),
-    ),
+    "gzip that is none": lambda a: (200, {"Content-Encoding": "gzip"}, json.dumps(a)),
     # Statuses.
     "429": lambda a: _error(429, "slow down"),
     "429 with seconds": lambda a: _error(429, headers={"Retry-After": "0.5"}),
-    "429 with a date": lambda a: _error(
-        429, headers={"Retry-After": _in_a_second()}
-    ),
+    "429 with a date": lambda a: _error(429, headers={"Retry-After": _in_a_second()}),
     "429 with nonsense": lambda a: _error(429, headers={"Retry-After": "soon"}),
     "500": lambda a: _error(500),
     "502 with HTML": lambda a: (502, {"Content-Type": "text/html"}, HTML),
@@ -139,11 +129,7 @@ KINDS = {
     "408": lambda a: _error(408),
     "400": lambda a: _error(400, "bad request"),
     "redirect to itself": lambda a: (307, {"Location": "completions"}, ""),
-    "redirect to nowhere": lambda a: (
-        302,
-        {"Location": "http://127.0.0.1:9/"},
-        "",
-    ),
+    "redirect to nowhere": lambda a: (302, {"Location": "http://127.0.0.1:9/"}, ""),
     "redirect without a place": lambda a: (301, {}, ""),
     # What stands in a reply.
     "HTML in place of JSON": lambda a: (200, {"Content-Type": "text/html"}, HTML),
@@ -159,18 +145,12 @@ KINDS = {
         f"data: {json.dumps(a)}\n\ndata: [DONE]\n\n",
     ),
     "100,000 nested brackets": lambda a: (200, JSON_TYPE, deep(100_000)),
-    "5,000 nested objects": lambda a: (
-        200,
-        JSON_TYPE,
-        '{"a":' * 5000 + "1" + "}" * 5000,
-    ),
+    "5,000 nested objects": lambda a: (200, JSON_TYPE, '{"a":' * 5000 + "1" + "}" * 5000),
     "another encoding": lambda a: _raw(
-        _head("Content-Type: application/json; charset=utf-16"),
-        _whole(a),
+        _head("Content-Type: application/json; charset=utf-16"), _whole(a)
     ),
     "bytes that are no text": lambda a: _raw(
-        _head("Content-Type: application/json"),
-        b'{"choices": [{"text": "\xff\xfe',
+        _head("Content-Type: application/json"), b'{"choices": [{"text": "\xff\xfe'
     ),
     "no choices": lambda a: (200, {}, {**a, "choices": []}),
     "choices without a list": lambda a: (200, {}, {**a, "choices": 5}),
@@ -201,9 +181,7 @@ KINDS = {
     "an end that is an object": lambda a: _changed(a, finish_reason={"a": 1}),
     "no end": lambda a: _changed(a, finish_reason=None),
     "an end in an error": lambda a: _changed(a, finish_reason="error"),
-    "counts below 0": lambda a: _counted(
-        a, prompt_tokens=-1, completion_tokens=-5
-    ),
+    "counts below 0": lambda a: _counted(a, prompt_tokens=-1, completion_tokens=-5),
     "huge counts": lambda a: _counted(a, completion_tokens=10**400),
     "counts that are NaN": lambda a: _counted(
         a, prompt_tokens=float("nan"), completion_tokens=float("inf")
@@ -213,15 +191,7 @@ KINDS = {
     "ids that do not match the text": lambda a: _changed(
         a, token_ids=[1, 2, 3], prompt_token_ids=[5]
     ),
-    "keys that stand twice": lambda a: (
-        200,
-        JSON_TYPE,
-        '{"choices": [], ' + json.dumps(a)[1:],
-    ),
-    "lone surrogates": lambda a: (
-        200,
-        JSON_TYPE,
-        json.dumps({**a, "note": "\ud800"}),
-    ),
+    "keys that stand twice": lambda a: (200, JSON_TYPE, '{"choices": [], ' + json.dumps(a)[1:]),
+    "lone surrogates": lambda a: (200, JSON_TYPE, json.dumps({**a, "note": "\ud800"})),
 }
 """Name -> what is sent in place of the right answer, once."""

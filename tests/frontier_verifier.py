@@ -42,9 +42,7 @@ class Parsed(NamedTuple):
     """Which examples ask for nothing: the `last of ten`, those that are `drawn` so, or `none`."""
     nothing_outputs: Sequence[str] = ()
     """The outputs of an example that asks for nothing."""
-    removed: Callable[[list[str], int], list[str]] = lambda lines, at: (
-        lines[:at] + lines[at + 1 :]
-    )
+    removed: Callable[[list[str], int], list[str]] = lambda lines, at: lines[:at] + lines[at + 1 :]
     """The lines without a line of filler."""
 
 
@@ -68,14 +66,8 @@ def verify(parse, rows, counts, most_removed=50) -> None:
         strange = [line for line in lines if not re.fullmatch(parsed.form, line)]
         assert not strange, f"{where}: V3: {strange[:3]}"
 
-        filler = [
-            at for at, line in enumerate(lines) if not parsed.is_about(line)
-        ]
-        named = [
-            lines[at]
-            for at in filler
-            if any(n in lines[at] for n in parsed.names)
-        ]
+        filler = [at for at, line in enumerate(lines) if not parsed.is_about(line)]
+        named = [lines[at] for at in filler if any(n in lines[at] for n in parsed.names)]
         assert not named, f"{where}: V4: {named[:3]}"
         about.append(
             (
@@ -100,9 +92,7 @@ def verify(parse, rows, counts, most_removed=50) -> None:
             without = parsed.answer(parsed.removed(lines, at))
             assert sorted(without) == sorted(found), f"{where}: V7: {lines[at]}"
         assert not parsed.wrong, f"{where}: V8: {parsed.wrong[:3]}"
-    assert all(one == about[0] for one in about), (
-        f"{row['task']} {row['index']}: V5"
-    )
+    assert all(one == about[0] for one in about), f"{row['task']} {row['index']}: V5"
 
 
 FORM = "Write your final answer in the very last line of your response, in the form 'Final Answer: "
@@ -112,15 +102,11 @@ def split(
     text: str, opening: str, question: str, border: str = "\n\n"
 ) -> tuple[list[str], re.Match]:
     """The lines of a context and the match of its question, of which there is one, at the end."""
-    assert text.count(opening) == 1 or text.startswith(opening), (
-        "V1: the instruction"
-    )
+    assert text.count(opening) == 1 or text.startswith(opening), "V1: the instruction"
     body = text[text.index(opening) + len(opening) :]
     found = list(re.finditer(question, body))
     assert len(found) == 1, f"V1: {len(found)} questions"
-    assert found[0].end() == len(body), (
-        f"V1: {body[found[0].end() :]!r} is behind the question"
-    )
+    assert found[0].end() == len(body), f"V1: {body[found[0].end() :]!r} is behind the question"
     context = body[: found[0].start()]
     assert context.endswith(border), "V1: no border before the question"
     return context.removesuffix(border).split("\n"), found[0]
@@ -167,7 +153,9 @@ def levels(lines: Sequence[str], start: str, depth: int) -> list[set[str]]:
 
 
 def graph(text: str) -> Parsed:
-    opening = "<end example>\nHere is the graph to operate on:\nThe graph has the following edges:\n"
+    opening = (
+        "<end example>\nHere is the graph to operate on:\nThe graph has the following edges:\n"
+    )
     closing = (
         "\n\nYou should immediately return the set of nodes that the operation results in, with no "
         "additional text. Return your final answer as a list of nodes in the very last line of "
@@ -187,11 +175,7 @@ def graph(text: str) -> Parsed:
             return [a for a, b in map(edge, lines) if b == child]
         return sorted(levels(lines, start, depth)[-1])
 
-    core = (
-        {child, *answer(lines)}
-        if child
-        else set().union(*levels(lines, start, depth))
-    )
+    core = {child, *answer(lines)} if child else set().union(*levels(lines, start, depth))
     times = Counter(lines)
     wrong = [line for line in lines if len({*edge(line)}) == 1 or times[line] > 1]
     return Parsed(
@@ -227,9 +211,7 @@ def state(text: str) -> Parsed:
         "first. Keep track of what is in which locker. Swapping works with empty lockers, too.\n"
     )
     question = r"What is in locker (\d{5}) at the end of the log\?\n"
-    lines, asked = split(
-        text, opening, question + at_end("blue-door", "if it is empty")
-    )
+    lines, asked = split(text, opening, question + at_end("blue-door", "if it is empty"))
 
     def answer(lines):
         inside = {}
@@ -255,9 +237,7 @@ def state(text: str) -> Parsed:
     def is_about(line):
         return bool(group & {*operation(line)[1:]})
 
-    things = {
-        thing for thing, locker, _ in operations if thing and locker in group
-    }
+    things = {thing for thing, locker, _ in operations if thing and locker in group}
     return Parsed(
         asked[0],
         lines,
@@ -320,7 +300,9 @@ def entry(line: str) -> tuple[int, str, str, str]:
 
 
 def order(text: str) -> Parsed:
-    opening = "Below are entries of a diary, not in the order of the days. I will ask about one person.\n"
+    opening = (
+        "Below are entries of a diary, not in the order of the days. I will ask about one person.\n"
+    )
     question = (
         r"What did (\w+) (\w+) bring\? List everything in the order of the (?:days, the earliest "
         r"day first|(text), the first entry first)\.\n"
@@ -331,9 +313,7 @@ def order(text: str) -> Parsed:
 
     def brought(lines):
         found = map(entry, lines)
-        return [
-            (day, thing) for day, a, b, thing in found if (a, b) == (first, last)
-        ]
+        return [(day, thing) for day, a, b, thing in found if (a, b) == (first, last)]
 
     def answer(lines):
         things = brought(lines)
@@ -343,9 +323,7 @@ def order(text: str) -> Parsed:
         return bool({first, last} & {*entry(line)[1:3]})
 
     days = Counter(entry(line)[0] for line in lines)
-    wrong = [
-        day for day, times in days.items() if times > 1 or not 1 <= day <= 99_999
-    ]
+    wrong = [day for day, times in days.items() if times > 1 or not 1 <= day <= 99_999]
     in_text = brought(lines)
     pairs = list(pairwise(in_text))
     if sum(a > b for a, b in pairs) * 2 < len(pairs):
@@ -356,9 +334,7 @@ def order(text: str) -> Parsed:
         ENTRY,
         answer,
         is_about,
-        names=frozenset(
-            f" {entry(line)[3]}." for line in lines if is_about(line)
-        ),
+        names=frozenset(f" {entry(line)[3]}." for line in lines if is_about(line)),
         wrong=wrong,
         in_order=True,
     )
@@ -367,16 +343,7 @@ def order(text: str) -> Parsed:
 # --- ordinal_copy ---------------------------------------------------------------------------------
 
 REQUEST = r"User: Write a ([a-z ]+) about ([a-z ]+)s in ([a-z]+) style\."
-ORDINALS = [
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-]
+ORDINALS = ["first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth"]
 
 
 def ordinal_copy(text: str) -> Parsed:
@@ -398,11 +365,7 @@ def ordinal_copy(text: str) -> Parsed:
         return re.fullmatch(REQUEST, turn).groups(), reply
 
     def replies(lines):
-        return [
-            reply
-            for request, reply in map(taken_apart, lines)
-            if [*request] == words
-        ]
+        return [reply for request, reply in map(taken_apart, lines) if [*request] == words]
 
     def is_about(line):
         request, _ = taken_apart(line)
@@ -459,8 +422,7 @@ def count(text: str) -> Parsed:
     wrong = [number for number, times in numbers.items() if times > 1]
     others = [line for line in lines if f" {wanted}." not in line]
     near = sum(
-        bool({*wanted.split()} & {*re.fullmatch(SOLD, line).groups()[2:]})
-        for line in others
+        bool({*wanted.split()} & {*re.fullmatch(SOLD, line).groups()[2:]}) for line in others
     )
     if not 0.3 < near / len(others) < 0.7:
         wrong.append(f"{near} of {len(others)} other lines are near")
@@ -528,10 +490,7 @@ def absent(text: str) -> Parsed:
 def relations():
     """The relations of the package: needle, question, pairs. They are data, not code."""
     return yaml.safe_load(
-        Path(rulerkit.__file__)
-        .with_name("data")
-        .joinpath("relations.yaml")
-        .read_text()
+        Path(rulerkit.__file__).with_name("data").joinpath("relations.yaml").read_text()
     )
 
 
@@ -542,9 +501,7 @@ def latent(text: str) -> Parsed:
     )
     form = at_end("Jane Doe", "for nobody")
     told = relations()
-    questions = "|".join(
-        re.escape(r["question"]).replace(r"\{y\}", ".+") for r in told
-    )
+    questions = "|".join(re.escape(r["question"]).replace(r"\{y\}", ".+") for r in told)
     lines, asked = split(text, opening, rf"({questions})\n{form}", border="\n")
     context = "\n".join(lines)
     ((relation, x, y),) = [
@@ -558,8 +515,7 @@ def latent(text: str) -> Parsed:
     def sentences(r):
         before, between, after = re.split(r"\{name\}|\{x\}", r["needle"])
         return re.findall(
-            rf"({before}(\w+ \w+){between}({'|'.join(r['pairs'])}){re.escape(after)})",
-            context,
+            rf"({before}(\w+ \w+){between}({'|'.join(r['pairs'])}){re.escape(after)})", context
         )
 
     told_x = [name for _, name, what in sentences(relation) if what == x]
@@ -577,9 +533,7 @@ def latent(text: str) -> Parsed:
         [sentence for sentence, *_ in sentences(relation)],
         ".+",
         lambda lines: [
-            name
-            for sentence, name, what in sentences(relation)
-            if what == x and sentence in lines
+            name for sentence, name, what in sentences(relation) if what == x and sentence in lines
         ],
         lambda line: True,
         wrong=wrong,

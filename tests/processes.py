@@ -13,13 +13,8 @@ def processes(mark, file="cmdline"):
     found = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
-            if (
-                mark.encode() in (folder / file).read_bytes()
-                and int(folder.name) != os.getpid()
-            ):
-                found[int(folder.name)] = (
-                    (folder / "cmdline").read_bytes().decode(errors="replace")
-                )
+            if mark.encode() in (folder / file).read_bytes() and int(folder.name) != os.getpid():
+                found[int(folder.name)] = (folder / "cmdline").read_bytes().decode(errors="replace")
         except (OSError, ValueError):
             pass
     return found

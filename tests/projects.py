@@ -22,10 +22,7 @@ study = rk.study(globals(), notebook="10_small")
 cells = rk.evaluate(study, progress=False)
 print(study.title, [len(cell.rows) for cell in cells])
 """
-FAILS = (
-    SMALL
-    + 'assert study.title != "reader-1024", "the first line\\nthe last line"\n'
-)
+FAILS = SMALL + 'assert study.title != "reader-1024", "the first line\\nthe last line"\n'
 FREE = 'import rulerkit as rk\nprint("seed", rk.study(globals(), notebook="30_free", model=None).seed)\n'
 
 
@@ -58,8 +55,7 @@ def notebook(path, parameters, source):
 
 def _assigns_study(statement):
     return isinstance(statement, ast.Assign) and any(
-        isinstance(target, ast.Name) and target.id == "study"
-        for target in statement.targets
+        isinstance(target, ast.Name) and target.id == "study" for target in statement.targets
     )
 
 
@@ -71,8 +67,6 @@ def make_project(root):
     notebook(root / "notebooks/10_small.ipynb", PARAMETERS, SMALL)
     notebook(root / "notebooks/20_fails.ipynb", PARAMETERS, FAILS)
     notebook(
-        root / "notebooks/30_free.ipynb",
-        'seed = 42\nrun = "main"\noutputs = "outputs"\n',
-        FREE,
+        root / "notebooks/30_free.ipynb", 'seed = 42\nrun = "main"\noutputs = "outputs"\n', FREE
     )
     return root

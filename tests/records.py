@@ -10,31 +10,16 @@ from rulerkit.store.records import FORMAT, record_text, result_digest
 def record_of(name="m", **fields):
     """The record of a cell of the model `name`; a field given replaces that of the record or of its `result`."""
     result = {
-        "task": {
-            "name": "vt",
-            "family": "variable_tracking",
-            "category": "vt",
-            "match": "all",
-        }
+        "task": {"name": "vt", "family": "variable_tracking", "category": "vt", "match": "all"}
         | {"edition": "2025", "num_hops": 4},
         "length": 1024,
         "seed": 42,
         "protocol": "clean",
         "prompt_version": 1,
         "sources": {
-            "essays": {
-                "name": "prose",
-                "fingerprint": "f",
-                "stand_in": True,
-                "note": "built-in",
-            }
+            "essays": {"name": "prose", "fingerprint": "f", "stand_in": True, "note": "built-in"}
         },
-        "prompt_format": {
-            "template": "base",
-            "thinking_tokens": 0,
-            "before": "",
-            "after": "",
-        },
+        "prompt_format": {"template": "base", "thinking_tokens": 0, "before": "", "after": ""},
         "tokenizer": {"name": "builtin", "fingerprint": "f00"},
         "model": {"name": name, "engine": "reader"},
     }
@@ -60,10 +45,7 @@ def record_of(name="m", **fields):
 def lines_of(record, rows):
     """The lines of rows that were made under a record."""
     tie = {"result": result_digest(record["result"])}
-    bare = [
-        {key: row[key] for key in row if key not in ("result", "checksum")}
-        for row in rows
-    ]
+    bare = [{key: row[key] for key in row if key not in ("result", "checksum")} for row in rows]
     return b"".join(row_line({**row, **tie}) for row in bare)
 
 

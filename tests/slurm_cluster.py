@@ -83,13 +83,7 @@ outputs = "outputs"
 def held(name, gpus, **more):
     """The spec of a model that holds on."""
     entry = f"held:{name.replace('-', '_')}"  # a Python name
-    return {
-        "name": name,
-        "entry": entry,
-        "batch_size": BATCH,
-        "gpus": gpus,
-        **more,
-    }
+    return {"name": name, "entry": entry, "batch_size": BATCH, "gpus": gpus, **more}
 
 
 class Job(NamedTuple):
@@ -126,34 +120,20 @@ class Project:
         self.folder = root / "outputs/notebooks" / self.run
         (root / "held.py").write_text(HELD)
 
-    def plan(
-        self,
-        models,
-        notebooks,
-        site,
-        examples=8,
-        **more,
-    ):
+    def plan(self, models, notebooks, site, examples=8, **more):
         """Write the batch file, the notebooks with the tasks that each asks, and the site file."""
         for name, tasks in notebooks.items():
             source = ASKS.format(name=name, tasks=json.dumps(tasks))
             notebook(self.root / f"notebooks/{name}.ipynb", PARAMETERS, source)
         parameters = {"run": self.run, "num_examples": examples}
-        content = {
-            "models": models,
-            "notebooks": [*notebooks],
-            "parameters": parameters,
-            **more,
-        }
+        content = {"models": models, "notebooks": [*notebooks], "parameters": parameters, **more}
         self.file.write_text(json.dumps(content))
         (self.root / "params/site.yaml").write_text(json.dumps(site))
 
     def add(self, entry):
         """A further line of the batch's notebooks."""
         content = json.loads(self.file.read_text())
-        self.file.write_text(
-            json.dumps(content | {"notebooks": [*content["notebooks"], entry]})
-        )
+        self.file.write_text(json.dumps(content | {"notebooks": [*content["notebooks"], entry]}))
 
     def call(self, *command, check=True, **more):
         """What a command says; it has to end well, and never with a traceback."""
@@ -165,45 +145,32 @@ class Project:
             env=self.environment | more,
             cwd=self.root,
         )
-        assert not check or done.returncode == 0, (
-            done.stderr[-2000:] + done.stdout[-2000:]
-        )
+        assert not check or done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
         assert "Traceback" not in done.stderr
         return done.stdout if check else done.stdout + done.stderr
 
     def rulerkit(self, *arguments, check=True, **more):
-        return self.call(
-            sys.executable, "-m", "rulerkit", *arguments, check=check, **more
-        )
+        return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check, **more)
 
     def submit(self):
         """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words
         and by job."""
         said = self.rulerkit("batch", self.file, "--slurm")
         lines = re.findall(
-            rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ",
-            said,
-            re.MULTILINE,
+            rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ", said, re.MULTILINE
         )
-        return Counter(
-            [word for word, _ in lines]
-            + [f"{word} {name}" for word, name in lines]
-        )
+        return Counter([word for word, _ in lines] + [f"{word} {name}" for word, name in lines])
 
     def status(self, **more):
         """The state of each step, by its title."""
-        lines = self.rulerkit(
-            "status", self.file, check=False, **more
-        ).splitlines()
+        lines = self.rulerkit("status", self.file, check=False, **more).splitlines()
         found = [re.match(r"(\w+) +(\S+ \S+)(?:  |$)", line) for line in lines]
         return {match[2]: match[1] for match in found if match}
 
     def queue(self):
         """The jobs of this project's run."""
         found = {}
-        for line in self.call(
-            "squeue", "-h", "-a", "-o", "%A|%T|%N|%j"
-        ).splitlines():
+        for line in self.call("squeue", "-h", "-a", "-o", "%A|%T|%N|%j").splitlines():
             number, state, node, name = line.split("|")
             if name.startswith(f"rulerkit-{self.run}-"):
                 about = self.call("scontrol", "--details", "show", "job", number)
@@ -214,9 +181,7 @@ class Project:
                     if state == "RUNNING"
                     else set()
                 )
-                subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition(
-                    "-"
-                )[0]
+                subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition("-")[0]
                 found[f"{subject} again" if subject in found else subject] = Job(
                     number, state, node, restarts, gpus
                 )
@@ -225,9 +190,7 @@ class Project:
     def journal(self):
         """What the models wrote down."""
         file = self.root / "journal.jsonl"
-        lines = (
-            file.read_text().splitlines(keepends=True) if file.exists() else []
-        )
+        lines = file.read_text().splitlines(keepends=True) if file.exists() else []
         return [Row(**json.loads(line)) for line in lines if line.endswith("\n")]
 
     def lives(self, model):
@@ -242,11 +205,7 @@ class Project:
         """Whether a model's process of this number has answered two calls and is at its third (or
         first, for ever)."""
         lives = self.lives(model)
-        calls = (
-            sum(bool(row.asked) for row in lives[life - 1])
-            if len(lives) >= life
-            else 0
-        )
+        calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
         return calls >= (1 if model.startswith("never") else 3)
 
     def go(self):
@@ -255,19 +214,14 @@ class Project:
 
     def indices(self, model):
         """The examples that a model's files hold, by task, as they stand there."""
-        files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob(
-            "*.jsonl"
-        )
+        files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
         return {
-            file.parent.name: [json.loads(line)["index"] for line in file.open()]
-            for file in files
+            file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files
         }
 
     def out(self, subject, name=""):
         """What the jobs of a model have said, or others in this folder."""
-        return (
-            self.folder / subject / f"{name or f'{self.run}.job'}.out"
-        ).read_text()
+        return (self.folder / subject / f"{name or f'{self.run}.job'}.out").read_text()
 
     def wait(self, what, until):
         """Wait until something holds."""
@@ -295,9 +249,7 @@ def asked_in_vain(lives):
     again = []
     for rows in lives:
         calls = [row.asked for row in rows if row.asked]
-        again += [
-            prompt for call in calls for prompt in call if prompt in answered
-        ]
+        again += [prompt for call in calls for prompt in call if prompt in answered]
         answered |= {prompt for call in calls[:-1] for prompt in call}
     return again
 
@@ -308,14 +260,11 @@ def clashes(rows):
     for row in rows:
         lives[row.pid].append(row)
     ends = [
-        (each[0], each[-1], set((each[0].gpus or "").split(",")) - {""})
-        for each in lives.values()
+        (each[0], each[-1], set((each[0].gpus or "").split(",")) - {""}) for each in lives.values()
     ]
     return [
         (first, other)
-        for (first, last, gpus), (other, other_last, others) in combinations(
-            ends, 2
-        )
+        for (first, last, gpus), (other, other_last, others) in combinations(ends, 2)
         if first.node == other.node
         and gpus & others
         and first.time < other_last.time
@@ -327,9 +276,7 @@ def clashes(rows):
 def slurm():
     """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn
     down."""
-    state = Path(
-        f"/tmp/rulerkit-slurm.{os.getpid()}"
-    )  # a short path: sockets have short names
+    state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
     own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     end = [
@@ -342,10 +289,7 @@ def slurm():
         state,
     ]  # once this process closes the line, or is killed
     watcher = subprocess.Popen(
-        end,
-        stdin=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,
+        end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
         up = subprocess.run(
@@ -357,9 +301,7 @@ def slurm():
             check=False,
         )
         assert up.returncode == 0, f"no Slurm came up: {up.stderr[-2000:]}"
-        yield environment | {
-            "SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]
-        }
+        yield environment | {"SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]}
     finally:
         assert watcher.stdin
         watcher.stdin.close()

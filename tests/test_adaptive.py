@@ -44,14 +44,10 @@ def test_a_stopped_run_ends_as_any_other(seed, means):
         state = replay(StoppingRule(), seen)
         if state.settled is not None:
             break
-        key = random.choice(
-            [k for k, n in state.counts.items() if len(seen[tuple(k)]) < n]
-        )
+        key = random.choice([k for k, n in state.counts.items() if len(seen[tuple(k)]) < n])
         missing = state.counts[key := (key[0], int(key[1]))] - len(seen[key])
         # some of what is asked, or also what another run left there
-        seen[key] = grid[key][
-            : len(seen[key]) + random.integers(1, 2 * missing + 1)
-        ]
+        seen[key] = grid[key][: len(seen[key]) + random.integers(1, 2 * missing + 1)]
     assert state == whole
 
 
@@ -72,25 +68,17 @@ def test_what_is_certain_is_right_at_the_threshold_too():
 def test_the_longest_length_that_passes_counts():
     random = np.random.default_rng(2)
     assert replay(StoppingRule(), planted(random, 70, 60, 99)).answer == ">4K"
-    assert (
-        replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer
-        == "4K"
-    )
+    assert replay(StoppingRule(), planted(random, 99, 60, 99), claimed=4096).answer == "4K"
     state = replay(StoppingRule(), planted(random, 70, 60, 50))
     assert (state.answer, state.settled) == ("<1K", True)
     for then, answer in enumerate(("none, as the mean at 256 is 0", ">512")):
-        start = (np.arange(500) >= 4) * float(
-            then
-        )  # all of the first look are wrong
+        start = (np.arange(500) >= 4) * float(then)  # all of the first look are wrong
         grid = {("vt_small", 256): start, ("vt_small", 512): np.ones(500)}
         assert replay(StoppingRule(suite="small"), grid).answer == answer
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():
-    state = replay(
-        StoppingRule(max_examples=90),
-        planted(np.random.default_rng(3), 100, 91, 50),
-    )
+    state = replay(StoppingRule(max_examples=90), planted(np.random.default_rng(3), 100, 91, 50))
     assert (state.settled, state.answer) == (False, "1K..2K")
     assert 90 < state.needed <= 500
     assert "1K..2K cannot be told apart with 90 examples a cell" in StoppingRule(
@@ -112,9 +100,7 @@ def test_an_average_is_within_its_width(width):
     for _ in range(40):
         grid = planted(random, 90, 70, 50)
         state = replay(StoppingRule(average=width), grid)
-        value, half = map(
-            float, state.answer.removeprefix("average ").split(" ± ")
-        )
+        value, half = map(float, state.answer.removeprefix("average ").split(" ± "))
         assert half <= width
         held.append(abs(value - 70) <= width)
     assert np.mean(held) >= 0.9
@@ -129,19 +115,11 @@ def test_better_or_worse_than_another_model():
         (0, "not better or worse"),
     ):
         means = (90 + points, 80 + points, 70 + points)
-        state = replay(
-            StoppingRule(other="other", margin=3),
-            planted(random, *means),
-            other=other,
-        )
+        state = replay(StoppingRule(other="other", margin=3), planted(random, *means), other=other)
         assert state.settled
         assert state.answer.startswith(word)
     few = {key: rows[:10] for key, rows in other.items()}
-    state = replay(
-        StoppingRule(other="other", margin=3),
-        planted(random, 91, 81, 71),
-        other=few,
-    )
+    state = replay(StoppingRule(other="other", margin=3), planted(random, 91, 81, 71), other=few)
     assert (state.settled, max(state.counts.values())) == (False, 10)
 
 
@@ -151,12 +129,8 @@ def test_the_error_is_spent_over_all_looks(looks):
     random = np.random.default_rng(7)
     steps = np.diff(np.concatenate([[0], shares / (1 - shares)])) ** 0.5
     sums = np.cumsum(random.standard_normal((40_000, looks)) * steps, axis=1)
-    limits = [
-        critical_value(each) for each in look_confidences(tuple(shares), 0.9)
-    ]
-    outside = (
-        (abs(sums / (shares / (1 - shares)) ** 0.5) > limits).any(axis=1).mean()
-    )
+    limits = [critical_value(each) for each in look_confidences(tuple(shares), 0.9)]
+    outside = (abs(sums / (shares / (1 - shares)) ** 0.5) > limits).any(axis=1).mean()
     assert 0.09 < outside < 0.105
 
 
@@ -164,20 +138,13 @@ def test_the_error_is_spent_over_all_looks(looks):
 
 
 def evaluate(outputs, model=NOISY, **parameters):
-    given = {
-        "tasks": ["vt"],
-        "lengths": list(LENGTHS),
-        "num_examples": "adaptive",
-    } | parameters
+    given = {"tasks": ["vt"], "lengths": list(LENGTHS), "num_examples": "adaptive"} | parameters
     study = rk.study(model=model, outputs=str(outputs), **given)
     return rk.evaluate(study, progress=False)
 
 
 def rows_of(cells):
-    return {
-        (c.length, c.record["num_examples"]): [row["index"] for row in c.rows]
-        for c in cells
-    }
+    return {(c.length, c.record["num_examples"]): [row["index"] for row in c.rows] for c in cells}
 
 
 def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
@@ -195,35 +162,19 @@ def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
 
 
 def test_a_killed_run_ends_as_any_other(tmp_path):
-    command = [
-        sys.executable,
-        "-m",
-        "rulerkit",
-        "evaluate",
-        "-y",
-        f"model: {json.dumps(NOISY)}",
-    ]
+    command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", f"model: {json.dumps(NOISY)}"]
     command += ["-y", "tasks: [vt]", "-y", "lengths: [1024, 2048, 4096]"]
-    command += [
-        "-y",
-        "num_examples: adaptive",
-        "-y",
-        f"outputs: {tmp_path / 'killed'}",
-    ]
+    command += ["-y", "num_examples: adaptive", "-y", f"outputs: {tmp_path / 'killed'}"]
     whole = rows_of(evaluate(tmp_path / "whole"))
     kills = 0
     while True:
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE
-        )
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
         before = rows = sum(
-            path.read_bytes().count(b"\n")
-            for path in tmp_path.glob("killed/**/*.jsonl")
+            path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/**/*.jsonl")
         )
         while process.poll() is None and rows < before + 90:
             rows = sum(
-                path.read_bytes().count(b"\n")
-                for path in tmp_path.glob("killed/**/*.jsonl")
+                path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/**/*.jsonl")
             )
             time.sleep(0.001)
         if process.poll() is not None:
@@ -236,9 +187,7 @@ def test_a_killed_run_ends_as_any_other(tmp_path):
     assert rows_of(read_cells(tmp_path / "killed/predictions/main")) == whole
 
 
-def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(
-    tmp_path,
-):
+def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_path):
     path = evaluate(tmp_path, max_failures=0.5)[-1].path
     *lines, last = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines))
@@ -250,9 +199,9 @@ def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(
     }
     record = json.loads(path.with_suffix(".json").read_text())
     failures_file(path).write_bytes(lines_of(record, [failure]))
-    (model, *_) = rk.summarize(
-        rk.score(read_cells(tmp_path / "predictions")), ["vt"]
-    ).models["adaptive"]
+    (model, *_) = rk.summarize(rk.score(read_cells(tmp_path / "predictions")), ["vt"]).models[
+        "adaptive"
+    ]
     assert "2K, certain" in model
 
 
@@ -263,8 +212,7 @@ def test_rows_beyond_do_not_change_the_end(tmp_path):
     evaluate(tmp_path / "both", num_examples=30, lengths=[4096])
     both = evaluate(tmp_path / "both")
     notes = [
-        rk.summarize(rk.score(cells), ["vt"]).models["adaptive"].iloc[0]
-        for cells in (alone, both)
+        rk.summarize(rk.score(cells), ["vt"]).models["adaptive"].iloc[0] for cells in (alone, both)
     ]
     assert notes[0] == notes[1]
     fixed = rk.summarize(rk.score(alone), ["vt"], num_examples=500)
@@ -275,9 +223,7 @@ def test_rows_beyond_do_not_change_the_end(tmp_path):
 def test_lengths_that_cannot_be_given_and_repetitions(tmp_path, capsys):
     model = load_model(NOISY)
     model.too_long = lambda length: "4K is its limit" if length > 2048 else ""
-    cells = evaluate(
-        tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384]
-    )
+    cells = evaluate(tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384])
     assert "not run: noisy at 16K: 4K is its limit" in capsys.readouterr().err
     counts = {(cell.run, cell.length): len(cell.rows) for cell in cells}
     assert len(counts) == 4
@@ -290,24 +236,16 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
     study = rk.study(tasks=["vt", "cwe"], num_examples="adaptive")
     assert (study.adaptive, study.num_examples) == (None, 20)
     assert "these tasks have no effective length" in capsys.readouterr().err
-    study = rk.study(
-        tasks=["vt", "cwe"], num_examples="adaptive", question={"average": 2}
-    )
+    study = rk.study(tasks=["vt", "cwe"], num_examples="adaptive", question={"average": 2})
     assert study.adaptive.average == 2
-    assert (
-        rk.study(num_examples="adaptive", notebook="08_training_length").adaptive
-        is None
-    )
+    assert rk.study(num_examples="adaptive", notebook="08_training_length").adaptive is None
     assert "08_training_length compares complete cells" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        (
-            {"num_examples": "some"},
-            "a whole number from 1 to 1000000, or adaptive",
-        ),
+        ({"num_examples": "some"}, "a whole number from 1 to 1000000, or adaptive"),
         ({"question": "speed"}, "effective length"),
         ({"question": {"average": 0}}, "POINTS"),
         ({"question": {"average": 1, "other": "x"}}, "POINTS"),

@@ -23,16 +23,7 @@ from rulerkit.store.cells import read_cells
 from tests.test_openai import ask, ask_and_check, client, error, serving, some
 from tests.text_server import Handler, ReaderServer
 
-ASKED = (
-    "--tasks",
-    "vt",
-    "--lengths",
-    "1K",
-    "-n",
-    "1",
-    "-y",
-    "tokenizer: builtin",
-)
+ASKED = ("--tasks", "vt", "--lengths", "1K", "-n", "1", "-y", "tokenizer: builtin")
 KEY = "Tulip4711Ochre"
 
 
@@ -93,9 +84,7 @@ ADDRESSES = {
 
 
 @pytest.mark.parametrize("written", ADDRESSES)
-def test_an_address_may_be_written_in_any_way(
-    written, server, folder, monkeypatch, rulerkit
-):
+def test_an_address_may_be_written_in_any_way(written, server, folder, monkeypatch, rulerkit):
     """A proxy is for other machines."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
@@ -114,13 +103,7 @@ def test_what_is_no_address(folder):
     assert is_address("gpu-07:8000")
     assert is_address("[::1]:8000")
     assert url_of("api.example.org:443") == "https://api.example.org:443"
-    for name in (
-        "org/name",
-        "llama-3.1-8b",
-        "checkpoints/a:8000",
-        "x.yaml",
-        "a:b",
-    ):
+    for name in ("org/name", "llama-3.1-8b", "checkpoints/a:8000", "x.yaml", "a:b"):
         assert not is_address(name)
     (folder / "step:8000").mkdir()
     assert not is_address("step:8000")
@@ -154,10 +137,7 @@ def tls(server, tmp_path):
 def reasons(address):
     """Why nothing answers: at an address alone, and at the base_url of a mapping."""
     said = []
-    for model in (
-        address,
-        {"path": "m", "base_url": address, "tokenizer": "builtin"},
-    ):
+    for model in (address, {"path": "m", "base_url": address, "tokenizer": "builtin"}):
         with pytest.raises(UserError) as caught:
             _ = load_model(model).prompt_format
         said.append(str(caught.value).removeprefix("model m: "))
@@ -169,10 +149,7 @@ def test_a_certificate_is_what_is_wrong(tls, monkeypatch):
     alone, mapped = reasons(f"https://localhost:{port}/v1")
     assert alone == mapped
     assert "certificate is refused (self-signed" in alone
-    assert (
-        "https://"
-        in reasons(f"http://localhost:{port}/v1")[0].partition("connection")[2]
-    )
+    assert "https://" in reasons(f"http://localhost:{port}/v1")[0].partition("connection")[2]
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     assert load_model(f"https://localhost:{port}").spec["path"] == "m"
 
@@ -200,9 +177,7 @@ def test_why_nothing_answers(server, monkeypatch):
 
 def test_a_page_of_a_gateway_is_read(recorders, server):
     server.listing = "<!doctype html><html><body>Open Chat</body></html>"
-    with pytest.raises(
-        UserError, match=r"no list of models \(HTTP 200: an HTML page, Open"
-    ):
+    with pytest.raises(UserError, match=r"no list of models \(HTTP 200: an HTML page, Open"):
         load_model(server.url)
     server.behave = lambda body: (502, {}, "<html><b>Bad Gateway</b></html>")
     with pytest.raises(UserError, match="HTTP 502: an HTML page, Bad Gateway"):
@@ -221,9 +196,7 @@ class Socks(threading.Thread):
         with suppress(OSError):
             while True:
                 threading.Thread(
-                    target=self.lead,
-                    args=self.listening.accept()[:1],
-                    daemon=True,
+                    target=self.lead, args=self.listening.accept()[:1], daemon=True
                 ).start()
 
     def lead(self, near):
@@ -251,12 +224,7 @@ def test_a_socks_proxy(server, monkeypatch):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("ALL_PROXY", f"socks5://127.0.0.1:{port}")
     ask_and_check(
-        load_model(
-            {
-                **rk.study(model="http://model.test").models[0],
-                "tokenizer": "builtin",
-            }
-        )
+        load_model({**rk.study(model="http://model.test").models[0], "tokenizer": "builtin"})
     )
     proxy.listening.close()
 
@@ -303,28 +271,16 @@ def test_refused_unset_and_unnamed_are_three_sentences(recorders, monkeypatch):
     monkeypatch.setenv("MY_KEY", KEY)
     for given, words in (
         ({"api_key_env": "MY_KEY"}, "refused the key in MY_KEY: HTTP 401"),
-        (
-            {"headers": {"x-key": "$MY_KEY"}},
-            "refused the key in MY_KEY: HTTP 401",
-        ),
+        ({"headers": {"x-key": "$MY_KEY"}}, "refused the key in MY_KEY: HTTP 401"),
         ({}, "it wants a key, and none was named"),
-        (
-            {"api_key_env": "NO_SUCH_KEY"},
-            "NO_SUCH_KEY, which holds the key, is not set",
-        ),
+        ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY, which holds the key, is not set"),
     ):
         for model in ({"base": server.url, **given}, None):
             with pytest.raises(UserError, match=words):
-                _ = (
-                    load_model(model)
-                    if model
-                    else client(server, **given).prompt_format
-                )
+                _ = load_model(model) if model else client(server, **given).prompt_format
 
 
-def test_further_headers_are_sent_and_never_shown(
-    recorders, tmp_path, monkeypatch
-):
+def test_further_headers_are_sent_and_never_shown(recorders, tmp_path, monkeypatch):
     server, _ = recorders
     monkeypatch.setenv("MY_KEY", KEY)
     server.wants = f"api-key: {KEY}"
@@ -341,9 +297,7 @@ def test_further_headers_are_sent_and_never_shown(
     assert client(server).identity() == model.identity()
 
 
-def test_the_gate_sends_no_key_to_the_other_side(
-    recorders, folder, monkeypatch, rulerkit
-):
+def test_the_gate_sends_no_key_to_the_other_side(recorders, folder, monkeypatch, rulerkit):
     monkeypatch.setenv("MY_KEY", KEY)
     ours, theirs = recorders
     theirs.wants = KEY
@@ -353,16 +307,12 @@ def test_the_gate_sends_no_key_to_the_other_side(
     assert (ours.secrets, theirs.secrets) == ({False}, {True})
 
     ours.headers.clear()
-    ended = rulerkit(
-        "gate", ours.url, theirs.url, *ASKED, "-y", "api_key_env: MY_KEY"
-    )
+    ended = rulerkit("gate", ours.url, theirs.url, *ASKED, "-y", "api_key_env: MY_KEY")
     assert ended.status == 2
     assert "would go to 2 servers" in ended.err
     assert ours.headers == []
     both = f"models: ['{ours.url}', '{theirs.url}']"
-    ended = rulerkit(
-        "plan", "-y", both, *ASKED, "-y", "headers: {x-key: $MY_KEY}"
-    )
+    ended = rulerkit("plan", "-y", both, *ASKED, "-y", "headers: {x-key: $MY_KEY}")
     assert "would go to 2 servers" in ended.err
     assert ours.headers == []
 
@@ -373,11 +323,7 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", KEY)
     keys = {"api_key_env": "MY_KEY", "headers": {"x-key": "$MY_KEY"}}
     # Neither where a redirect leads to,
-    ours.behave = lambda body: (
-        307,
-        {"Location": f"{theirs.url}/completions"},
-        "",
-    )
+    ours.behave = lambda body: (307, {"Location": f"{theirs.url}/completions"}, "")
     ask_and_check(client(ours, prompt_path="text", **keys))
     assert (ours.secrets, theirs.secrets) == ({True}, {False})
     # nor to a variant at another address, nor where OpenAI's own is one of several.
@@ -404,19 +350,11 @@ def parts(choice):
 ODD = {
     "parts": parts,
     "one part": lambda c: c["message"].update(
-        content={
-            "type": "output_text",
-            "text": {"value": c["message"]["content"]},
-        }
+        content={"type": "output_text", "text": {"value": c["message"]["content"]}}
     ),
-    "texts in a list": lambda c: c["message"].update(
-        content=[*c["message"]["content"]]
-    ),
+    "texts in a list": lambda c: c["message"].update(content=[*c["message"]["content"]]),
     "an image beside it": lambda c: c["message"].update(
-        content=[
-            c["message"]["content"],
-            {"type": "image_url", "image_url": {"url": "x"}},
-        ]
+        content=[c["message"]["content"], {"type": "image_url", "image_url": {"url": "x"}}]
     ),
     "text in place of a message": lambda c: c.update(
         text=c.pop("message")["content"], message=None
@@ -454,9 +392,7 @@ USAGES = [
 def test_a_usage_of_any_type(usage, server):
     def amend(body, reply):
         count = str(reply["usage"]["prompt_tokens"])
-        reply.update(
-            json.loads(json.dumps({"usage": usage}).replace("{n}", count))
-        )
+        reply.update(json.loads(json.dumps({"usage": usage}).replace("{n}", count)))
         reply.update(error={"message": "", "code": None}, system_fingerprint=7)
 
     server.amend = amend
@@ -482,26 +418,18 @@ def test_thoughts_and_refusals_among_parts_are_what_they_are():
         choice = {"message": message, "finish_reason": "stop"}
         return Reply.model_validate({"choices": [choice]}).choice
 
-    thought = {
-        "type": "reasoning",
-        "summary": [{"type": "summary_text", "text": "hm"}],
-    }
+    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     choice = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
     assert (choice.content, choice.reasoning_content) == ("42", "hm")
     only = read({"content": [thought]})
     assert (only.content, only.reasoning_content) == (None, "hm")
-    assert (
-        read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
-    )
+    assert read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
 
 
 @pytest.mark.parametrize(
     ("choices", "field"),
     [
-        (
-            [{"message": {"content": 4812093}, "finish_reason": "stop"}],
-            "message.content",
-        ),
+        ([{"message": {"content": 4812093}, "finish_reason": "stop"}], "message.content"),
         ([{"text": True, "finish_reason": "stop"}], "text"),
         ([], "choices is"),
         (None, "choices is"),
@@ -517,12 +445,7 @@ def test_a_field_that_matters_is_named(choices, field, server):
 # --- lists of models ------------------------------------------------------------------------------
 
 LIMITS = [
-    *[
-        ("131072", 131072),
-        ("128K", 131072),
-        ("131,072.0", 131072),
-        (131072.0, 131072),
-    ],
+    *[("131072", 131072), ("128K", 131072), ("131,072.0", 131072), (131072.0, 131072)],
     *[(value, None) for value in (-1, 0, None, True, [5], "many", 1e400, 10**30)],
     (float("nan"), None),
 ]
@@ -530,11 +453,7 @@ LIMITS = [
 
 @pytest.mark.parametrize(("value", "limit"), LIMITS)
 def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
-    odd = {
-        "owned_by": float("inf"),
-        "root": ["x"],
-        "meta": {"size": float("nan")},
-    }
+    odd = {"owned_by": float("inf"), "root": ["x"], "meta": {"size": float("nan")}}
     server.listing = {"data": [{"id": "m", "max_model_len": value, **odd}]}
     for _ in range(2):
         assert rulerkit("evaluate", server.url, *ASKED).status == 0
@@ -549,13 +468,9 @@ def test_odd_entries_of_a_list(server):
         ([{"id": "m"}, {"id": "m", "root": "other"}], "m"),
     ):
         server.listing = {"data": entries}
-        assert (
-            load_model({"base": server.url, "tokenizer": "builtin"}).path == path
-        )
+        assert load_model({"base": server.url, "tokenizer": "builtin"}).path == path
     server.listing = [{"id": "alone"}]
-    assert (
-        load_model({"base": server.url, "tokenizer": "builtin"}).path == "alone"
-    )
+    assert load_model({"base": server.url, "tokenizer": "builtin"}).path == "alone"
     server.listing = {"data": []}
     with pytest.raises(UserError, match="lists no model"):
         load_model(server.url)
@@ -578,11 +493,7 @@ SAME = [
     {"max_model_len": 9000},
     {"meta": {"n_ctx": 5}},
 ]
-FIRST = {
-    "root": "/ck/1000",
-    "parent": "/ck/base",
-    "meta": {"size": 7, "n_ctx": 4},
-}
+FIRST = {"root": "/ck/1000", "parent": "/ck/base", "meta": {"size": 7, "n_ctx": 4}}
 
 
 @pytest.mark.parametrize("path", ["auto", "chat"])
@@ -594,9 +505,7 @@ def test_another_checkpoint_at_the_same_address(change, path, server, tmp_path):
 
     def evaluated(number):
         model = client(server, prompt_path=path)
-        return predict(
-            model, some(model, number), tmp_path / "run", progress=False
-        )
+        return predict(model, some(model, number), tmp_path / "run", progress=False)
 
     evaluated(2)
     server.listing = listed(**FIRST | change)
@@ -604,9 +513,7 @@ def test_another_checkpoint_at_the_same_address(change, path, server, tmp_path):
         assert len(evaluated(3).rows) == 3
         return
     for number in (2, 3):
-        with pytest.raises(
-            UserError, match=r"model\.server\..* now it is .*run: NAME"
-        ):
+        with pytest.raises(UserError, match=r"model\.server\..* now it is .*run: NAME"):
             evaluated(number)
 
 
@@ -616,22 +523,15 @@ def test_records_without_what_a_server_lists_are_continued(server, tmp_path):
         server.listing = listing
         model = client(server)
         number = 2 if listing == {"data": []} else 3
-        cell = predict(
-            model, some(model, number), tmp_path / "run", progress=False
-        )
+        cell = predict(model, some(model, number), tmp_path / "run", progress=False)
     assert len(cell.rows) == 3
     # Stored answers are read where no server runs.
     server.server_close()
     model = client(server, prompt_path="ids", base_url="http://127.0.0.1:1/v1")
-    assert (
-        len(predict(model, some(model, 3), tmp_path / "run", progress=False).rows)
-        == 3
-    )
+    assert len(predict(model, some(model, 3), tmp_path / "run", progress=False).rows) == 3
 
 
-@pytest.mark.parametrize(
-    "change", [*OTHERS, {"id": "n"}, {"max_model_len": 9000}], ids=str
-)
+@pytest.mark.parametrize("change", [*OTHERS, {"id": "n"}, {"max_model_len": 9000}], ids=str)
 def test_two_addresses_that_say_different_things(change, recorders):
     one, two = recorders
     one.listing = listed(**FIRST, max_model_len=8000)

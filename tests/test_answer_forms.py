@@ -335,40 +335,24 @@ FORMS = {
     ),
     "heading": lambda items: f"## Final Answer\n\n[{', '.join(items)}]",
     "json": lambda items: f"Final Answer:\n```json\n{json.dumps(items)}\n```",
-    "bullets": lambda items: "\n".join(
-        ["**Final Answer:**", *(f"- **{item}**" for item in items)]
-    ),
+    "bullets": lambda items: "\n".join(["**Final Answer:**", *(f"- **{item}**" for item in items)]),
     "numbers": lambda items: "\n\n".join(
         ["Final Answer:", *(f"{i}. {item}" for i, item in enumerate(items, 1))]
     ),
     "in a row": lambda items: (
-        "Final Answer: "
-        + " ".join(f"({i}) {item}" for i, item in enumerate(items, 1))
+        "Final Answer: " + " ".join(f"({i}) {item}" for i, item in enumerate(items, 1))
     ),
     "lines": lambda items: "\n".join(["Final Answer:", *items]),
     "arrows": lambda items: f"Final Answer: {' → '.join(items)}",
-    "and": lambda items: (
-        f"The final answer is: {', '.join(items[:-1])}, and the {items[-1]}."
-    ),
+    "and": lambda items: f"The final answer is: {', '.join(items[:-1])}, and the {items[-1]}.",
     "table": lambda items: "\n".join(
-        [
-            "Final Answer:",
-            "| item |",
-            "|---|",
-            *(f"| {item} |" for item in items),
-        ]
+        ["Final Answer:", "| item |", "|---|", *(f"| {item} |" for item in items)]
     ),
-    "typographic": lambda items: f"Final Answer：［{'，'.join(items)}］".replace(
-        "-", "\u2011"
-    ),
+    "typographic": lambda items: f"Final Answer：［{'，'.join(items)}］".replace("-", "\u2011"),
 }
 OTHERS = {
     "order_8": (THREE, "blue-door", [f"a{i}-b" for i in range(60)]),
-    "missing_8": (
-        LINES,
-        "red-roof 33333",
-        [f"a-b {n}" for n in range(10000, 10060)],
-    ),
+    "missing_8": (LINES, "red-roof 33333", [f"a-b {n}" for n in range(10000, 10060)]),
     "absent_4": (NUMBERS, "1234567", [str(n) for n in range(5000000, 5000060)]),
     "graph_bfs_2": (NODES, "0123456789", [f"{n:010x}" for n in range(60)]),
 }

@@ -59,21 +59,16 @@ def test_the_demo_as_it_would_run(tmp_path):
     ]
     titles = [" ".join(line.split()[:3]) for line in lines]
     assert titles == [
-        f"missing {name}"
-        for name in (*single, "all 00_tasks", "all 01_main_results")
+        f"missing {name}" for name in (*single, "all 00_tasks", "all 01_main_results")
     ]
     # 13 tasks x 20 examples x (4K + 8K + 16K + 32K)
-    assert lines[0].endswith(
-        " 0/52 cells, 0/1,040 examples; 15,974,400 tokens left"
-    )
+    assert lines[0].endswith(" 0/52 cells, 0/1,040 examples; 15,974,400 tokens left")
     # and of the frontier suite 13 tasks x 5 examples for one reader
     assert total == "13 steps: 13 missing; 83,865,600 tokens left, at most"
     assert sorted(project.root.rglob("*")) == before
 
 
-@pytest.mark.parametrize(
-    "name", ["demo-all", "demo-small", "one-model", "paper", "small"]
-)
+@pytest.mark.parametrize("name", ["demo-all", "demo-small", "one-model", "paper", "small"])
 def test_every_batch_of_params_can_be_planned(project, name):
     assert read_batch(REPOSITORY / f"params/batches/{name}.yaml").runs
 
@@ -82,11 +77,7 @@ def test_runs_know_their_parameters(project, capsys):
     (project / "checkpoints/r7-1000").mkdir(parents=True)
     (project / "checkpoints/train.log").touch()
     content = {
-        "models": [
-            "mute",
-            {"base": "reader-4096", "window": 512},
-            "checkpoints/*",
-        ],
+        "models": ["mute", {"base": "reader-4096", "window": 512}, "checkpoints/*"],
         "notebooks": ["10_small", "30_free"],
         "together": ["notebooks/20_fails.ipynb"],
         "size": "smoke",
@@ -94,51 +85,26 @@ def test_runs_know_their_parameters(project, capsys):
     }
     runs = plan(project, content, seed=2, run="r").runs
     subjects = ["mute 10_small", "reader-512 10_small", "r7-1000 10_small"]
-    assert [run.title for run in runs] == [
-        *subjects,
-        "all 30_free",
-        "all 20_fails",
-    ]
+    assert [run.title for run in runs] == [*subjects, "all 30_free", "all 20_fails"]
     first, second, third, free, over_all = (run.parameters for run in runs)
-    common = {
-        "lengths": [4096, 8192, 16384, 32768],
-        "num_examples": 3,
-        "seed": 2,
-        "run": "r",
-    }
+    common = {"lengths": [4096, 8192, 16384, 32768], "num_examples": 3, "seed": 2, "run": "r"}
     assert first == {**common, "model": "mute"}
     assert second["model"] == {"base": "reader-4096", "window": 512}
     assert third["model"] == str(project / "checkpoints/r7-1000")
     assert free == {"seed": 2, "run": "r"}
-    assert over_all == {
-        **common,
-        "models": ["mute", second["model"], third["model"]],
-    }
-    assert (
-        runs[1].output
-        == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
-    )
+    assert over_all == {**common, "models": ["mute", second["model"], third["model"]]}
+    assert runs[1].output == project / "outputs/notebooks/r/reader-512/10_small.ipynb"
     said = "models: checkpoints/* leaves out train.log: no model folder\n"
     assert capsys.readouterr().err == said
-    entries = [
-        {"notebook": run.notebook.stem, "models": ["mute"]}
-        for run in (runs[0], runs[-1])
-    ]
+    entries = [{"notebook": run.notebook.stem, "models": ["mute"]} for run in (runs[0], runs[-1])]
     batch = plan(project, {"notebooks": entries})
-    assert [model["name"] for model in batch.study.models] == ["mute"], (
-        "those that notebooks name"
-    )
+    assert [model["name"] for model in batch.study.models] == ["mute"], "those that notebooks name"
 
 
 def test_a_pattern_of_checkpoints_takes_settings(project):
     for number in (1000, 2000):
         (project / f"checkpoints/{number}").mkdir(parents=True)
-    own = {
-        "path": "checkpoints/1000",
-        "name": "ours",
-        "label": "Ours",
-        "hours": 2,
-    }
+    own = {"path": "checkpoints/1000", "name": "ours", "label": "Ours", "hours": 2}
     pattern = {"base": own, "path": "checkpoints/*", "template": "base"}
     jobs = plan(project, ONE | {"models": [pattern]}).jobs
     assert [job.name for job in jobs] == ["1000", "2000"]
@@ -153,49 +119,26 @@ ONE = {"models": ["mute"], "notebooks": ["10_small"]}
 @pytest.mark.parametrize(
     ("content", "says"),
     [
-        (
-            ONE | {"notebooks": ["10_smal"]},
-            "unknown notebook '10_smal': did you mean '10_small'",
-        ),
+        (ONE | {"notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
         (ONE | {"size": "smok"}, "unknown size .*: did you mean 'smoke'"),
+        ({"notebooks": ["10_small"]}, "needs `models:` and `notebooks:` or `together:`"),
         (
-            {"notebooks": ["10_small"]},
-            "needs `models:` and `notebooks:` or `together:`",
-        ),
-        (
-            ONE
-            | {
-                "notebooks": [
-                    {"notebook": "10_small", "parameters": {"run": "x"}}
-                ]
-            },
+            ONE | {"notebooks": [{"notebook": "10_small", "parameters": {"run": "x"}}]},
             "sets run, outputs or models",
         ),
         (
             ONE | {"notebooks": [{"notebook": "30_free", "models": ["mute"]}]},
             "takes no `models`; its",
         ),
-        (
-            ONE | {"models": ["checkpoints/*"]},
-            "nothing matches 'checkpoints/\\*'",
-        ),
-        (
-            ONE | {"models": ["notebooks/10_small.ipynb"]},
-            "10_small.ipynb is no model folder: ",
-        ),
-        (
-            ONE | {"notebooks": ["10_small", "10_small"]},
-            "runs mute 10_small twice",
-        ),
+        (ONE | {"models": ["checkpoints/*"]}, "nothing matches 'checkpoints/\\*'"),
+        (ONE | {"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
+        (ONE | {"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
         (
             ONE
             | {
                 "notebooks": [
                     "10_small",
-                    {
-                        "notebook": "20_fails",
-                        "models": [{"base": "reader-1024", "name": "mute"}],
-                    },
+                    {"notebook": "20_fails", "models": [{"base": "reader-1024", "name": "mute"}]},
                 ]
             },
             "two models named mute, which differ in window",
@@ -223,11 +166,7 @@ def test_errors_are_found_before_anything_runs(project, content, says):
 
 
 def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
-    notebook(
-        project / "notebooks/40_found.ipynb",
-        'run = "main"\noutputs = "outputs"\n',
-        FREE,
-    )
+    notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
     original = {"num_examples": 4, "corpora": "original"}
     content = {
         "models": ["mute", "perfect"],
@@ -235,39 +174,27 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
             "10_small",
             {"notebook": "20_fails", "models": ["mute"], "parameters": original},
         ],
-        "together": [
-            {"notebook": "10_small", "models": ["perfect", "reader-1024"]},
-            "40_found",
-        ],
+        "together": [{"notebook": "10_small", "models": ["perfect", "reader-1024"]}, "40_found"],
         "parameters": {"lengths": [1024], "num_examples": 2, "run": "r"},
     }
     batch = plan(project, content)
     jobs = batch.jobs
     folder = project / "outputs/notebooks/r"
     assert batch.corpora == "original"
-    assert [
-        (job.name, [run.title for run in job.runs], job.after) for job in jobs
-    ] == [
+    assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
         ("mute", ["mute 10_small", "mute 20_fails"], ()),
         ("perfect", ["perfect 10_small"], ()),
         ("reader-1024", [], ()),
         ("10_small", ["all 10_small"], ("perfect", "reader-1024")),
         ("40_found", ["all 40_found"], ("mute", "perfect", "reader-1024")),
     ]
-    files = [
-        folder / "reader-1024/mine.job.yaml",
-        folder / "all/mine-10_small.job.yaml",
-    ]
+    files = [folder / "reader-1024/mine.job.yaml", folder / "all/mine-10_small.job.yaml"]
     assert [job.file for job in jobs[2:4]] == files
-    assert [
-        (need.task, need.length, need.wanted) for need in jobs[0].steps[0].needs
-    ] == [("vt", 1024, 4)]
+    assert [(need.task, need.length, need.wanted) for need in jobs[0].steps[0].needs] == [
+        ("vt", 1024, 4)
+    ]
     assert [need.wanted for need in jobs[0].steps[1].needs] == [2]
-    assert {need.model for need in jobs[4].steps[0].needs} == {
-        "mute",
-        "perfect",
-        "reader-1024",
-    }
+    assert {need.model for need in jobs[4].steps[0].needs} == {"mute", "perfect", "reader-1024"}
     for job in jobs:
         job.save()
         assert read_job(job.file) == job
@@ -283,26 +210,16 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
     waits for both."""
     asks = 'import rulerkit as rk\nstudy = rk.study(globals(), models=[model, "perfect"])\n'
     parameters = 'model = "mute"\nmodels = None\ntasks = ["vt"]\nlengths = [1024]\nrun = "main"\noutputs = "outputs"\n'
-    notebook(
-        project / "notebooks/40_asks_nobody.ipynb", parameters, "print(model)\n"
-    )
+    notebook(project / "notebooks/40_asks_nobody.ipynb", parameters, "print(model)\n")
     notebook(project / "notebooks/41_beside.ipynb", parameters, asks)
     names = ["40_asks_nobody", "41_beside"]
-    jobs = plan(
-        project, {"models": ["mute", "reader-1024"], "notebooks": names}
-    ).jobs
-    assert [
-        (job.name, [run.title for run in job.runs], job.after) for job in jobs
-    ] == [
+    jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": names}).jobs
+    assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
         ("mute", ["mute 40_asks_nobody"], ()),
         ("perfect", [], ()),
         ("reader-1024", ["reader-1024 40_asks_nobody"], ()),
         ("mute-41_beside", ["mute 41_beside"], ("mute", "perfect")),
-        (
-            "reader-1024-41_beside",
-            ["reader-1024 41_beside"],
-            ("perfect", "reader-1024"),
-        ),
+        ("reader-1024-41_beside", ["reader-1024 41_beside"], ("perfect", "reader-1024")),
     ]
 
 
@@ -320,11 +237,7 @@ class Ran(NamedTuple):
 
     def since(self, before):
         """The notebooks that were executed since another call."""
-        return {
-            name
-            for name, when in self.written.items()
-            if before.written.get(name) != when
-        }
+        return {name for name, when in self.written.items() if before.written.get(name) != when}
 
 
 class Story(NamedTuple):
@@ -346,9 +259,7 @@ def call(project, *arguments, cwd=None):
     ended = project.call(*arguments, cwd=cwd)
     written = project.executed("r")
     asked = [(row.model, row.prompt) for row in project.journal()[before:]]
-    return Ran(
-        ended, {name: project.book(name, "r") for name in written}, written, asked
-    )
+    return Ran(ended, {name: project.book(name, "r") for name in written}, written, asked)
 
 
 @pytest.fixture(scope="module")
@@ -370,21 +281,14 @@ def story(tmp_path_factory):
         "models": [told("first"), told("second")],
         "notebooks": [fwe, own],
         "together": ["52_both"],
-        "parameters": {
-            "run": "r",
-            "seed": 5,
-            "lengths": [1024],
-            "tasks": ["vt", "fwe"],
-        },
+        "parameters": {"run": "r", "seed": 5, "lengths": [1024], "tasks": ["vt", "fwe"]},
     }
     batch = project.batch(content)
     (project.root / "fails").touch()
     first = call(project, "batch", batch, "--jobs", 3)
     again = first.ended.stdout.partition("again: ")[2].splitlines()[0]
     (project.root / "elsewhere").mkdir()
-    repeated = call(
-        project, *shlex.split(again)[1:], cwd=project.root / "elsewhere"
-    )
+    repeated = call(project, *shlex.split(again)[1:], cwd=project.root / "elsewhere")
     (project.root / "fails").unlink()
     own["parameters"] = {"shade": "green", "tasks": ["vt"]}
     project.batch(content)
@@ -399,10 +303,7 @@ def story(tmp_path_factory):
 def test_inference_that_is_shared_is_done_once(story):
     """2 examples for one notebook and 4 for another are 4; no notebook asks by itself."""
     assert set(Counter(story.first.asked).values()) == {1}
-    assert Counter(model for model, _ in story.first.asked) == {
-        "first": 6,
-        "second": 4,
-    }
+    assert Counter(model for model, _ in story.first.asked) == {"first": 6, "second": 4}
     assert story.project.rows("r") == {
         "first/fwe/1024": [0, 1, 2, 3],
         "first/vt/1024": [0, 1],
@@ -410,44 +311,25 @@ def test_inference_that_is_shared_is_done_once(story):
         "second/vt/1024": [0, 1],
     }
     books = story.first.books
-    assert sorted(books) == [
-        "all/52_both",
-        "first/50_own",
-        "first/51_fails",
-        "second/50_own",
-    ]
+    assert sorted(books) == ["all/52_both", "first/50_own", "first/51_fails", "second/50_own"]
     assert "second 2 rows" in printed(books["second/50_own"])
     both = printed(books["all/52_both"])
-    assert "first+second 10 rows" in both, (
-        "4 of them were asked for by another notebook"
-    )
+    assert "first+second 10 rows" in both, "4 of them were asked for by another notebook"
 
 
 @pytest.mark.slow
-def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(
-    story,
-):
+def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(story):
     assert story.first.ended.returncode == 1
     done = re.findall(r"^done +(\S+ \S+)", story.first.ended.stdout, re.MULTILINE)
     models = ("first", "second")
-    titles = [
-        f"{model} {what}"
-        for model in models
-        for what in ("predictions", "50_own")
-    ]
+    titles = [f"{model} {what}" for model in models for what in ("predictions", "50_own")]
     assert sorted(done) == sorted([*titles, "all 52_both"])
     assert done[-1] == "all 52_both"
     root, lines = story.project.root, story.first.ended.stdout.splitlines()
-    (place,) = (
-        number for number, line in enumerate(lines) if line.startswith("failed")
-    )
-    reason = (
-        r"failed +first 51_fails +AssertionError: the first line the last line"
-    )
+    (place,) = (number for number, line in enumerate(lines) if line.startswith("failed"))
+    reason = r"failed +first 51_fails +AssertionError: the first line the last line"
     assert re.fullmatch(reason, lines[place])
-    *last, where, again = takewhile(
-        lambda line: line.startswith("    "), lines[place + 1 :]
-    )
+    *last, where, again = takewhile(lambda line: line.startswith("    "), lines[place + 1 :])
     assert all(line.startswith("    | ") for line in last)
     log = root / "outputs/notebooks/r/first/51_fails.log"
     assert where.split() == ["log:", str(log)]
@@ -455,9 +337,7 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(
     assert again.split() == ["again:", "rulerkit", "run", job]
     said = log.read_text()
     assert re.match(r"\$ \S+ -m papermill ", said)
-    assert (
-        "1 step is not done: first 51_fails (failed)" in story.first.ended.stderr
-    )
+    assert "1 step is not done: first 51_fails (failed)" in story.first.ended.stderr
     assert story.repeated.ended.returncode == 1
     assert story.repeated.since(story.first) == {"first/51_fails"}
     assert story.repeated.asked == []
@@ -469,16 +349,11 @@ def test_only_what_has_changed_is_done_again(story):
     """A cell that was deleted is answered again; where that changed nothing, nobody who reads it is
     executed again."""
     assert story.changed.ended.returncode == 0
-    assert Counter(model for model, _ in story.changed.asked) == {
-        "first": 4,
-        "second": 2,
-    }
+    assert Counter(model for model, _ in story.changed.asked) == {"first": 4, "second": 2}
     assert set(story.changed.asked) < set(story.first.asked)
     expected = {"first/51_fails", "first/50_own", "second/50_own", "all/52_both"}
     assert story.changed.since(story.repeated) == expected
-    about = json.dumps(
-        story.changed.books["second/50_own"]["metadata"]["papermill"]
-    )
+    about = json.dumps(story.changed.books["second/50_own"]["metadata"]["papermill"])
     assert '"shade": "green"' in about
 
 
@@ -496,19 +371,12 @@ def test_where_nothing_is_left_nothing_is_done(story):
     assert re.search(r"^second .*100\.0", leaderboard, re.MULTILINE)
     assert re.search(r"^first .*50\.0", leaderboard, re.MULTILINE)
     kinds = ("figures", "tables", "notebooks")
-    expected = [
-        [f"{kind}:", f"{story.project.root}/outputs/{kind}/r"] for kind in kinds
-    ]
+    expected = [[f"{kind}:", f"{story.project.root}/outputs/{kind}/r"] for kind in kinds]
     assert [line.split() for line in places] == expected
 
 
 def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, capsys):
-    small = {
-        "model": "perfect",
-        "tasks": ["vt", "fwe"],
-        "lengths": [1024],
-        "num_examples": 1,
-    }
+    small = {"model": "perfect", "tasks": ["vt", "fwe"], "lengths": [1024], "num_examples": 1}
     asked = rk.study(small)
     rk.evaluate(replace(asked, tasks=asked.tasks[:1]), progress=False)
     asked = replace(asked, ask=False)
@@ -516,33 +384,23 @@ def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, capsys):
     assert [(cell.task, len(cell.rows)) for cell in cells] == [("vt", 1)]
     said = "perfect vt at 1024: 1 of 2 examples; perfect fwe at 1024: 0 of 2 examples"
     assert capsys.readouterr().err == f"not answered: {said}\n"
-    with pytest.raises(
-        UserError,
-        match=r"^nothing was answered yet \(perfect vt at 1024: 0 of 1 ",
-    ):
+    with pytest.raises(UserError, match=r"^nothing was answered yet \(perfect vt at 1024: 0 of 1 "):
         rk.evaluate(replace(asked, run="other"))
 
 
 def status_of(project, content):
     """The state and message of each notebook, and all that the report says."""
     found = statuses(plan(project, content).jobs)
-    return [(s.state, s.message) for s in found if s.step.run], "\n".join(
-        report(found)
-    )
+    return [(s.state, s.message) for s in found if s.step.run], "\n".join(report(found))
 
 
 def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     for job in plan(project, ONE).jobs:
         job.save()
-        assert [status.state for status in outcomes(execute([job]))] == [
-            "done",
-            "done",
-        ]
+        assert [status.state for status in outcomes(execute([job]))] == ["done", "done"]
     edited = ONE | {"parameters": {"tasks": ["vt"]}}
     states, said = status_of(project, edited)
-    assert states == [
-        ("outdated", "the notebook or its parameters have changed since")
-    ]
+    assert states == [("outdated", "the notebook or its parameters have changed since")]
     assert f"again: rulerkit batch {project}/params/batches/mine.yaml" in said
     assert "    | " not in said
     _, said = status_of(project, ONE | {"parameters": {"num_examples": 2}})
@@ -552,18 +410,13 @@ def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     states, said = status_of(project, ONE)
     assert states == [("outdated", "its answers have changed since")]
     rows.unlink()
-    assert status_of(project, ONE)[0] == [
-        ("outdated", "answers that it read are gone")
-    ]
+    assert status_of(project, ONE)[0] == [("outdated", "answers that it read are gone")]
 
 
 def test_an_error_of_the_model_names_no_notebook(project):
     """One that concerns one notebook alone names it."""
     (project / "empty").mkdir()
-    notebooks = [
-        *ONE["notebooks"],
-        {"notebook": "20_fails", "parameters": {"seed": 3}},
-    ]
+    notebooks = [*ONE["notebooks"], {"notebook": "20_fails", "parameters": {"seed": 3}}]
     (job,) = plan(project, {"models": ["empty"], "notebooks": notebooks}).jobs
     (problem,) = predictions(job)
     assert problem.startswith("model empty: ")
@@ -579,34 +432,21 @@ def test_a_changed_checkpoint_is_noticed(project):
     the old ones."""
     folder = project / "checkpoints/x"
     shutil.copytree(REPOSITORY / "rulerkit/data/small/llama", folder)
-    parameters = {
-        "tasks": ["niah_single_2"],
-        "lengths": [1024],
-        "num_examples": 1,
-    }
+    parameters = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 1}
     model = {"base": "small-llama", "path": str(folder)}
-    content = {
-        "models": [model],
-        "together": ["10_small"],
-        "parameters": parameters,
-    }
+    content = {"models": [model], "together": ["10_small"], "parameters": parameters}
 
     def execute_all():
         jobs = plan(project, content).jobs
         for job in jobs:
             job.save()
         before = [status.state for status in statuses(jobs)]
-        return before, [
-            (status.state, status.message) for status in outcomes(execute(jobs))
-        ]
+        return before, [(status.state, status.message) for status in outcomes(execute(jobs))]
 
     assert execute_all() == (["missing", "missing"], [("done", "")] * 2)
     (weights,) = folder.glob("*.safetensors")
     os.utime(weights, (1, 1))
-    assert execute_all() == (
-        ["outdated", "done"],
-        [("done", ""), ("done before", "")],
-    )
+    assert execute_all() == (["outdated", "done"], [("done", ""), ("done before", "")])
     content_of = bytearray(weights.read_bytes())
     content_of[-64:] = bytes(64)
     weights.write_bytes(content_of)
@@ -630,8 +470,4 @@ def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
     predictions, failed = outcomes(execute([job]))
     assert (predictions.state, failed.state) == ("done", "failed")
     assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.message)
-    assert (
-        failed.step.log.read_text()
-        .rstrip()
-        .endswith(failed.message.partition(": ")[2])
-    )
+    assert failed.step.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])

@@ -12,8 +12,7 @@ from rulerkit.inference.model import load_model
 from rulerkit.scoring.effective_length import THRESHOLDS
 
 pytestmark = pytest.mark.skipif(
-    "RULERKIT_DATA" not in os.environ,
-    reason="RULERKIT_DATA names no original corpora",
+    "RULERKIT_DATA" not in os.environ, reason="RULERKIT_DATA names no original corpora"
 )
 TOKENIZERS = ("llama-2", "llama-3", "qwen2.5")
 
@@ -24,20 +23,12 @@ def test_readers_answer_exactly_what_is_inside_their_window(tokenizer):
     below the threshold."""
     folder = f"{os.environ['RULERKIT_DATA']}/tokenizers/{tokenizer}"
     specs = ({"engine": "reader"}, {"window": 4096}, {"window": 2048})
-    models = [
-        load_model({**spec, "name": "reader", "tokenizer": folder})
-        for spec in specs
-    ]
+    models = [load_model({**spec, "name": "reader", "tokenizer": folder}) for spec in specs]
     halves = []
     for name in THIRTEEN:
-        match = (
-            string_match_part if task(name).match == "part" else string_match_all
-        )
+        match = string_match_part if task(name).match == "part" else string_match_all
         examples = generate(name, 4096, 4, prompt_format=models[0].prompt_format)
-        answers = [
-            [answer.text for _, answer in model.answer(examples)]
-            for model in models
-        ]
+        answers = [[answer.text for _, answer in model.answer(examples)] for model in models]
         whole, window, half = (
             sum(
                 match(text, example.references)

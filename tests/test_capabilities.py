@@ -23,9 +23,7 @@ def suite_of(shares, floor=0.0, tasks=TASKS, **columns):
 
 
 def of_six(*percents):
-    return {
-        length: share / 100 for length, share in zip(SIX, percents, strict=True)
-    }
+    return {length: share / 100 for length, share in zip(SIX, percents, strict=True)}
 
 
 # --- the three lengths ----------------------------------------------------------------------------
@@ -55,9 +53,7 @@ def test_below_a_mean_of_30_there_is_no_headline(base, has_headline):
     assert model["absolute"] == "<4K"
 
 
-@pytest.mark.parametrize(
-    ("shortest", "has_headline"), [(8192, True), (16384, False)]
-)
+@pytest.mark.parametrize(("shortest", "has_headline"), [(8192, True), (16384, False)])
 def test_a_share_of_the_own_mean_needs_a_short_length(shortest, has_headline):
     shares = {length: 0.9 for length in SIX if length >= shortest}
     model = rk.frontier(suite_of(shares)).models.iloc[0]
@@ -183,9 +179,7 @@ def test_the_title_says_what_both_found():
 
 def test_scores_without_the_suite_are_refused():
     ruler = scores_of({("m", 4096): 0.9})
-    with pytest.raises(
-        UserError, match=r"no answers of the frontier suite.*tasks: frontier"
-    ):
+    with pytest.raises(UserError, match=r"no answers of the frontier suite.*tasks: frontier"):
         rk.frontier(ruler)
 
 
@@ -203,17 +197,12 @@ def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
     shown = rulerkit("report", tmp_path / "predictions/main").out
     assert "mean of 1 task (niah_single_1)" in shown
     assert "frontier: the shorter of the two" in shown
-    lines = rulerkit(
-        "report", tmp_path / "predictions/main", "--format", "csv"
-    ).out
+    lines = rulerkit("report", tmp_path / "predictions/main", "--format", "csv").out
     assert len(lines.strip().splitlines()) == 1 + 2 * (1 + len(TASKS))
     scored = rulerkit("score", tmp_path / "predictions/main").out
     assert "mean of 13 frontier tasks" in scored
     assert "RULER" in scored
-    assert (
-        "No effective length of"
-        not in scored.partition("mean of 13 frontier tasks")[2]
-    )
+    assert "No effective length of" not in scored.partition("mean of 13 frontier tasks")[2]
 
 
 # --- published results ----------------------------------------------------------------------------
@@ -243,7 +232,5 @@ def test_ranks_are_compared_at_the_lengths_that_both_have():
     ranks = frontier_ranks(rk.frontier(scores), published_frontier(), known)
     nolima = row(ranks, benchmark="NoLiMa", length="4K", models=3)
     assert nolima["tau"] == pytest.approx(1 / 3)
-    assert nolima["published (ours)"].startswith(
-        "GPT-4o 95.7 (90.0), Llama 3.3 70B 81.5 (50.0)"
-    )
+    assert nolima["published (ours)"].startswith("GPT-4o 95.7 (90.0), Llama 3.3 70B 81.5 (50.0)")
     assert frontier_ranks(rk.frontier(scores), published_frontier(), {}).empty

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 import rulerkit as rk
 from rulerkit.analysis import claims, correlation, failures
-from rulerkit.analysis.claims import (
-    FAILS,
-    HOLDS,
-    NOT_APPLICABLE,
-    UNKNOWN,
-    Verdict,
-)
+from rulerkit.analysis.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.report.plots import series_by_length
@@ -75,18 +69,10 @@ SETTINGS = {
     },
     "main": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "num_examples": 100},
     "named": {
-        "names": [
-            "gemini-1.5-pro",
-            "gpt-4-1106",
-            "lwm-7b-chat-1m",
-            "mistral-7b-v0.2",
-        ],
+        "names": ["gemini-1.5-pro", "gpt-4-1106", "lwm-7b-chat-1m", "mistral-7b-v0.2"],
         "num_examples": 100,
     },
-    "lwm at 4K": {
-        "names": ["lwm-7b-chat-1m", "mistral-7b-v0.2"],
-        "lengths": [4 * K],
-    },
+    "lwm at 4K": {"names": ["lwm-7b-chat-1m", "mistral-7b-v0.2"], "lengths": [4 * K]},
     "one task": {"tasks": ["vt"]},
     "one length": {"lengths": [4 * K]},
     "one number": {"values": [4], "queries": []},
@@ -107,18 +93,9 @@ SETTINGS = {
         "training_lengths": {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"},
     },
     "untrained": {"names": ["a", "b"], "tasks": ["vt"], "claimed": float("nan")},
-    "two": {
-        "names": ["a", "b"],
-        "tasks": ["vt", "cwe"],
-        "reference": "b",
-        "edge": "4K",
-    },
+    "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b", "edge": "4K"},
     "one": {"tasks": ["vt", "cwe"]},
-    "two at 4K": {
-        "names": ["a", "b"],
-        "tasks": ["vt", "cwe"],
-        "lengths": [4 * K],
-    },
+    "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
 }
 CASES = """
 01_main_results        | FFFH--- | main two    | a: 99 99 90 60, b: 99 99 95 95
@@ -168,34 +145,19 @@ CASES = """
 longer ones) of the first of these models, or parts of a task's name (~), that applies."""
 
 
-def verdicts_of(
-    notebook,
-    parameters,
-    score,
-    label,
-):
+def verdicts_of(notebook, parameters, score, label):
     """What the notebook's own cells say of made-up scores or labels; cells that draw or save are
     left out."""
-    cells = json.loads(
-        (home() / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8")
-    )["cells"]
+    cells = json.loads((home() / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8"))[
+        "cells"
+    ]
     names = {"In": [], "get_ipython": None, "__name__": "__main__"}
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            rk,
-            "evaluate",
-            lambda study: study if isinstance(study, list) else [study],
-        )
+        patch.setattr(rk, "evaluate", lambda study: study if isinstance(study, list) else [study])
         patch.setattr(rk, "score", score)
         patch.setattr(failures, "label", label)
         for cell in cells:
-            if cell["id"] in (
-                "parameters",
-                "study",
-                "evaluate",
-                "verdicts",
-                "label",
-            ):
+            if cell["id"] in ("parameters", "study", "evaluate", "verdicts", "label"):
                 exec("".join(cell["source"]), names)
             if cell["id"] == "parameters":
                 names |= parameters
@@ -211,13 +173,9 @@ def judged(notebook, setting, means, answered=300, **parameters):
 
     def cell(model, task, length, seed):
         numbers = next(
-            ns
-            for key, ns in specs
-            if key in (model, "*") or (key[0] == "~" and key[1:] in task)
+            ns for key, ns in specs if key in (model, "*") or (key[0] == "~" and key[1:] in task)
         ).split()
-        mean = float(
-            numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)]
-        )
+        mean = float(numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)])
         return rows({length: mean}, task, given["num_examples"], model, seed)
 
     def score(studies):
@@ -233,14 +191,11 @@ def judged(notebook, setting, means, answered=300, **parameters):
         blank = {name: 0 for name in scoring.COLUMNS if name not in frame}
         frame["claimed_length"] = given.get("claimed", 32.0 * K)
         return frame[frame["index"] < answered].assign(
-            **blank
-            | {"aligned": "chat", "suite": "ruler", "own_threshold": np.nan}
+            **blank | {"aligned": "chat", "suite": "ruler", "own_threshold": np.nan}
         )
 
     found = given.pop("labels", pd.DataFrame(columns=failures.COLUMNS))
-    given["models"] = [
-        {"base": "perfect", "name": name} for name in given.pop("names")
-    ]
+    given["models"] = [{"base": "perfect", "name": name} for name in given.pop("names")]
     letters = {text: letter for letter, text in LETTERS.items()}
     verdicts = verdicts_of(notebook, given, score, lambda _: found)
     return "".join(letters[verdict.verdict] for verdict in verdicts)
@@ -292,15 +247,8 @@ def labels(answers, model="m"):
         counts = [kind.split(" ", 1) for kind in kinds.split(", ")]
         texts = [label for count, label in counts for _ in range(int(count))]
         frame = pd.DataFrame({"index": range(len(texts)), "label": texts})
-        about = {
-            "run": "r",
-            "model": model,
-            "name": "M",
-            "category": scoring.category(task),
-        }
-        frames.append(
-            frame.assign(task=task, length=int(length), score=0.0, **about)
-        )
+        about = {"run": "r", "model": model, "name": "M", "category": scoring.category(task)}
+        frames.append(frame.assign(task=task, length=int(length), score=0.0, **about))
     return pd.concat(frames, ignore_index=True).reindex(columns=failures.COLUMNS)
 
 
@@ -308,9 +256,7 @@ def test_claims_about_errors():
     given = {"model": "perfect", "num_examples": 200}
     for number, letter, model, answers in lines(ERRORS):
         frame = labels(answers, model)
-        found = verdicts_of(
-            "12_failures", given, pd.DataFrame, lambda _, f=frame: f
-        )
+        found = verdicts_of("12_failures", given, pd.DataFrame, lambda _, f=frame: f)
         assert len(found) == 4
         assert found[int(number)].verdict == LETTERS[letter], answers
 
@@ -318,18 +264,9 @@ def test_claims_about_errors():
 def correlated(noise, causes=(0, 0, 1, 1, 2, 3)):
     """Scores of six tasks; those with the same cause go together."""
     random = np.random.default_rng(0)
-    names = [
-        "niah_single_1",
-        "niah_single_words",
-        "vt",
-        "vt_2_chains",
-        "cwe",
-        "qa_1",
-    ]
+    names = ["niah_single_1", "niah_single_words", "vt", "vt_2_chains", "cwe", "qa_1"]
     hidden = random.normal(size=(24, 4))[:, list(causes)]
-    return pd.DataFrame(
-        60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names
-    )
+    return pd.DataFrame(60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names)
 
 
 CORRELATED = """
@@ -346,42 +283,25 @@ def test_claims_about_correlations(monkeypatch):
     monkeypatch.setattr(rk, "THIRTEEN", ["niah_single_1", "vt", "cwe", "qa_1"])
     for noise, causes, letters in lines(CORRELATED):
         vectors = correlated(float(noise), list(map(int, causes)))
-        monkeypatch.setattr(
-            correlation, "task_vectors", lambda cells, v=vectors: v
-        )
+        monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
         tasks = list(vectors)
-        assert (
-            judged(
-                "11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20
-            )
-            == letters
-        )
+        assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
     monkeypatch.undo()
     with pytest.raises(UserError, match="give at least two tasks"):
         judged("11_task_correlation", "one task", "*: 99")
     columns = ["run", "model", "length", "task", "score"]
     cells = pd.DataFrame(
-        [
-            ["main", "m", 4096, "vt", 50.0],
-            ["main", "m", 4096, "cwe", float("nan")],
-        ],
-        columns=columns,
+        [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]], columns=columns
     )
-    with pytest.raises(
-        UserError, match=r"0 complete rows of scores .* run the evaluation again"
-    ):
+    with pytest.raises(UserError, match=r"0 complete rows of scores .* run the evaluation again"):
         correlation.task_vectors(cells)
 
 
 def test_intervals_of_correlations_cover_the_truth():
     random, truth, inside = np.random.default_rng(4), 0.7, 0
     for _ in range(300):
-        pair = random.multivariate_normal(
-            [0, 0], [[1, truth], [truth, 1]], size=24
-        )
-        _, low, high = correlation.fisher(
-            float(np.corrcoef(pair, rowvar=False)[0, 1]), 24
-        )
+        pair = random.multivariate_normal([0, 0], [[1, truth], [truth, 1]], size=24)
+        _, low, high = correlation.fisher(float(np.corrcoef(pair, rowvar=False)[0, 1]), 24)
         inside += low <= truth <= high
     assert 0.91 < inside / 300 < 0.99
 
@@ -407,26 +327,15 @@ def test_intervals_of_correlations_cover_the_truth():
     ],
 )
 def test_limits_on_both_sides(low, high, least, most, verdict):
-    assert (
-        claims.judge("c", ((low + high) / 2, low, high), least, most).verdict
-        == verdict
-    )
+    assert claims.judge("c", ((low + high) / 2, low, high), least, most).verdict == verdict
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
-    [
-        (0.1, 1, HOLDS),
-        (0, 1.9, FAILS),
-        (-9, 1.9, FAILS),
-        (-9, 2, UNKNOWN),
-        (0, 5, UNKNOWN),
-    ],
+    [(0.1, 1, HOLDS), (0, 1.9, FAILS), (-9, 1.9, FAILS), (-9, 2, UNKNOWN), (0, 5, UNKNOWN)],
 )
 def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
-    monkeypatch.setattr(
-        claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high)
-    )
+    monkeypatch.setattr(claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high))
     found = claims.lower("c", rows({4 * K: 50}), rows({4 * K: 50}))
     assert found.verdict == verdict
     assert found.seen.startswith("higher by " if low + high < 0 else "lower by ")
@@ -434,9 +343,7 @@ def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
 
 
 @given(st.text("HFU-", max_size=8), st.floats(0, 1), st.floats(0, 1))
-def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(
-    letters, least, most
-):
+def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters, least, most):
     parts = [Verdict("c", LETTERS[letter], "") for letter in letters]
     found = claims.among("c", parts, least, most).verdict
     counted = [letter for letter in letters if letter != "-"]
@@ -445,11 +352,7 @@ def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(
         for more in range(counted.count("U") + 1)
         if counted
     ]
-    possible = (
-        {least <= share <= most for share in (shares[0], shares[-1])}
-        if shares
-        else set()
-    )
+    possible = {least <= share <= most for share in (shares[0], shares[-1])} if shares else set()
     if not counted:
         assert found == NOT_APPLICABLE
     elif found == HOLDS:
@@ -479,14 +382,7 @@ def test_lines_are_dashed_past_the_training_length_and_flat_where_asked():
     about = {"panel": "p", "label": "M", "have": ""}
     frame = pd.DataFrame(
         [
-            {
-                **about,
-                "series": name,
-                "length": n,
-                "score": s,
-                "low": s - 5,
-                "high": s + 5,
-            }
+            {**about, "series": name, "length": n, "score": s, "low": s - 5, "high": s + 5}
             for name, by_length in means.items()
             for n, s in by_length.items()
         ]

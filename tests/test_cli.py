@@ -65,9 +65,7 @@ def evaluated(tmp_path_factory):
     root = tmp_path_factory.mktemp("project")
     (root / "asked.yaml").write_text(json.dumps(ASKED))
     environment = {**os.environ, "RULERKIT_HOME": str(root), "RULERKIT_DATA": ""}
-    subprocess.run(
-        [*PROGRAM, "evaluate", "-f", "asked.yaml"], env=environment, check=True
-    )
+    subprocess.run([*PROGRAM, "evaluate", "-f", "asked.yaml"], env=environment, check=True)
     return root
 
 
@@ -90,9 +88,7 @@ def tree(folder):
 
 
 def rows(path):
-    return [
-        json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()
-    ]
+    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
 
 
 def builtin(name):
@@ -102,12 +98,8 @@ def builtin(name):
 
 def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
-    lines = (
-        re.match(r"([\w.-]+) +(-|\d+\.\d .*)", line) for line in text.splitlines()
-    )
-    return {
-        line[1]: re.findall(r"(\d+\.\d) \[", line[2]) for line in lines if line
-    }
+    lines = (re.match(r"([\w.-]+) +(-|\d+\.\d .*)", line) for line in text.splitlines())
+    return {line[1]: re.findall(r"(\d+\.\d) \[", line[2]) for line in lines if line}
 
 
 # --- help -----------------------------------------------------------------------------------------
@@ -116,11 +108,7 @@ def table(text):
 def test_help_of_each_command_teaches(rulerkit, monkeypatch):
     monkeypatch.setenv("TERMINAL_WIDTH", "200")
     assert all(command in rulerkit("--help").out for command in COMMANDS)
-    callbacks = [
-        command.callback
-        for command in app.registered_commands
-        if command.callback
-    ]
+    callbacks = [command.callback for command in app.registered_commands if command.callback]
     assert {callback.__name__ for callback in callbacks} == set(COMMANDS)
     for callback in callbacks:
         ended = rulerkit(callback.__name__, "--help")
@@ -153,21 +141,12 @@ def test_show_is_plain_text_when_piped(project, rulerkit):
     example = rk.generate(builtin("niah_multikey_1"), 600, 3, 5)[2]
     assert f"{example.num_tokens} of 600 tokens" in ended.out
     assert example.references[0] in ended.out
-    for role in (
-        "instruction",
-        "haystack",
-        "needle",
-        "distractor",
-        "question",
-        "answer_prefix",
-    ):
+    for role in ("instruction", "haystack", "needle", "distractor", "question", "answer_prefix"):
         assert f"[{role}]" in ended.out
     variant = "{base: vt, num_hops: 2, num_chains: 3}"
     ended = rulerkit("show", "--tasks", variant, "--lengths", "1K,2K", "-n", 2)
     heads = re.findall("^vt-num_chains_3-num_hops_2: example (.), .* of ([\\d,]+) tokens", ended.out, re.MULTILINE)  # fmt: skip
-    assert heads == [
-        (index, size) for size in ("1,024", "2,048") for index in "01"
-    ]
+    assert heads == [(index, size) for size in ("1,024", "2,048") for index in "01"]
 
 
 def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
@@ -181,25 +160,16 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     for row, example in zip(rows(file), examples, strict=True):
         fields = "index input outputs length answer_prefix context question task max_new_tokens"
         assert list(row) == [*fields.split(), "protocol"]
-        assert (row["index"], row["outputs"]) == (
-            example.index,
-            list(example.references),
-        )
+        assert (row["index"], row["outputs"]) == (example.index, list(example.references))
         assert row["input"] + row["answer_prefix"] == example.prompt
         assert row["context"] in row["input"]
         assert row["question"] in row["input"]
-        assert (
-            row["length"] == example.num_tokens + example.max_new_tokens <= 2048
-        )
+        assert row["length"] == example.num_tokens + example.max_new_tokens <= 2048
     grid = tmp_path / "grid"
     cells = ("--tasks", "qa_2,vt", "--tasks", "qa_2", "--lengths", "2K,1K,1024")
     many = rulerkit("generate", "perfect", *cells, *same, "--output", grid)
     assert "4 x 3 examples" in many.out
-    names = [
-        f"{n}/data/{t}/validation.jsonl"
-        for n in (1024, 2048)
-        for t in ("qa_2", "vt")
-    ]
+    names = [f"{n}/data/{t}/validation.jsonl" for n in (1024, 2048) for t in ("qa_2", "vt")]
     assert list(tree(grid)) == names
     assert (grid / names[2]).read_bytes() == file.read_bytes()
 
@@ -223,17 +193,11 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     assert root == f"project root: {project} (RULERKIT_HOME)"
     first, second = re.split(r"\n(?=perfect \()", scores)
     assert first.strip().startswith("reader-1024 (again)")
-    assert list(table(second).items()) == [
-        (task, ["100.0", "100.0"]) for task in ASKED["tasks"]
-    ]
+    assert list(table(second).items()) == [(task, ["100.0", "100.0"]) for task in ASKED["tasks"]]
     assert [scores[0] for scores in table(first).values()] == ["100.0"] * 3
     assert all(float(scores[1]) < 100 for scores in table(first).values())
-    assert ended.out.endswith(
-        f"predictions: {project}/outputs/predictions/again\n"
-    )
-    again, before = (
-        tree(project / "outputs/predictions" / run) for run in ("again", "main")
-    )
+    assert ended.out.endswith(f"predictions: {project}/outputs/predictions/again\n")
+    again, before = (tree(project / "outputs/predictions" / run) for run in ("again", "main"))
     answers = [name for name in again if name.endswith(".jsonl")]
     assert len(answers) == 2 * 3 * 2
     assert all(again[name] == before[name] for name in answers)
@@ -241,10 +205,7 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
 
 def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit):
     own = "{base: qa_1, name: finnish}"  # a name that tells no family
-    small = (
-        "-y",
-        f"{{tasks: [{own}], lengths: [1024], num_examples: 1, run: new}}",
-    )
+    small = ("-y", f"{{tasks: [{own}], lengths: [1024], num_examples: 1, run: new}}")
     for arguments in (
         ["mute"],
         ["{base: perfect, label: all of it}"],
@@ -252,11 +213,7 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
     ):
         assert rulerkit("evaluate", *arguments, *small).status == 0
     folder = project / "outputs/predictions/new"
-    assert {path.name for path in folder.iterdir()} >= {
-        "mute",
-        "perfect",
-        "reader-2048",
-    }
+    assert {path.name for path in folder.iterdir()} >= {"mute", "perfect", "reader-2048"}
     ended = rulerkit("score", folder / "perfect/finnish/1024.jsonl")
     assert (ended.status, "finnish" in ended.out) == (0, True)
     refused(
@@ -270,12 +227,8 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
     )
 
 
-def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
-    project, rulerkit
-):
-    ended = rulerkit(
-        "evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K, 128K]"
-    )
+def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, rulerkit):
+    ended = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K, 128K]")
     assert (ended.status, ended.err) == (0, "")
     lines = ended.out.splitlines()
     assert lines[0].split() == ["llama-3.1-8b", "4K", "128K"]
@@ -286,40 +239,21 @@ def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(
     assert ended.out.endswith("72 of 72 examples are answered; 0 tokens left, at most\n")  # fmt: skip
 
 
-def test_a_second_call_answers_nothing_and_more_examples_are_added(
-    project, rulerkit
-):
+def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect"
     before = tree(folder)
     times = {path: path.stat().st_mtime_ns for path in folder.rglob("*.json*")}
-    assert (
-        list(table(rulerkit("evaluate", "-f", "asked.yaml").out))
-        == ASKED["tasks"]
-    )
+    assert list(table(rulerkit("evaluate", "-f", "asked.yaml").out)) == ASKED["tasks"]
     assert tree(folder) == before
     assert {path: path.stat().st_mtime_ns for path in times} == times
-    asked = (
-        "evaluate",
-        "perfect",
-        "-f",
-        "asked.yaml",
-        "-y",
-        "models: null",
-        "-y",
-    )
+    asked = ("evaluate", "perfect", "-f", "asked.yaml", "-y", "models: null", "-y")
     assert "n = 8 examples" in rulerkit(*asked, "num_examples: 8").out
     repeated = rulerkit(*asked, "{repeat: 2, run: noise}")
     assert (repeated.status, list(table(repeated.out))) == (0, ASKED["tasks"])
     planned = rulerkit(*asked, "{repeat: 3, run: noise}", "--dry-run").out
-    assert re.search(r"vt +12/18", planned), (
-        "the repetitions of a cell are added up"
-    )
+    assert re.search(r"vt +12/18", planned), "the repetitions of a cell are added up"
     after = tree(folder)
-    assert all(
-        after[name].startswith(text)
-        for name, text in before.items()
-        if name[-1] == "l"
-    )
+    assert all(after[name].startswith(text) for name, text in before.items() if name[-1] == "l")
     assert len(rows(folder / "vt/2048.jsonl")) == 8
     assert "n = 2 examples" in rulerkit(*asked, "num_examples: 2").out
     assert tree(folder) == after
@@ -327,19 +261,9 @@ def test_a_second_call_answers_nothing_and_more_examples_are_added(
 
 def test_fresh_moves_aside(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect/vt"
-    asked = (
-        "evaluate",
-        "perfect",
-        "-y",
-        "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}",
-    )
+    asked = ("evaluate", "perfect", "-y", "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}")
     before = tree(folder)
-    refused(
-        rulerkit(*asked),
-        "was made with seed 3, now it is 4",
-        "run: NAME",
-        "--fresh",
-    )
+    refused(rulerkit(*asked), "was made with seed 3, now it is 4", "run: NAME", "--fresh")
     assert tree(folder) == before
     assert rulerkit(*asked, "--fresh").status == 0
     after = tree(folder)
@@ -355,16 +279,12 @@ def test_interrupted_it_says_how_to_resume(project):
     ) as process:  # fmt: skip
         until = time.monotonic() + 60
         folder = project / "outputs/predictions"
-        while (
-            not list(folder.glob("long/*/*/*.jsonl")) and time.monotonic() < until
-        ):
+        while not list(folder.glob("long/*/*/*.jsonl")) and time.monotonic() < until:
             time.sleep(0.05)
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert err.endswith(
-        "rulerkit: stopped; run the same command again to resume\n"
-    )
+    assert err.endswith("rulerkit: stopped; run the same command again to resume\n")
     assert "Traceback" not in err
     assert not list(folder.rglob("*.lock"))
 
@@ -383,79 +303,43 @@ def in_memory(evaluated):
             for example, answer in model.answer(
                 rk.generate(task, length, 6, 3, model.prompt_format)
             ):
-                hits = [
-                    ref.lower() in answer.text.lower()
-                    for ref in example.references
-                ]
-                right.append(
-                    any(hits) if task.category == "qa" else sum(hits) / len(hits)
-                )
-            scores.setdefault(task.name, []).append(
-                f"{100 * sum(right) / len(right):.1f}"
-            )
+                hits = [ref.lower() in answer.text.lower() for ref in example.references]
+                right.append(any(hits) if task.category == "qa" else sum(hits) / len(hits))
+            scores.setdefault(task.name, []).append(f"{100 * sum(right) / len(right):.1f}")
     return scores
 
 
 def write(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(
-        "".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8"
-    )
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
     return path
 
 
-def test_score_of_ours_upstreams_and_the_harness_files(
-    project, rulerkit, tmp_path, in_memory
-):
+def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_path, in_memory):
     """One and the same answers in three people's files score as in memory."""
     folder = project / "outputs/predictions/main/reader-1024"
     assert table(rulerkit("score", folder).out) == in_memory
-    harness = {
-        "niah_multikey_1": "niah_multikey_1",
-        "vt": "ruler_vt",
-        "qa_1": "ruler_qa_squad",
-    }
+    harness = {"niah_multikey_1": "niah_multikey_1", "vt": "ruler_vt", "qa_1": "ruler_qa_squad"}
     for task, name in harness.items():
         lines = []
         for length in ASKED["lengths"]:
             file = tmp_path / f"{task}-{length}.jsonl"
             asked = ("--tasks", task, "--lengths", length, "-n", 6)
             rulerkit("generate", *asked, "-y", "seed: 3", "--output", file)
-            ours = {
-                row["index"]: row
-                for row in rows(folder / task / f"{length}.jsonl")
-            }
+            ours = {row["index"]: row for row in rows(folder / task / f"{length}.jsonl")}
             theirs = []
             for row in rows(file):
                 mine = ours[row["index"]]
                 prompt = row["input"] + row["answer_prefix"]
-                assert (
-                    hashlib.sha256(prompt.encode()).hexdigest()[:16]
-                    == mine["digest"]
-                )
-                pred, doc = (
-                    mine["pred"],
-                    {key: row[key] for key in ("input", "outputs")},
-                )
-                theirs.append(
-                    {**doc, "index": row["index"], "pred": pred, "length": length}
-                )
+                assert hashlib.sha256(prompt.encode()).hexdigest()[:16] == mine["digest"]
+                pred, doc = (mine["pred"], {key: row[key] for key in ("input", "outputs")})
+                theirs.append({**doc, "index": row["index"], "pred": pred, "length": length})
                 doc["max_length"] = length
-                answer = {
-                    "resps": [[pred]],
-                    "filtered_resps": [pred],
-                    "target": "x",
-                }
+                answer = {"resps": [[pred]], "filtered_resps": [pred], "target": "x"}
                 about = {"doc_id": len(lines), "doc": doc, **answer}
                 lines += [about | {"filter": kind} for kind in ("none", "strict")]
-            write(
-                tmp_path / f"llama/synthetic/{length}/pred/{task}.jsonl", theirs
-            )
-        write(
-            tmp_path
-            / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl",
-            lines,
-        )
+            write(tmp_path / f"llama/synthetic/{length}/pred/{task}.jsonl", theirs)
+        write(tmp_path / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl", lines)
     upstream = rulerkit("score", tmp_path / "llama")
     assert "llama (" in upstream.out
     assert table(upstream.out) == in_memory
@@ -476,9 +360,7 @@ def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
     }
     folder = project / "outputs/predictions"
     for format, pattern in shows.items():
-        out = rulerkit(
-            "report", folder, "--category", "vt", "--format", format
-        ).out
+        out = rulerkit("report", folder, "--category", "vt", "--format", format).out
         assert re.search(pattern, out)
         assert "reader (1K window)" in out
     out = rulerkit("report", folder).out
@@ -499,9 +381,7 @@ def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
         assert (row["n"], row["seed"], row["engine"]) == ("6", "3", "reader")
         assert (row["stand_in"] == "True") == (row["task"] != "vt")
         if row["model"] == "reader-1024":
-            assert (
-                f"{score:.1f}" == in_memory[row["task"]][row["length"] == "2048"]
-            )
+            assert f"{score:.1f}" == in_memory[row["task"]][row["length"] == "2048"]
 
 
 # --- bad input ------------------------------------------------------------------------------------
@@ -536,15 +416,9 @@ BAD_INPUT = {
     ("show", "--tasks", "vt", "--lengths", "4X"): (
         "'4X' is no length: give tokens, e.g. 4096, 4K or 1M",
     ),
-    ("generate", *VT_4K, "--output", "../file/vt.jsonl"): (
-        "cannot write",
-        "vt.jsonl",
-    ),
+    ("generate", *VT_4K, "--output", "../file/vt.jsonl"): ("cannot write", "vt.jsonl"),
     ("evaluate", "-f", "nothere.yaml"): ("cannot read", "parameter files lie in"),
-    ("evaluate", "-f", "../unknown.yaml"): (
-        "unknown.yaml",
-        "did you mean 'num_examples'",
-    ),
+    ("evaluate", "-f", "../unknown.yaml"): ("unknown.yaml", "did you mean 'num_examples'"),
     ("evaluate", "-y", "vt"): ("holds no `name: value`", "-y 'num_examples: 5'"),
     ("evaluate", "perfekt"): (
         "unknown model",
@@ -552,13 +426,8 @@ BAD_INPUT = {
         "`rulerkit models` lists all",
         "hub id",
     ),
-    ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): (
-        "not fit into 200 tokens",
-    ),
-    ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): (
-        "cannot write",
-        "Not a directory",
-    ),
+    ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): ("not fit into 200 tokens",),
+    ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
     ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): (
         "vt is another task's name",
     ),
@@ -566,49 +435,29 @@ BAD_INPUT = {
         "vt is another task's name: give this variant another",
     ),
     ("check",): ("no model is named",),
-    ("plan", "-f", "params/batches/demo.yaml"): (
-        "is a batch file: `rulerkit batch FILE` runs it",
-    ),
-    ("batch", "params/batches/demo.yaml", "--site", "x"): (
-        "--site goes with --slurm",
-    ),
+    ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
+    ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
-    ("report", "../project/outputs", "--format", "xls"): (
-        "allowed: table, csv, markdown, latex",
-    ),
+    ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),
     ("score", "nothere"): ("/nothere: no such file or folder",),
     ("score", "../vt.jsonl"): ("vt.jsonl", "give --length"),
-    ("score", "../vt.jsonl", "--length", "4K"): (
-        "vt.jsonl, line 2: not JSON",
-        "repair or remove",
-    ),
+    ("score", "../vt.jsonl", "--length", "4K"): ("vt.jsonl, line 2: not JSON", "repair or remove"),
     ("score", "../cwe.jsonl", "--length", "4K"): ("cwe.jsonl is empty",),
-    ("notebooks", "../file"): (
-        "cannot write into ../file",
-        "choose another folder",
-    ),
+    ("notebooks", "../file"): ("cannot write into ../file", "choose another folder"),
 }
 
 
 def test_bad_input_is_one_line(project, tmp_path, rulerkit):
     (tmp_path / "file").write_text("a file where a folder should be")
     (tmp_path / "unknown.yaml").write_text("num_exampels: 3")
-    (tmp_path / "vt.jsonl").write_text(
-        '{"pred": "a", "outputs": ["a"]}\ngarbage\n'
-    )
+    (tmp_path / "vt.jsonl").write_text('{"pred": "a", "outputs": ["a"]}\ngarbage\n')
     (tmp_path / "cwe.jsonl").write_text("")
     before = tree(tmp_path)
     for arguments, says in BAD_INPUT.items():
         refused(rulerkit(*arguments), *says)
     after = tree(tmp_path)
-    assert {
-        name: text for name, text in after.items() if name in before
-    } == before
-    assert not [
-        name
-        for name in after.keys() - before.keys()
-        if name.endswith((".jsonl", ".part"))
-    ]
+    assert {name: text for name, text in after.items() if name in before} == before
+    assert not [name for name in after.keys() - before.keys() if name.endswith((".jsonl", ".part"))]
     assert rulerkit().status == 2
 
 
@@ -617,11 +466,7 @@ def test_missing_original_corpora_offline(project):
     asked = "{model: perfect, corpora: original, lengths: [4096], tasks: [qa_1], num_examples: 1}"
     call = [*PROGRAM, "evaluate", "-y", asked]
     done = subprocess.run(call, capture_output=True, text=True, check=False)
-    says = (
-        "RULERKIT_DATA (not set)",
-        "run `rulerkit fetch`",
-        "or use `corpora: builtin`",
-    )
+    says = ("RULERKIT_DATA (not set)", "run `rulerkit fetch`", "or use `corpora: builtin`")
     refused(Ended(done.returncode, done.stdout, done.stderr), *says)
 
 
@@ -630,8 +475,7 @@ def test_outputs_that_cannot_be_written(project, read_only, rulerkit):
     file = f"{read_only}/predictions/main/perfect/vt/1024.jsonl"
     refused(ended, f"cannot write {file}: Read-only file system", "choose")
     refused(
-        rulerkit("generate", *VT_4K, "--output", read_only / "vt.jsonl"),
-        "Read-only file system",
+        rulerkit("generate", *VT_4K, "--output", read_only / "vt.jsonl"), "Read-only file system"
     )
 
 
@@ -662,9 +506,7 @@ def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch)
     functions of POSIX."""
     asked = SMALL.replace("}", f", outputs: {tmp_path}}}")
     call = [sys.executable, "-c", WITHOUT_POSIX, "evaluate", "-y", asked]
-    done = subprocess.run(
-        call, capture_output=True, text=True, timeout=300, check=False
-    )
+    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100.0" in done.stdout
     monkeypatch.setattr("rulerkit.cli.many_models.os", SimpleNamespace(name="nt"))

@@ -15,13 +15,7 @@ from hypothesis import strategies as st
 from test_notebooks import files, run, shown
 
 import rulerkit as rk
-from rulerkit.analysis.compare import (
-    CANNOT_TELL,
-    NOT_WORSE,
-    WORSE,
-    Comparison,
-    compare,
-)
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, compare
 from rulerkit.analysis.differences import judge_pairs, smallest_loss
 from rulerkit.analysis.margin import PairedDifferences
 from rulerkit.analysis.power import power_text
@@ -32,11 +26,7 @@ from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED = {
-    "models": [
-        "reader-1024",
-        {"base": "perfect", "name": "dropping", "drop": 0.3},
-        "perfect",
-    ],
+    "models": ["reader-1024", {"base": "perfect", "name": "dropping", "drop": 0.3}, "perfect"],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 8,
@@ -50,10 +40,7 @@ def made(tmp_path_factory):
     too."""
     outputs = tmp_path_factory.mktemp("made") / "outputs"
     rk.evaluate(rk.study(ASKED, outputs=outputs), progress=False)
-    rk.evaluate(
-        rk.study(ASKED, outputs=outputs, models=["perfect"], run="again"),
-        progress=False,
-    )
+    rk.evaluate(rk.study(ASKED, outputs=outputs, models=["perfect"], run="again"), progress=False)
     return outputs
 
 
@@ -81,26 +68,16 @@ def pairs(num_tasks, num_lengths, n, **lost):
         for n_length in range(num_lengths)
         for i in range(n)
     ]
-    frame = pd.DataFrame(rows, columns=["task", "length", "index"]).assign(
-        category="niah", a=1.0
-    )
+    frame = pd.DataFrame(rows, columns=["task", "length", "index"]).assign(category="niah", a=1.0)
     cell = "t" + frame["task"].str[5:] + "_" + frame["length"].astype(str)
     frame["b"] = (frame["index"] >= cell.map(lost).fillna(0)).astype(float)
-    return frame.assign(
-        length=1024 * (1 + frame["length"]), difference=frame["b"] - frame["a"]
-    )
+    return frame.assign(length=1024 * (1 + frame["length"]), difference=frame["b"] - frame["a"])
 
 
-@given(
-    st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20)
-)
+@given(st.integers(1, 5), st.integers(1, 3), st.integers(20, 200), st.floats(0.1, 20))
 @settings(max_examples=15, deadline=None)
-def test_the_smallest_loss_is_found_and_one_example_less_is_not(
-    tasks, lengths, n, margin
-):
-    levels = {
-        (f"niah_{t}", length) for t in range(tasks) for length in range(lengths)
-    }
+def test_the_smallest_loss_is_found_and_one_example_less_is_not(tasks, lengths, n, margin):
+    levels = {(f"niah_{t}", length) for t in range(tasks) for length in range(lengths)}
     families = (
         len(levels)
         + (tasks if lengths > 1 else 0)
@@ -116,18 +93,13 @@ def test_the_smallest_loss_is_found_and_one_example_less_is_not(
     for number, seen in ((lost, True), (lost - 1, False)):
         rows, _ = judge_pairs(pairs(tasks, lengths, n, t0_0=number), margin, 0.95)
         cell = rows.iloc[0]
-        assert (cell["level"], cell["difference"]) == (
-            "cell",
-            pytest.approx(-100 * number / n),
-        )
+        assert (cell["level"], cell["difference"]) == ("cell", pytest.approx(-100 * number / n))
         assert cell["beyond_margin"] == seen
         assert cell["smallest_loss"] == pytest.approx(smallest)
 
 
 @pytest.mark.parametrize("n", [3, 6, 12, 40])
-def test_a_task_that_is_lost_at_all_its_lengths_is_found_where_that_is_promised(
-    n,
-):
+def test_a_task_that_is_lost_at_all_its_lengths_is_found_where_that_is_promised(n):
     lost = {f"t0_{length}": n for length in range(6)}
     rows, _ = judge_pairs(pairs(2, 6, n, **lost), 1.0, 0.95)
     (task,) = rows[(rows["level"] == "task") & (rows["task"] == "niah_0")].index
@@ -148,11 +120,7 @@ def test_a_broken_task_is_found_though_the_mean_is_within_the_margin(tasks, lost
 def test_a_loss_is_seen_before_it_is_found_to_be_beyond_the_margin():
     """8 of 400 examples of one cell are a loss for certain, but not one of more than a point; of
     40 both are certain."""
-    for lost, seen, beyond in (
-        (2, False, False),
-        (8, True, False),
-        (40, True, True),
-    ):
+    for lost, seen, beyond in ((2, False, False), (8, True, False), (40, True, True)):
         rows, _ = judge_pairs(pairs(2, 1, 400, t0_0=lost), 1.0, 0.95)
         cell = rows.iloc[0]
         assert (cell["loss"], cell["beyond_margin"]) == (seen, beyond)
@@ -186,9 +154,7 @@ def test_questions_of_one_article_count_as_little_as_they_tell():
 
 def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
     better = pairs(2, 2, 50, t0_0=40).rename(columns={"a": "b", "b": "a"})
-    rows, _ = judge_pairs(
-        better.assign(difference=better["b"] - better["a"]), 1, 0.95
-    )
+    rows, _ = judge_pairs(better.assign(difference=better["b"] - better["a"]), 1, 0.95)
     assert not rows[["loss", "beyond_margin"]].any(axis=None)
     assert rows.loc[rows["unable"], ["task", "length"]].to_numpy().tolist() == [
         ["niah_0", 2048], ["niah_1", 1024], ["niah_1", 2048],
@@ -197,9 +163,7 @@ def test_gains_are_no_losses_and_cells_without_a_miss_are_named():
 
 def comparison_of(frame, margin=1.0, lacking=()):
     rows, cells = judge_pairs(frame, margin, 0.95)
-    a, b = (
-        Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB"
-    )
+    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB")
     return Comparison(
         a,
         b,
@@ -249,9 +213,7 @@ def test_a_pass_says_what_a_cell_can_have_lost():
     assert found.verdict.word == NOT_WORSE
     error = math.sqrt(2 / 52 / 52)
     most = 100 * error * NormalDist().inv_cdf(1 - 0.05 / 78)
-    said = re.search(
-        r"no cell can have lost more than ([\d.]+) points", found.verdict.text
-    )
+    said = re.search(r"no cell can have lost more than ([\d.]+) points", found.verdict.text)
     assert said
     assert float(said[1]) == pytest.approx(most, abs=0.1)
 
@@ -268,8 +230,7 @@ def test_repetitions_are_one_side(outputs):
     """Half of the repetitions lose an answer: the example's score is their mean, the number of
     examples stays."""
     shutil.copytree(
-        outputs / "predictions/main/reader-1024",
-        outputs / "predictions/main-repeat2/perfect",
+        outputs / "predictions/main/reader-1024", outputs / "predictions/main-repeat2/perfect"
     )
     for path in (outputs / "predictions/main-repeat2").rglob("*.json"):
 
@@ -282,24 +243,16 @@ def test_repetitions_are_one_side(outputs):
     twice = compare("again/perfect", "main/perfect", outputs=outputs)
     assert twice.b.name == "main/perfect"
     assert twice.rows["n"].tolist() == once["n"].tolist()
-    assert twice.rows["difference"].tolist() == pytest.approx(
-        (once["difference"] / 2).tolist()
-    )
+    assert twice.rows["difference"].tolist() == pytest.approx((once["difference"] / 2).tolist())
     # a mean of two answers against one: their differences are not as likely up as down
     assert 1 > twice.rows["p"].iloc[-1] > 2 * once["p"].iloc[-1]
     apart = compare("main/perfect", "main-repeat2/perfect", outputs=outputs).rows
-    assert apart["difference"].tolist() == pytest.approx(
-        once["difference"].tolist()
-    )
-    with pytest.raises(
-        UserError, match=r"name one of again/perfect, main/perfect$"
-    ):
+    assert apart["difference"].tolist() == pytest.approx(once["difference"].tolist())
+    with pytest.raises(UserError, match=r"name one of again/perfect, main/perfect$"):
         compare("perfect", "reader-1024", outputs=outputs)
     # another run whose name only begins like one; an interrupted repetition
     predictions = outputs / "predictions"
-    shutil.copytree(
-        predictions / "again/perfect", predictions / "main-repeated/perfect"
-    )
+    shutil.copytree(predictions / "again/perfect", predictions / "main-repeated/perfect")
     shutil.rmtree(predictions / "main-repeat2/perfect/vt")
     found = compare("again/perfect", "main/perfect", outputs=outputs)
     note = "16 examples lack an answer in one of the repetitions of main/perfect: left out"
@@ -316,17 +269,12 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs):
     found = compare("main/perfect", "reader-1024", outputs=outputs)
     cells = found.rows[found.rows["level"] == "cell"]
     assert len(cells) == 5
-    assert ("vt", 1024) not in set(
-        zip(cells["task"], cells["length"], strict=True)
-    )
+    assert ("vt", 1024) not in set(zip(cells["task"], cells["length"], strict=True))
     notes = " | ".join(found.notes)
     assert "only main/reader-1024 has vt at 1K: left out" in notes
     assert "37 of 40 examples were answered by both" in notes
     assert math.isclose(
-        found.rows.set_index(["level", "length"]).loc[
-            ("length", 1024), "difference"
-        ],
-        0,
+        found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0
     )
 
 
@@ -364,10 +312,7 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
     for named, missing in (
         ({"tasks": ["qa_1", "cwe"]}, "in cwe, which was named"),
         ({"lengths": [1024, 131072]}, "in 128K, which was named"),
-        (
-            {"tasks": ["qa_1"], "lengths": [1024, 4096]},
-            "in qa_1 at 4K, which was",
-        ),
+        ({"tasks": ["qa_1"], "lengths": [1024, 4096]}, "in qa_1 at 4K, which was"),
     ):
         found = compare("again/perfect", "main/perfect", **margin, **named)
         assert found.verdict.status == 3
@@ -378,16 +323,11 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
 
 def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path):
     """Both are named by what was given; nobody knows how other programs served their model."""
-    baseline = shutil.copytree(
-        made / "predictions/main/perfect", tmp_path / "my baseline"
-    )
+    baseline = shutil.copytree(made / "predictions/main/perfect", tmp_path / "my baseline")
     found = compare(baseline, "main/perfect", margin=15, outputs=made)
     assert f"main/perfect is not worse than {baseline} by" in found.verdict.text
     record = made / "predictions/main/reader-1024/vt/1024.json"
-    assert set(compare(record, "main/perfect", outputs=made).rows["task"]) == {
-        "vt",
-        "",
-    }
+    assert set(compare(record, "main/perfect", outputs=made).rows["task"]) == {"vt", ""}
     for name, kept in (("before", 1), ("after", 0)):
         file = tmp_path / name / "model/synthetic/1024/pred/vt.jsonl"
         file.parent.mkdir(parents=True)
@@ -395,10 +335,7 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
         file.write_text((json.dumps(row) + "\n") * 8, encoding="utf-8")
     found = compare(tmp_path / "before", tmp_path / "after", by="index")
     assert (found.verdict.word, found.same_model) == (WORSE, False)
-    assert (
-        f"{tmp_path / 'after'} is worse than {tmp_path / 'before'}"
-        in found.verdict.text
-    )
+    assert f"{tmp_path / 'after'} is worse than {tmp_path / 'before'}" in found.verdict.text
     found = compare("main/perfect", tmp_path / "after", by="index", outputs=made)
     assert "task." not in " ".join(found.notes)
 
@@ -421,63 +358,24 @@ def test_other_prompts_are_refused_and_named(outputs):
         compare("main/perfect", "reader-1024", outputs=outputs)
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert found.verdict.word == WORSE
-    assert any(
-        "8 of 48 pairs have prompts that differ" in note for note in found.notes
-    )
-    (note,) = [
-        note for note in found.notes if note.startswith("settings that differ")
-    ]
+    assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
+    (note,) = [note for note in found.notes if note.startswith("settings that differ")]
     assert "other weights or configuration (vt at 2K)" in note
 
 
 @pytest.mark.parametrize(
     ("a", "b", "options", "message"),
     [
-        (
-            "nobody",
-            "main/perfect",
-            {},
-            "unknown model or folder of predictions 'nobody'",
-        ),
+        ("nobody", "main/perfect", {}, "unknown model or folder of predictions 'nobody'"),
         ("readr-1024", "main/perfect", {}, "did you mean 'main/reader-1024'"),
-        (
-            "perfect",
-            "reader-1024",
-            {},
-            "several runs: name one of again/perfect, main/perfect",
-        ),
-        (
-            "main",
-            "reader-1024",
-            {},
-            "main holds main/dropping, main/perfect, main/reader-1024: a",
-        ),
+        ("perfect", "reader-1024", {}, "several runs: name one of again/perfect, main/perfect"),
+        ("main", "reader-1024", {}, "main holds main/dropping, main/perfect, main/reader-1024: a"),
         ("main/perfect", "main/perfect", {}, "are the same predictions"),
         ("", "main/perfect", {}, "unknown model or folder of predictions ''"),
-        (
-            "main/perfect",
-            "reader-1024",
-            {"margin": 0},
-            "margin is 0: it must be a number of",
-        ),
-        (
-            "main/perfect",
-            "reader-1024",
-            {"margin": math.inf},
-            "margin is inf: it must be",
-        ),
-        (
-            "main/perfect",
-            "reader-1024",
-            {"margin": "1"},
-            "margin is '1': it must be",
-        ),
-        (
-            "main/perfect",
-            "reader-1024",
-            {"confidence": 95},
-            "confidence is 95: it must be",
-        ),
+        ("main/perfect", "reader-1024", {"margin": 0}, "margin is 0: it must be a number of"),
+        ("main/perfect", "reader-1024", {"margin": math.inf}, "margin is inf: it must be"),
+        ("main/perfect", "reader-1024", {"margin": "1"}, "margin is '1': it must be"),
+        ("main/perfect", "reader-1024", {"confidence": 95}, "confidence is 95: it must be"),
         (
             "main/perfect",
             "reader-1024",
@@ -487,9 +385,7 @@ def test_other_prompts_are_refused_and_named(outputs):
         ),
     ],
 )
-def test_what_cannot_be_compared_is_said_in_one_line(
-    made, a, b, options, message
-):
+def test_what_cannot_be_compared_is_said_in_one_line(made, a, b, options, message):
     with pytest.raises(UserError, match=message) as error:
         compare(a, b, outputs=made, **options)
     assert "\n" not in str(error.value)
@@ -503,31 +399,13 @@ def test_worse_and_not_worse(made):
     assert (found.verdict.word, found.same_model) == (WORSE, False)
     assert "by more than 1 point" in found.verdict.text
     assert found.verdict.text.count("mean") == 1
-    with pytest.raises(
-        AssertionError, match="main/reader-1024 is worse than main/perfect"
-    ):
+    with pytest.raises(AssertionError, match="main/reader-1024 is worse than main/perfect"):
         rk.assert_not_worse("main/perfect", "reader-1024", outputs=made)
-    found = compare(
-        "main/perfect",
-        "again/perfect",
-        margin=15,
-        lengths=["1K", 2048],
-        outputs=made,
-    )
+    found = compare("main/perfect", "again/perfect", margin=15, lengths=["1K", 2048], outputs=made)
     assert (found.verdict.word, found.same_model) == (NOT_WORSE, True)
-    assert all(
-        text in difference_table(found)
-        for text in ("noise floor", "Unable to tell")
-    )
-    assert "Unable" not in difference_table(
-        compare("again/perfect", "dropping", outputs=made)
-    )
-    rk.assert_not_worse(
-        made / "predictions/main/perfect",
-        "again/perfect",
-        margin=15,
-        outputs=made,
-    )
+    assert all(text in difference_table(found) for text in ("noise floor", "Unable to tell"))
+    assert "Unable" not in difference_table(compare("again/perfect", "dropping", outputs=made))
+    rk.assert_not_worse(made / "predictions/main/perfect", "again/perfect", margin=15, outputs=made)
 
 
 def test_below_for_certain_within_the_margin(made):
@@ -540,33 +418,23 @@ def test_cannot_tell_and_the_number_it_would_take(made):
     found = compare("main/perfect", "again/perfect", margin=1, outputs=made)
     verdict = found.verdict
     assert (verdict.word, verdict.status) == (CANNOT_TELL, 3)
-    z2 = (
-        1.959964**2
-    )  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
+    z2 = 1.959964**2  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
     with pytest.raises(AssertionError, match="cannot tell"):
         rk.assert_not_worse("main/perfect", "again/perfect", outputs=made)
 
 
 def test_the_power_of_a_comparison():
-    text = power_text(
-        num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02
-    )
+    text = power_text(num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02)
     # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13 = 324 and a few more, as Wilson's limits are wider
     assert "needs 328 examples" in text
-    assert "needs 30 examples" in power_text(
-        13, 1, 200, flips=0
-    )  # 1.96**2 / 0.01 / 13
-    assert "needs 57 examples" in power_text(
-        13, 1, 200, flips=0.002
-    )  # not the larger of the two
+    assert "needs 30 examples" in power_text(13, 1, 200, flips=0)  # 1.96**2 / 0.01 / 13
+    assert "needs 57 examples" in power_text(13, 1, 200, flips=0.002)  # not the larger of the two
     # 12 of 200: (12 - 2.02) / 202 are 2.69 standard errors, one of 0.05 / 14, and 11 are not
     assert "a cell 6.0 points" in text
     assert "too few examples" in power_text(1, 1, 2)
     assert "needs 4 examples" in power_text(1, 1, 2, margin=100, flips=0)
-    assert (
-        smallest_loss(9, 14, 1.0) == 100
-    )  # 2**-9 is below 0.05 / 14, 2**-8 is not
+    assert smallest_loss(9, 14, 1.0) == 100  # 2**-9 is below 0.05 / 14, 2**-8 is not
     assert math.isnan(smallest_loss(8, 14, 1.0))
     for wrong in ({"margin": 0}, {"flips": 0.6}):
         with pytest.raises(UserError, match="must be"):
@@ -582,27 +450,13 @@ def test_the_power_of_a_comparison():
 @pytest.mark.parametrize(
     ("arguments", "status", "expected"),
     [
-        (
-            ["main/perfect", "reader-1024", "--by", "index"],
-            1,
-            "is worse than main/perfect",
-        ),
-        (
-            ["main/perfect", "again/perfect"],
-            3,
-            "would leave the margin out with about",
-        ),
+        (["main/perfect", "reader-1024", "--by", "index"], 1, "is worse than main/perfect"),
+        (["main/perfect", "again/perfect"], 3, "would leave the margin out with about"),
         (["main/perfect", "again/perfect", "--margin", "20"], 0, "noise floor"),
         (["main/perfect", "nobody"], 2, "unknown model or folder"),
     ],
 )
-def test_command(
-    made,
-    arguments,
-    status,
-    expected,
-    rulerkit,
-):
+def test_command(made, arguments, status, expected, rulerkit):
     command = ("compare", *arguments, "--outputs", made)
     plain, as_json = rulerkit(*command), rulerkit(*command, "--json")
     assert plain.status == as_json.status == status
@@ -621,15 +475,8 @@ SMALL = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 
 @pytest.mark.slow
 def test_notebook_recovers_a_dropping_reader(tmp_path):
-    model_b = {
-        "base": "perfect",
-        "name": "dropping",
-        "drop": 0.25,
-        "label": "drops 25 %",
-    }
-    cells = run(
-        "13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL
-    )
+    model_b = {"base": "perfect", "name": "dropping", "drop": 0.25, "label": "drops 25 %"}
+    cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL)
     assert "main/dropping is worse than" in shown(cells, "verdict", "text/html")
     assert shown(cells, "figure", "image/png")
     assert "| mean |" in shown(cells, "differences", "text/markdown")
@@ -637,7 +484,5 @@ def test_notebook_recovers_a_dropping_reader(tmp_path):
     tables = outputs / "tables/main/13_compare_models"
     ends = (".md", ".csv", ".tex", "-flips.csv", "-flips.tex", "-verdict.json")
     assert files(tables) == {f"perfect+dropping{end}" for end in ends}
-    found = json.loads(
-        (tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8")
-    )
+    found = json.loads((tables / "perfect+dropping-verdict.json").read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0

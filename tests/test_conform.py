@@ -37,10 +37,7 @@ def checkout(tmp_path):
             {"input": one.prompt, "outputs": one.references}
             for one in generate(task(name, "paper"), length, 20, seed)
         ]
-        for name, length, seed in (
-            ("niah_multikey_3", 4096, 7),
-            ("fwe", 3072, 42),
-        )
+        for name, length, seed in (("niah_multikey_3", 4096, 7), ("fwe", 3072, 42))
     }
     (data / "prompts.json").write_text(json.dumps(rows))
     return tmp_path / "RULER"
@@ -54,26 +51,19 @@ def test_what_is_equal_what_differs_and_what_never_ends(checkout, rulerkit):
     head, equal, differs, endless, failed, total = ended.out.splitlines()
     assert (ended.status, ended.err) == (1, "")
     assert head == "upstream of 2024 / ours"
-    assert equal.startswith(
-        "niah_multikey_3 at 4096: equal (template ours / ours; needles 51.0"
-    )
+    assert equal.startswith("niah_multikey_3 at 4096: equal (template ours / ours; needles 51.0")
     assert differs.startswith("fwe at 4096: differs in words, fill")
     assert endless == "vt at 4096: upstream did not end in 5 s"
     assert failed == "cwe at 4096: upstream made no file: KeyError: 'cwe'"
     assert total == "1 of 4 are equal"
-    ended = rulerkit(
-        "conform", checkout, "--tokenizer", "builtin", "--tasks", names[0], *few
-    )
+    ended = rulerkit("conform", checkout, "--tokenizer", "builtin", "--tasks", names[0], *few)
     assert ended.status == 0
 
 
 def test_a_folder_that_is_no_checkout_is_refused(tmp_path, rulerkit):
     ended = rulerkit("conform", tmp_path, "--tokenizer", "builtin")
     assert ended.status == 2
-    assert (
-        "is no checkout of RULER: it has no scripts/data/synthetic/niah.py"
-        in ended.err
-    )
+    assert "is no checkout of RULER: it has no scripts/data/synthetic/niah.py" in ended.err
 
 
 @pytest.mark.skipif(

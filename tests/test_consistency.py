@@ -31,15 +31,8 @@ def made(tmp_path_factory):
             for task in TASKS:
                 for length in LENGTHS:
                     asked = rk.task(task).with_corpora("builtin")
-                    examples = rk.generate(
-                        asked, length, 2, 42, model.prompt_format
-                    )
-                    predict(
-                        model,
-                        examples,
-                        root / "predictions" / run,
-                        progress=False,
-                    )
+                    examples = rk.generate(asked, length, 2, 42, model.prompt_format)
+                    predict(model, examples, root / "predictions" / run, progress=False)
     return root
 
 
@@ -84,10 +77,7 @@ def environment(*changes):
             {
                 **record["environment"],
                 **some,
-                "packages": {
-                    **record["environment"]["packages"],
-                    **some.get("packages", {}),
-                },
+                "packages": {**record["environment"]["packages"], **some.get("packages", {})},
             }
             for some in changes
         ]
@@ -111,46 +101,18 @@ def refused(found):
 ALLOWED = [
     ("main/reader-1024/vt/*", {"num_examples": 5}),
     # models differ in these by nature
-    (
-        "main/reader-1024/*/*",
-        {"prompt_format.template": "llama3", "tokenizer.fingerprint": "f00"},
-    ),
+    ("main/reader-1024/*/*", {"prompt_format.template": "llama3", "tokenizer.fingerprint": "f00"}),
 ]
 REFUSED = [
     # one model in one run
     ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
-    (
-        "main/perfect/vt/2048",
-        "model.window",
-        7,
-        "model.window null, perfect vt 2048 with 7",
-    ),
+    ("main/perfect/vt/2048", "model.window", 7, "model.window null, perfect vt 2048 with 7"),
     # a model that differs from itself comes before one that differs from another model
-    (
-        "main/reader-1024/vt/2048",
-        "task.num_hops",
-        9,
-        "4, reader-1024 vt 2048 with 9",
-    ),
+    ("main/reader-1024/vt/2048", "task.num_hops", 9, "4, reader-1024 vt 2048 with 9"),
     # all models and runs
-    (
-        "main/reader-1024/*/*",
-        "prompt_version",
-        2,
-        "with prompt_version 1, reader-1024",
-    ),
-    (
-        "main/reader-1024/*/*",
-        "protocol",
-        "paper",
-        'with protocol "clean", reader-1024',
-    ),
-    (
-        "other/perfect/niah_single_2/*",
-        "task.haystack",
-        "noise",
-        "1024 of run other with",
-    ),
+    ("main/reader-1024/*/*", "prompt_version", 2, "with prompt_version 1, reader-1024"),
+    ("main/reader-1024/*/*", "protocol", "paper", 'with protocol "clean", reader-1024'),
+    ("other/perfect/niah_single_2/*", "task.haystack", "noise", "1024 of run other with"),
 ]
 
 
@@ -158,11 +120,7 @@ REFUSED = [
 def test_cells_that_share_a_table(outputs, where, changes):
     for field, value in changes.items():
         if field == "num_examples":
-            change(
-                outputs,
-                where,
-                lambda record, value=value: record.update(num_examples=value),
-            )
+            change(outputs, where, lambda record, value=value: record.update(num_examples=value))
         else:
             change(outputs, where, result(field, value))
     check_same(read_cells(outputs / "predictions"))
@@ -190,26 +148,13 @@ def test_the_message_says_what_to_do(outputs):
 
 def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
     moved = {"host": "elsewhere", "platform": "another", "path": "/moved"}
-    one = {
-        "gpu": "H100",
-        "git": "abc1234" + "0" * 33,
-        "device": "cuda:0",
-        **moved,
-    }
-    two = {
-        "gpu": "A100",
-        "git": "def5678" + "0" * 33 + "-dirty",
-        "device": "cuda:1",
-    }
+    one = {"gpu": "H100", "git": "abc1234" + "0" * 33, "device": "cuda:0", **moved}
+    two = {"gpu": "A100", "git": "def5678" + "0" * 33 + "-dirty", "device": "cuda:1"}
     change(outputs, "main/perfect/*/*", environment(moved))
     assert footnotes(cells(outputs)) == []
     change(outputs, "main/perfect/*/*", environment(one))
     change(outputs, "main/reader-1024/*/*", environment(two))
-    change(
-        outputs,
-        "main/reader-1024/vt/1024",
-        environment({**two, "gpu": "H100"}, two),
-    )
+    change(outputs, "main/reader-1024/vt/1024", environment({**two, "gpu": "H100"}, two))
     assert footnotes(cells(outputs)) == [
         "Environments differ: gpu H100 (perfect reader, reader (1K window)), A100 (reader (1K "
         "window)); commit abc1234 (perfect reader), def5678-dirty (reader (1K window))."
@@ -232,10 +177,7 @@ def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
     change(outputs, "main/perfect/niah_single_2/*", result("seed", 43))
     ended = rulerkit("report", main)
     assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
-    assert (
-        "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42"
-        in ended.err
-    )
+    assert "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42" in ended.err
     assert rulerkit("score", main).status == 2
     change(outputs, "main/perfect/vt/*", result("seed", 43))
     ended = rulerkit("score", main)  # a table per model
@@ -247,14 +189,8 @@ def test_leaderboards_do_the_same(outputs, capsys):
     change(outputs, "main/perfect/*/*", environment({"python": "3.99"}))
     keys = {
         "models": MODELS,
-        "notebooks": [
-            {"notebook": "01_main_results", "parameters": {"tasks": TASKS}}
-        ],
-        "parameters": {
-            "lengths": LENGTHS,
-            "num_examples": 2,
-            "outputs": str(outputs),
-        },
+        "notebooks": [{"notebook": "01_main_results", "parameters": {"tasks": TASKS}}],
+        "parameters": {"lengths": LENGTHS, "num_examples": 2, "outputs": str(outputs)},
     }
     (outputs / "b.yaml").write_text(json.dumps(keys))
     batch = read_batch(outputs / "b.yaml")
@@ -265,7 +201,5 @@ def test_leaderboards_do_the_same(outputs, capsys):
     change(outputs, "main/perfect/*/*", result("seed", 43))
     print_leaderboard(batch)
     out, err = capsys.readouterr()
-    assert (
-        "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
-    )
+    assert "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
     assert "100.0" not in out

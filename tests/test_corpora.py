@@ -34,9 +34,7 @@ def test_the_script_writes_what_the_package_holds():
     spec.loader.exec_module(script)
     for name, content in script.corpora().items():
         held = gzip.decompress(
-            (
-                Path(corpora.__file__).parents[1] / f"data/{name}.json.gz"
-            ).read_bytes()
+            (Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes()
         )
         assert held == json.dumps(content, separators=(",", ":")).encode(), name
 
@@ -51,9 +49,7 @@ def test_the_script_writes_what_the_package_holds():
 )
 def test_the_built_in_corpora_never_change(name, digest):
     load = corpora.load_haystack if name == "prose" else corpora.load_qa
-    assert load(name).source == corpora.Source(
-        name, digest, stand_in=True, note=""
-    )
+    assert load(name).source == corpora.Source(name, digest, stand_in=True, note="")
 
 
 # Originals, read where RULERKIT_DATA holds them
@@ -65,52 +61,34 @@ def test_paul_graham(data):
         "paul_graham", "bbebcf5a2e7e74c5", stand_in=False, note=""
     )
     assert len(haystack.words) == 525_449
-    first = (
-        (data / "essays/gkamradt/addiction.txt")
-        .read_text(encoding="utf-8")
-        .split()
-    )
-    second = (
-        (data / "essays/gkamradt/aord.txt").read_text(encoding="utf-8").split()
-    )
+    first = (data / "essays/gkamradt/addiction.txt").read_text(encoding="utf-8").split()
+    second = (data / "essays/gkamradt/aord.txt").read_text(encoding="utf-8").split()
     # The first essay ends without a blank: its last word and the next one's first are one word.
     assert haystack.words[: haystack.restart - 1] == first[:-1]
-    assert (
-        haystack.words[haystack.restart : haystack.restart + 50] == second[1:51]
-    )
+    assert haystack.words[haystack.restart : haystack.restart + 50] == second[1:51]
     assert 14 < np.diff(haystack.sentence_starts).mean() < 20
 
 
 def test_squad(data):
     qa = corpora.load_qa("squad")
-    assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (
-        5928,
-        1204,
-        35,
-    )
+    assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (5928, 1204, 35)
     assert qa.source.note == "SQuAD 2.0 dev rebuilt from its authors' pages"
     assert not qa.source.stand_in
     for question in qa.questions:
         assert question.related == ()
         assert question.text == question.text.strip()
         (gold,) = question.gold
-        assert all(
-            answer.strip() in qa.documents[gold] for answer in question.answers
-        )
+        assert all(answer.strip() in qa.documents[gold] for answer in question.answers)
 
 
 def test_hotpotqa(data):
     if (data / corpora.HOTPOTQA).exists():
-        pytest.skip(
-            "the folder holds the whole of HotpotQA: nothing to say about a subset"
-        )
+        pytest.skip("the folder holds the whole of HotpotQA: nothing to say about a subset")
     qa = corpora.load_qa("hotpotqa")
     assert (len(qa.questions), len(qa.documents)) == (1578, 15_378)
     assert qa.source.note == "HotpotQA: 1578 of 7405 questions"
     assert sum(len(question.related) == 8 for question in qa.questions) == 1569
-    assert all(
-        len(q.gold) == 2 and not {*q.gold} & {*q.related} for q in qa.questions
-    )
+    assert all(len(q.gold) == 2 and not {*q.gold} & {*q.related} for q in qa.questions)
 
 
 # What is missing or broken
@@ -139,9 +117,7 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
         assert source.stand_in == stand_in
         assert source.note.startswith(note)
     corpora.load_haystack.cache_clear()
-    scores = rk.score(
-        rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False)
-    )
+    scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
     table = task_table_text(rk.summarize(scores), "perfect", "main")
     assert "Stand-in corpora: not comparable with the paper" in table
     assert "aul_graham is a substitute" in table

@@ -42,13 +42,9 @@ def outputs(tmp_path_factory):
         job.save()
     ended = outcomes(execute(jobs))
     assert {
-        outcome.step.title: outcome.message
-        for outcome in ended
-        if outcome.state != "done"
+        outcome.step.title: outcome.message for outcome in ended if outcome.state != "done"
     } == {}
-    assert len(ended) == len([job for job in jobs if job.model]) + len(
-        read_batch(DEMO).runs
-    )
+    assert len(ended) == len([job for job in jobs if job.model]) + len(read_batch(DEMO).runs)
     return folder
 
 
@@ -79,14 +75,8 @@ def test_what_was_planned_is_what_was_asked(outputs):
     assert len(needs) > 500
     for path, need in needs.items():
         cell = cells[path]
-        assert (cell.model, cell.task, cell.length) == (
-            need.model,
-            need.task,
-            need.length,
-        )
-        assert [row["index"] for row in cell.rows] == list(range(need.wanted)), (
-            need
-        )
+        assert (cell.model, cell.task, cell.length) == (need.model, need.task, need.length)
+        assert [row["index"] for row in cell.rows] == list(range(need.wanted)), need
     for log in outputs.rglob("notebooks/demo-all/*/*.log"):
         assert "not answered" not in log.read_text(), (
             "as evaluate says of a cell that nobody planned"
@@ -101,10 +91,7 @@ def test_fading_takes_the_same_share_of_every_needle(outputs):
     for length, own in found.groupby("length"):
         x = float(str(length)) / 8192 * math.log(2)
         assert share_within(own, 100 * (1 - math.exp(-x)) / x) >= 0.8
-    assert (
-        verdicts(outputs, "02_needle_types", "reader-fading")[0]
-        == "does not hold"
-    )
+    assert verdicts(outputs, "02_needle_types", "reader-fading")[0] == "does not hold"
 
 
 @planted
@@ -124,9 +111,7 @@ def test_dropping_takes_the_same_share_of_few_and_of_many(outputs):
     found = table(outputs, "04_multiple_needles", "reader-dropping")
     assert share_within(found, 80) >= 0.9
     assert found["score"].mean() == pytest.approx(80, abs=3)
-    assert "holds" not in verdicts(
-        outputs, "04_multiple_needles", "reader-dropping"
-    )
+    assert "holds" not in verdicts(outputs, "04_multiple_needles", "reader-dropping")
 
 
 @planted
@@ -167,27 +152,15 @@ def test_models_by_training_length_size_and_kind(outputs):
     expected = ["holds", "does not hold", "not applicable"]
     assert verdicts(outputs, "08_training_length", windows) == expected
     found = table(outputs, "08_training_length", windows)
-    assert (
-        found.loc[found["length"] <= found["claimed_length"], "score"] == 100
-    ).all()
-    assert (
-        found.loc[found["length"] > found["claimed_length"], "high"] < 80
-    ).all()
-    assert verdicts(outputs, "09_model_size", "reader-small+reader-large") == [
-        "holds",
-        "holds",
-    ]
-    assert (
-        verdicts(outputs, "10_architectures", "reader-4096+reader-recurrent")
-        == ["holds"] * 2
-    )
+    assert (found.loc[found["length"] <= found["claimed_length"], "score"] == 100).all()
+    assert (found.loc[found["length"] > found["claimed_length"], "high"] < 80).all()
+    assert verdicts(outputs, "09_model_size", "reader-small+reader-large") == ["holds", "holds"]
+    assert verdicts(outputs, "10_architectures", "reader-4096+reader-recurrent") == ["holds"] * 2
 
 
 @planted
 def test_faults_follow_the_families(outputs):
-    (path,) = (outputs / "tables/demo-all/11_task_correlation").glob(
-        "*+etc-?????.csv"
-    )
+    (path,) = (outputs / "tables/demo-all/11_task_correlation").glob("*+etc-?????.csv")
     found = pd.read_csv(path).set_index("task")
     assert set(found.index) == set(TASKS_OF["ruler"])
     assert set(found.index[found["in_benchmark"]]) == set(THIRTEEN)
@@ -213,9 +186,7 @@ def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
     recall = table(outputs, "15_depth", "reader-8192")
     needles = recall[recall["task"].str.startswith("niah")]
     beyond = needles["length"] > 8192
-    assert (
-        needles.loc[~beyond | (needles["depth_from"] >= 50), "score"] == 100
-    ).all()
+    assert (needles.loc[~beyond | (needles["depth_from"] >= 50), "score"] == 100).all()
     assert (needles.loc[beyond & (needles["depth_to"] <= 40), "score"] == 0).all()
 
 
@@ -224,9 +195,9 @@ def test_the_later_checkpoint_sees_more(outputs):
     checkpoints = "reader-4096+reader-8192"
     means = table(outputs, "16_checkpoints", checkpoints)
     assert list(means["effective_length"]) == ["4K", "8K"]
-    assert list(
-        table(outputs, "16_checkpoints", f"{checkpoints}-drops")["verdict"]
-    ) == ["does not hold"]
+    assert list(table(outputs, "16_checkpoints", f"{checkpoints}-drops")["verdict"]) == [
+        "does not hold"
+    ]
 
 
 @planted
@@ -242,16 +213,10 @@ def test_both_suites_find_the_window_and_neither_a_mute_model(outputs):
 
 @planted
 def test_the_others_wrote_their_tables(outputs):
-    board = table(
-        outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute"
-    )
+    board = table(outputs, "01_main_results", "reader-4096+reader-8192+perfect+mute")
     means = board.groupby(["model", "length"])["score"].mean()
     readme = (REPOSITORY / "README.md").read_text(encoding="utf-8")
-    names = {
-        "perfect": "perfect",
-        "reader-8192": "window of 8K",
-        "reader-4096": "window of 4K",
-    }
+    names = {"perfect": "perfect", "reader-8192": "window of 8K", "reader-4096": "window of 4K"}
     for model, name in names.items():
         numbers = re.search(rf"\| {name} \| .*? \|(.*)\|", readme)[1].split("|")
         assert [f" {mean:.1f} " for mean in means[model]] == numbers[:3]
@@ -262,9 +227,7 @@ def test_the_others_wrote_their_tables(outputs):
         "21_frontier_ladders",
         "leaderboard",
     ):
-        assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), (
-            notebook
-        )
+        assert list((outputs / "tables/demo-all" / notebook).glob("*.csv")), notebook
     for path in outputs.rglob("tables/demo-all/*/*.csv"):
         if len(pd.read_csv(path)):
             text = path.with_suffix(".tex").read_text(encoding="utf-8")

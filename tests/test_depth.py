@@ -23,10 +23,7 @@ def without_middle(prompts):
             reading, starts = read_prompt(prompt), defaultdict(list)
             for word in reading.occurrences():
                 starts[word["item"]].append(word.start())
-            hidden = {
-                w: np.mean([first <= at < last for at in starts[w]])
-                for w in reading.items
-            }
+            hidden = {w: np.mean([first <= at < last for at in starts[w]]) for w in reading.items}
             items = [word for word, share in hidden.items() if share < 0.25]
         answers.append(" ".join(items))
     return answers
@@ -34,10 +31,7 @@ def without_middle(prompts):
 
 @pytest.fixture(scope="module")
 def recall(tmp_path_factory):
-    models = [
-        rk.model(without_middle, name="blind", tokenizer="builtin"),
-        "perfect",
-    ]
+    models = [rk.model(without_middle, name="blind", tokenizer="builtin"), "perfect"]
     asked = {"models": models, "lengths": [2048], "num_examples": 30}
     study = rk.study(asked, outputs=tmp_path_factory.mktemp("depth"))
     cells = rk.evaluate(study, progress=False)
@@ -55,19 +49,13 @@ def test_a_blind_band_is_seen_in_the_bins_where_it_lies(recall):
 
 
 def test_depths_are_those_of_the_needles(recall):
-    example = rk.generate(
-        rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1
-    )[0]
+    example = rk.generate(rk.task("niah_multivalue").with_corpora("builtin"), 2048, 1)[0]
     needles = [place for place in places(example) if place.role == "needle"]
-    assert [place.depth for place in needles] == pytest.approx(
-        example.depths, abs=0.02
-    )
+    assert [place.depth for place in needles] == pytest.approx(example.depths, abs=0.02)
     for place in needles:
         assert example.prompt[place.start : place.end].strip()
     items = recall[(recall["task"] == "vt") & (recall["model"] == "perfect")]
-    assert (
-        items.groupby(["length", "index"]).size() == 5
-    ).all()  # the links of a chain
+    assert (items.groupby(["length", "index"]).size() == 5).all()  # the links of a chain
     assert items["depth"].between(0, 100).all()
     steps = items.groupby(["length", "index"])["depth"].diff()
     assert (steps.dropna() > 0).all()
@@ -78,17 +66,11 @@ def test_a_fixed_depth_is_that_of_every_needle_asked_for():
     for depth in (0, 37.5, 100):
         spec = {"base": "niah_multivalue", "depth": depth, "num_keys": 2}
         example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1)[0]
-        assert example.depths == pytest.approx(
-            [depth] * 4, abs=6
-        )  # sentences, side by side
-    free, none = (
-        rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"})
-    )
+        assert example.depths == pytest.approx([depth] * 4, abs=6)  # sentences, side by side
+    free, none = (rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"}))
     assert free == none
     assert "depth" not in free.settings()
-    with pytest.raises(
-        UserError, match=r"depth of the task.* is 101: it must be percent"
-    ):
+    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be percent"):
         rk.task({"base": "niah_single_1", "depth": 101})
 
 

@@ -34,15 +34,9 @@ def test_the_reference_is_what_the_code_says(monkeypatch):
 def test_files_and_links_that_pages_name_exist(page):
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text)
-    paths = re.findall(
-        r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text
-    )
-    missing = [
-        link for link in links if link and not (page.parent / link).exists()
-    ]
-    missing += [
-        path for path in paths if not (ROOT / path).exists() and path.islower()
-    ]
+    paths = re.findall(r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text)
+    missing = [link for link in links if link and not (page.parent / link).exists()]
+    missing += [path for path in paths if not (ROOT / path).exists() and path.islower()]
     assert [
         path
         for path in missing
@@ -60,9 +54,7 @@ def test_files_and_links_that_pages_name_exist(page):
     ],
     ids=["student", "author"],
 )
-def test_the_code_of_pages_runs_as_printed(
-    tmp_path, monkeypatch, pages, model, cells
-):
+def test_the_code_of_pages_runs_as_printed(tmp_path, monkeypatch, pages, model, cells):
     import matplotlib.pyplot as plt
 
     monkeypatch.chdir(tmp_path)
@@ -70,9 +62,7 @@ def test_the_code_of_pages_runs_as_printed(
     text = "".join((ROOT / page).read_text(encoding="utf-8") for page in pages)
     with plt.rc_context():
         codes = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-        codes.sort(
-            key=lambda code: "import rulerkit" not in code
-        )  # which makes the summary
+        codes.sort(key=lambda code: "import rulerkit" not in code)  # which makes the summary
         exec("\n".join(codes), {})
     plt.close("all")
     assert len(list(tmp_path.rglob(f"{model}/*/*.jsonl"))) == cells
@@ -93,8 +83,6 @@ def test_the_address_of_the_repository_stands_in_one_place():
     address = tomllib.loads(text)["project"]["urls"].get("Repository")
     for page in [*PAGES, ROOT / "CITATION.cff"]:
         text = page.read_text(encoding="utf-8")
-        used = re.findall(
-            r"git clone +(\S+)|(git\+\S+)|(https?://\S+/rulerkit\b)", text
-        )
+        used = re.findall(r"git clone +(\S+)|(git\+\S+)|(https?://\S+/rulerkit\b)", text)
         found = {one for match in used for one in match if one}
         assert found <= {address, f"git+{address}"}, page.name

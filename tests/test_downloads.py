@@ -64,11 +64,7 @@ SQUAD = {
                             "answers": [{"text": "a metal"}] * 2,
                             "is_impossible": False,
                         },
-                        {
-                            "question": "What is gold?",
-                            "answers": [],
-                            "is_impossible": True,
-                        },
+                        {"question": "What is gold?", "answers": [], "is_impossible": True},
                     ],
                 }
             ],
@@ -85,46 +81,27 @@ PAGE = (
 def small(server):
     """Small files in the place of the originals."""
     return [
-        Download(
-            "essays/gkamradt/a.txt",
-            *server.add("/a.txt", b"First essay. It ends."),
-        ),
-        Download(
-            "essays/gkamradt/b.txt", *server.add("/b.txt", b"Second essay.\n")
-        ),
-        Download(
-            "essays/pages/cities.html", server.add("/cities.html", PAGE)[0], None
-        ),
+        Download("essays/gkamradt/a.txt", *server.add("/a.txt", b"First essay. It ends.")),
+        Download("essays/gkamradt/b.txt", *server.add("/b.txt", b"Second essay.\n")),
+        Download("essays/pages/cities.html", server.add("/cities.html", PAGE)[0], None),
         Download("essays/pages/gone.html", f"{server.address}/gone.html", None),
-        Download(
-            corpora.SQUAD, *server.add("/dev.json", json.dumps(SQUAD).encode())
-        ),
+        Download(corpora.SQUAD, *server.add("/dev.json", json.dumps(SQUAD).encode())),
         Download(corpora.HOTPOTQA, *server.add("/hotpot.json", b"[]")),
     ]
 
 
 def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small):
     paths = downloads.fetch(progress=True, downloads=small)
-    assert paths == [
-        empty / path for path in (corpora.ESSAYS, corpora.SQUAD, corpora.HOTPOTQA)
-    ]
+    assert paths == [empty / path for path in (corpora.ESSAYS, corpora.SQUAD, corpora.HOTPOTQA)]
     joined = json.loads(paths[0].read_text())
     page = "Great cities attract\n\nambitious people’s cats.\n"
-    assert joined == {
-        "text": f"First essay. It ends.Second essay.\n{page}",
-        "essays": 3,
-        "of": 4,
-    }
+    assert joined == {"text": f"First essay. It ends.Second essay.\n{page}", "essays": 3, "of": 4}
     assert server.asked["/hotpot.json"] == 1
 
     qa = corpora.load_qa("squad")
     assert qa.documents == ["Tin is a metal."]
-    assert qa.questions == [
-        corpora.Question("What is tin?", ("a metal",), (0,), ())
-    ]
-    assert corpora.load_haystack("paul_graham").source.note.endswith(
-        "essays: 3 of 4"
-    )
+    assert qa.questions == [corpora.Question("What is tin?", ("a metal",), (0,), ())]
+    assert corpora.load_haystack("paul_graham").source.note.endswith("essays: 3 of 4")
 
     server.asked.clear()
     assert downloads.fetch(progress=False, downloads=small) == paths
@@ -150,7 +127,5 @@ def test_fetch_refuses_another_checksum(empty, server, small):
 
 def test_fetch_names_the_address_that_does_not_answer(empty, server, small):
     del server.files["/hotpot.json"]
-    with pytest.raises(
-        UserError, match=r"^fetch: http\S+hotpot\.json answered 404\. Run "
-    ):
+    with pytest.raises(UserError, match=r"^fetch: http\S+hotpot\.json answered 404\. Run "):
         downloads.fetch(progress=False, downloads=small)

@@ -51,15 +51,10 @@ class Place(NamedTuple):
         """Task -> its rows, by index."""
         files = sorted(self.predictions(outputs).glob(f"*/{LENGTH}.jsonl"))
         found = {
-            file.parent.name: [
-                json.loads(line) for line in file.read_text().splitlines()
-            ]
+            file.parent.name: [json.loads(line) for line in file.read_text().splitlines()]
             for file in files
         }
-        return {
-            task: sorted(rows, key=lambda row: row["index"])
-            for task, rows in found.items()
-        }
+        return {task: sorted(rows, key=lambda row: row["index"]) for task, rows in found.items()}
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +65,9 @@ def place(tmp_path_factory, data):
     for folder in ("params", "notebooks", "checkpoints"):
         (root / folder).mkdir()
     shape = {"intermediate_size": 64, "max_position_embeddings": 2 * LENGTH}
-    save_llama(
-        root / "checkpoints/tiny",
-        128256,
-        **shape,
-        bos_token_id=128000,
-        eos_token_id=128001,
-    )
+    save_llama(root / "checkpoints/tiny", 128256, **shape, bos_token_id=128000, eos_token_id=128001)
     shutil.copy(
-        data / "tokenizers/llama-3/tokenizer.json",
-        root / "checkpoints/tiny/tokenizer.json",
+        data / "tokenizers/llama-3/tokenizer.json", root / "checkpoints/tiny/tokenizer.json"
     )
     model = "{path: checkpoints/tiny, name: tiny-llama, label: Tiny, batch_size: 1, device: cpu}"
     (root / "model.yaml").write_text(f"model: {model}\n")
@@ -106,27 +94,17 @@ def test_thirteen_tasks_within_their_budget(place, undisturbed):
     answers = set()
     for task, rows in found.items():
         record = json.loads(
-            (
-                place.predictions("undisturbed") / task / f"{LENGTH}.json"
-            ).read_text()
+            (place.predictions("undisturbed") / task / f"{LENGTH}.json").read_text()
         )
         result = record["result"]
         assert result["tokenizer"]["fingerprint"] == tokenizer.fingerprint
-        assert not any(
-            source["stand_in"] for source in result["sources"].values()
-        )
+        assert not any(source["stand_in"] for source in result["sources"].values())
         assert [row["index"] for row in rows] == [0, 1]
         for row in rows:
             assert row["num_prompt_tokens"] < row["length"] <= LENGTH
             answers.add(row["pred"])
-    assert len(answers) == 26, (
-        "a model that says the same to every prompt proves nothing"
-    )
-    lines = [
-        line.split()[0]
-        for line in undisturbed.stdout.splitlines()
-        if " [" in line
-    ]
+    assert len(answers) == 26, "a model that says the same to every prompt proves nothing"
+    lines = [line.split()[0] for line in undisturbed.stdout.splitlines() if " [" in line]
     assert lines == [*THIRTEEN, "mean"]
 
 
@@ -141,10 +119,7 @@ def test_killed_half_way_and_started_again(place, undisturbed):
         stderr=subprocess.DEVNULL,
     ) as process:
         until = time.monotonic() + 120
-        while (
-            sum(map(len, kept_lines(place, "killed").values())) < 11
-            and process.poll() is None
-        ):
+        while sum(map(len, kept_lines(place, "killed").values())) < 11 and process.poll() is None:
             assert time.monotonic() < until, "no rows after two minutes"
             time.sleep(0.02)
         process.send_signal(signal.SIGKILL)
@@ -153,10 +128,7 @@ def test_killed_half_way_and_started_again(place, undisturbed):
     assert 11 <= sum(map(len, kept.values())) < 26
     again = place.run("killed")
     assert place.rows("killed") == place.rows("undisturbed")
-    for (
-        task,
-        lines,
-    ) in kept.items():  # what was there is still there, in its place
+    for task, lines in kept.items():  # what was there is still there, in its place
         assert kept_lines(place, "killed")[task][: len(lines)] == lines
     assert again.stdout.replace("killed", "undisturbed") == undisturbed.stdout
     assert not list(place.predictions("killed").rglob("*.lock"))

@@ -46,9 +46,7 @@ def files_in(folder):
     }
 
 
-def test_both_schemas_hold_and_a_second_export_changes_no_byte(
-    tmp_path, outputs, rulerkit
-):
+def test_both_schemas_hold_and_a_second_export_changes_no_byte(tmp_path, outputs, rulerkit):
     places = [tmp_path / name / "data" for name in "ab"]
     for place in places:
         command = ["export", outputs, "-o", place, "--format", "eee", *WHO]
@@ -89,12 +87,8 @@ def check_samples(path, aggregate, files):
         validator("instance_level_eval").validate(line)
         assert line["evaluation_id"] == aggregate["evaluation_id"]
         assert line["model_id"] == aggregate["model_info"]["id"]
-        assert any(
-            text in line["input"]["raw"] for text in ("VAR", "magic", "Q", "?")
-        )
-        by_result.setdefault(line["evaluation_result_id"], []).append(
-            line["evaluation"]["score"]
-        )
+        assert any(text in line["input"]["raw"] for text in ("VAR", "magic", "Q", "?"))
+        by_result.setdefault(line["evaluation_result_id"], []).append(line["evaluation"]["score"])
     results = {
         one["evaluation_result_id"]: one["score_details"]["score"]
         for one in aggregate["evaluation_results"]
@@ -104,14 +98,11 @@ def check_samples(path, aggregate, files):
         assert results[name] == pytest.approx(sum(scores) / len(scores))
 
 
-def test_scores_and_intervals_are_those_of_the_summary(
-    tmp_path, outputs, rulerkit
-):
+def test_scores_and_intervals_are_those_of_the_summary(tmp_path, outputs, rulerkit):
     rulerkit("export", outputs, "-o", tmp_path, "--format", "eee", *WHO)
     (file,) = tmp_path.glob("ruler/rulerkit/reader-1024/*.json")
     written = {
-        one["evaluation_name"]: one
-        for one in json.loads(file.read_text())["evaluation_results"]
+        one["evaluation_name"]: one for one in json.loads(file.read_text())["evaluation_results"]
     }
     cells = rk.read_cells(outputs / "predictions/main/reader-1024")
     summary = rk.summarize(rk.score(cells))
@@ -135,9 +126,7 @@ def test_scores_and_intervals_are_those_of_the_summary(
     assert "detailed_evaluation_results" not in json.loads(file.read_text())
 
 
-def test_what_is_not_known_is_asked_for_and_nothing_is_overwritten(
-    tmp_path, outputs, rulerkit
-):
+def test_what_is_not_known_is_asked_for_and_nothing_is_overwritten(tmp_path, outputs, rulerkit):
     place = ["export", outputs, "-o", tmp_path, "--format", "eee"]
     ended = rulerkit(*place)
     assert ended.status == 2
@@ -165,12 +154,7 @@ def test_what_is_not_known_is_asked_for_and_nothing_is_overwritten(
 @pytest.mark.slow
 def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
     outputs = tmp_path / "outputs"
-    study = rk.study(
-        model="perfect",
-        lengths=[2048, 4096],
-        num_examples=1,
-        outputs=str(outputs),
-    )
+    study = rk.study(model="perfect", lengths=[2048, 4096], num_examples=1, outputs=str(outputs))
     cells = rk.evaluate(study, progress=False)
     assert len(cells) == 2 * len(THIRTEEN)
     (outputs / "predictions/main/perfect/vt/4096.jsonl").unlink()

@@ -11,9 +11,7 @@ def test_files_do_not_depend_on_the_number_of_processes(tmp_path):
     asked = (task(name).with_corpora("builtin") for name in ("fwe", "qa_2"))
     cells = [generate(each, 1024, 40, prompt_format=form) for each in asked]
     for workers in (1, 2):
-        paths = [
-            tmp_path / str(workers) / f"{cell.task.name}.jsonl" for cell in cells
-        ]
+        paths = [tmp_path / str(workers) / f"{cell.task.name}.jsonl" for cell in cells]
         write_grid(cells, paths, workers)
     one, two = (sorted((tmp_path / workers).iterdir()) for workers in ("1", "2"))
     assert len(one) == 2

@@ -23,11 +23,7 @@ MODELS = [
     {"engine": "numbers", "name": "near", "window": 600},
     {"engine": "numbers", "name": "all"},
 ]
-ASKED = {
-    "tasks": ["boxes", "boxes_20"],
-    "lengths": [1024, 2048],
-    "num_examples": 10,
-}
+ASKED = {"tasks": ["boxes", "boxes_20"], "lengths": [1024, 2048], "num_examples": 10}
 
 
 def write_packages(folder):
@@ -44,10 +40,7 @@ def write_packages(folder):
 
 
 def call(*arguments, cwd, path="", fails=False):
-    environment = os.environ | {
-        "PYTHONPATH": str(path),
-        "RULERKIT_HOME": str(cwd),
-    }
+    environment = os.environ | {"PYTHONPATH": str(path), "RULERKIT_HOME": str(cwd)}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
@@ -89,9 +82,7 @@ def test_both_are_used_like_ours(project):
     here = {"cwd": root, "path": site}
     shown = rulerkit("score", "outputs/predictions", **here)
     assert re.search(r"^boxes_20 +100", shown, re.MULTILINE)
-    table = rulerkit(
-        "report", "outputs/predictions", "--category", "boxes", **here
-    )
+    table = rulerkit("report", "outputs/predictions", "--category", "boxes", **here)
     assert "the threshold of its family" in table
     assert re.search(r"perfect reader\b.*100\.0", table)
 
@@ -99,9 +90,7 @@ def test_both_are_used_like_ours(project):
     rulerkit("browse", "outputs", "-o", "page.html", **here)
     page = (root / "page.html").read_text()
     assert "boxes_20" in page
-    compared = rulerkit(
-        "compare", "main/perfect", "main/near", fails=True, **here
-    )
+    compared = rulerkit("compare", "main/perfect", "main/near", fails=True, **here)
     assert "worse" in compared
     record = json.loads(next(root.rglob("boxes/1024.json")).read_text())
     assert record["result"]["task"]["module"] == "boxes"
@@ -193,32 +182,19 @@ def test_what_is_optional_is_optional(tmp_path):
     }
     here = {"cwd": tmp_path}
     rulerkit("evaluate", "-y", json.dumps(asked), **here)
-    table = rulerkit(
-        "report", "outputs/predictions", "--category", "bare", **here
-    )
+    table = rulerkit("report", "outputs/predictions", "--category", "bare", **here)
     assert "No effective length" in table
     rulerkit("browse", "outputs", "-o", "page.html", **here)
     rulerkit("compare", "main/perfect", "main/floor-copy", **here)
     # A named rule needs no module: the record says which, and the score is the same.
     (tmp_path / "bare_tasks.py").unlink()
     shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
-    assert (
-        rulerkit("report", "outputs/predictions", "--category", "bare", **here)
-        == table
-    )
+    assert rulerkit("report", "outputs/predictions", "--category", "bare", **here) == table
 
 
 BREAKS = [
-    (
-        'Bare(name="bare")',
-        'Bare(name="vt")',
-        "its task vt has the name of one of rulerkit",
-    ),
-    (
-        'family = "bare"',
-        'family = "niah"',
-        "its family niah has the name of one of rulerkit",
-    ),
+    ('Bare(name="bare")', 'Bare(name="vt")', "its task vt has the name of one of rulerkit"),
+    ('family = "bare"', 'family = "niah"', "its family niah has the name of one of rulerkit"),
     ("new_tokens = (8, 1)", "", "the family Bare brings no `new_tokens`"),
     ("floors = ()", 'match = "own"', "says match = 'own'"),
     ("floors = ()", 'match = "f11"', "match of the family bare"),
@@ -273,35 +249,21 @@ def test_a_score_is_a_number_from_0_to_1(value):
         def score(self, text, references):
             return value
 
-    with pytest.raises(
-        UserError, match=r"family bare gave .*a number from 0 to 1"
-    ):
+    with pytest.raises(UserError, match=r"family bare gave .*a number from 0 to 1"):
         Judged(name="bare").score("teal", ("teal",))
 
 
 RAISES = [
-    (
-        "        word =",
-        '        raise KeyError("key")\n        word =',
-        "in draft",
-    ),
+    ("        word =", '        raise KeyError("key")\n        word =', "in draft"),
     (
         "        return fill_with_sentences",
         '        raise KeyError("key")\n        return fill_with_sentences',
         "in fill",
     ),
-    (
-        "return fill_with_sentences(draft.plan, budget)",
-        "return 3",
-        "cannot be used",
-    ),
+    ("return fill_with_sentences(draft.plan, budget)", "return 3", "cannot be used"),
     ("(word,), plan", "(), plan", "has no references"),
     ("(word,), plan", "(' ',), plan", "has an empty reference"),
-    (
-        "    floors = ()",
-        '    match = "count"',
-        "under `count` it is a whole number",
-    ),
+    ("    floors = ()", '    match = "count"', "under `count` it is a whole number"),
     (
         "    floors = ()",
         '    match = "f1"',
@@ -321,20 +283,14 @@ def own_module(folder, monkeypatch, text):
 
 
 @pytest.mark.parametrize(("old", "new", "message"), RAISES)
-def test_an_error_in_a_family_names_its_line(
-    tmp_path, monkeypatch, old, new, message
-):
+def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, message):
     assert old in BARE
     text = BARE.replace(old, new)
     if "f1" in new:
         text = text.replace('"ochre", "teal"', '"one, two"')
     name = own_module(tmp_path, monkeypatch, text)
     study = rk.study(
-        plugins=[name],
-        model="perfect",
-        tasks=["bare"],
-        lengths=[1024],
-        num_examples=1,
+        plugins=[name], model="perfect", tasks=["bare"], lengths=[1024], num_examples=1
     )
     with pytest.raises(UserError) as caught:
         rk.evaluate(study, progress=False)
@@ -370,16 +326,8 @@ ENGINES = {"mine": Mine}
 FAULTY = [
     ("    def identity", "    def other", "brings no `identity`"),
     ("    def answer", "    def other", "brings no `answer`"),
-    (
-        'return {"engine": "mine"}',
-        'raise KeyError("key")',
-        "in identity: KeyError",
-    ),
-    (
-        "ENGINES",
-        "ENGINES",
-        "in answer: KeyError: 'key' (answer of the model own)",
-    ),
+    ('return {"engine": "mine"}', 'raise KeyError("key")', "in identity: KeyError"),
+    ("ENGINES", "ENGINES", "in answer: KeyError: 'key' (answer of the model own)"),
     ("yield example, Answer", 'yield "teal" #', "yields 'teal': it must yield"),
     (
         "            yield",
@@ -390,9 +338,7 @@ FAULTY = [
 
 
 @pytest.mark.parametrize(("old", "new", "message"), FAULTY)
-def test_an_error_in_an_engine_names_its_line(
-    tmp_path, monkeypatch, old, new, message
-):
+def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, message):
     """What it answered before stays."""
     assert old in ENGINE
     name = own_module(tmp_path, monkeypatch, ENGINE.replace(old, new))
@@ -417,21 +363,14 @@ def test_an_error_in_an_engine_names_its_line(
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [
-        ("import no_such_module", "cannot be imported (ModuleNotFoundError"),
-        ("", "it has no TASKS"),
-    ],
+    [("import no_such_module", "cannot be imported (ModuleNotFoundError"), ("", "it has no TASKS")],
 )
-def test_a_broken_installed_plug_in_is_named_and_left_out(
-    tmp_path, text, problem
-):
+def test_a_broken_installed_plug_in_is_named_and_left_out(tmp_path, text, problem):
     site = tmp_path / "site"
     about = site / "broken-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text(
-        "[rulerkit.tasks]\nx = broken_tasks\n"
-    )
+    (about / "entry_points.txt").write_text("[rulerkit.tasks]\nx = broken_tasks\n")
     (site / "broken_tasks.py").write_text(text)
     (tmp_path / "own.py").write_text(BARE)
     said = rulerkit("tasks", cwd=tmp_path, path=site)
@@ -447,13 +386,11 @@ def test_a_broken_installed_plug_in_is_named_and_left_out(
 def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     (tmp_path / "own.py").write_text(
         BARE.replace("floors = ()", 'match = "own"').replace(
-            "TASKS",
-            "    def score(self, text, references):\n        return 1\n\nTASKS",
+            "TASKS", "    def score(self, text, references):\n        return 1\n\nTASKS"
         )
     )
     asked = (
-        "{model: perfect, plugins: [own], tasks: [bare, vt], lengths: [1K, 2K], "
-        "num_examples: 1}"
+        "{model: perfect, plugins: [own], tasks: [bare, vt], lengths: [1K, 2K], num_examples: 1}"
     )
     rulerkit("evaluate", "-y", asked, cwd=tmp_path)
     (tmp_path / "own.py").unlink()
@@ -461,13 +398,9 @@ def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     for command in ("score", "report"):
         said = rulerkit(command, "outputs/predictions", cwd=tmp_path)
         assert said.count("left out: ") == 1
-        assert re.search(
-            r"bare/1024.jsonl, \S+bare/2048.jsonl: the answers of bare", said
-        )
+        assert re.search(r"bare/1024.jsonl, \S+bare/2048.jsonl: the answers of bare", said)
         assert "100.0" in said or "1/13 tasks" in said
-    alone = rulerkit(
-        "score", "outputs/predictions/main/perfect/bare", fails=True, cwd=tmp_path
-    )
+    alone = rulerkit("score", "outputs/predictions/main/perfect/bare", fails=True, cwd=tmp_path)
     assert "cannot be imported" in alone
 
 

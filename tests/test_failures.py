@@ -8,11 +8,7 @@ import pandas as pd
 import papermill
 import pytest
 
-from rulerkit.analysis.failures import (
-    definitions,
-    label,
-    no_context_answers,
-)
+from rulerkit.analysis.failures import definitions, label, no_context_answers
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.evaluation.writer import predict
@@ -52,10 +48,7 @@ def cell_of(examples, texts, reason="stop", name="hand"):
 
 def asked(spec, length=LENGTH, num_examples=3, **form):
     return generate(
-        task(spec).with_corpora("builtin"),
-        length,
-        num_examples,
-        prompt_format=PromptFormat(**form),
+        task(spec).with_corpora("builtin"), length, num_examples, prompt_format=PromptFormat(**form)
     )
 
 
@@ -87,11 +80,7 @@ def first_words(example, count=12):
 
 def other_document(example):
     blocks = example.blocks[slice(*example.context)]
-    return next(
-        " ".join(b.text.split()[5:10])
-        for b in reversed(blocks)
-        if b.role != "needle"
-    )
+    return next(" ".join(b.text.split()[5:10]) for b in reversed(blocks) if b.role != "needle")
 
 
 HAND = [
@@ -106,71 +95,33 @@ HAND = [
     ("copied demonstration", "cwe", shown_answer, ""),
     ("copied demonstration", {"base": "cwe", "num_cw": 1}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
-    (
-        "parametric words",
-        "cwe",
-        lambda e: "1. the 2. an 3. a 4. of",
-        "the an a of",
-    ),
-    (
-        "duplicated values",
-        "niah_multivalue",
-        lambda e: ", ".join([e.references[0]] * 4),
-        "",
-    ),
-    (
-        "near distractor",
-        "niah_multikey_2",
-        lambda e: distractors(e)[0],
-        "tokens from the needle",
-    ),
-    (
-        "other key",
-        "niah_multikey_2",
-        lambda e: distractors(e)[-1],
-        "tokens from the needle",
-    ),
+    ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
+    ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
+    ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens from the needle"),
+    ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens from the needle"),
     (
         "wrong chain",
         "vt_2_chains",
         lambda e: f"{e.references[0]} {distractors(e, key=True)[0]}",
         "",
     ),
-    (
-        "less frequent word",
-        "cwe",
-        lambda e: f"1. {e.references[0]} 2. {uncommon(e)}",
-        "",
-    ),
+    ("less frequent word", "cwe", lambda e: f"1. {e.references[0]} 2. {uncommon(e)}", ""),
     ("other document", "qa_1", other_document, "Document"),
     ("incomplete uuid", "niah_multikey_3", lambda e: e.references[0][:-1], ""),
-    (
-        "partial",
-        "niah_multivalue",
-        lambda e: ", ".join(e.references[1:]),
-        "3 of 4",
-    ),
+    ("partial", "niah_multivalue", lambda e: ", ".join(e.references[1:]), "3 of 4"),
     ("nothing recognised", "qa_2", lambda e: "Rumpelstiltskin", ""),
 ]
 
 
 def uncommon(example):
     context = {
-        piece.text.strip().rpartition(" ")[2]
-        for piece in example.pieces
-        if piece.role != "needle"
+        piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"
     }
-    return sorted(
-        word
-        for word in context
-        if word.isalpha() and word in example.context_text
-    )[0]
+    return sorted(word for word in context if word.isalpha() and word in example.context_text)[0]
 
 
 @pytest.mark.parametrize(
-    ("kind", "spec", "write", "detail"),
-    HAND,
-    ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)],
+    ("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)]
 )
 def test_answers_by_hand(kind, spec, write, detail):
     row = labelled(spec, write)
@@ -188,35 +139,25 @@ def test_every_label_has_an_answer_by_hand():
     elsewhere |= {"right, in another form"}  # of the frontier suite
     elsewhere |= {rule.label for rule in rules_of("frontier")}
     assert {hand[0] for hand in HAND} | elsewhere == set(definitions())
-    assert all(
-        text.endswith(".") and len(text) < 130 for text in definitions().values()
-    )
+    assert all(text.endswith(".") and len(text) < 130 for text in definitions().values())
 
 
 def test_cut_off_where_nothing_else_fits():
     assert (
-        labelled(
-            "niah_single_2", lambda e: "The special magic number for", "length"
-        )["label"]
+        labelled("niah_single_2", lambda e: "The special magic number for", "length")["label"]
         == "cut off"
     )
     assert (
-        labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")[
-            "label"
-        ]
+        labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")["label"]
         == "near distractor"
     )
-    assert (
-        labelled("niah_single_2", lambda e: e.references[0], "length")["label"]
-        == "complete"
-    )
+    assert labelled("niah_single_2", lambda e: e.references[0], "length")["label"] == "complete"
 
 
 def test_a_thought_that_never_ends():
     thinking = {"thinking_tokens": 200}
     assert (
-        labelled("vt", lambda e: "<think> the chain", **thinking)["label"]
-        == "cut in its thought"
+        labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
     )
     assert (
         labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"]
@@ -230,25 +171,15 @@ def test_the_answer_that_is_given_without_context():
     guesses = cell_of(alone, {1: "In Timbuktu.", 2: among[2].references[0]})
     cells = [
         guesses,
-        cell_of(
-            among,
-            {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]},
-        ),
+        cell_of(among, {0: "Elsewhere", 1: "in the Timbuktu", 2: among[2].references[0]}),
     ]
     assert no_context_answers(cells) == {
         ("hand", "fictional", 42, 1): "In Timbuktu.",
         ("hand", "fictional", 42, 2): among[2].references[0],
     }
     found = label(cells).set_index(["task", "index"])["label"]
-    assert found["qa_1"].tolist() == [
-        "nothing recognised",
-        "no-context answer",
-        "complete",
-    ]
-    assert found["qa_1-context_none"].tolist() == [
-        "nothing recognised",
-        "complete",
-    ]
+    assert found["qa_1"].tolist() == ["nothing recognised", "no-context answer", "complete"]
+    assert found["qa_1-context_none"].tolist() == ["nothing recognised", "complete"]
     assert "no-context answer" not in set(label(cells, no_context={})["label"])
     other = cell_of(among, {1: "in Timbuktu"}, name="another model")
     assert label([guesses, other])["label"].iloc[-1] == "nothing recognised"
@@ -260,11 +191,7 @@ def test_the_answer_that_is_given_without_context():
 @pytest.mark.parametrize(
     ("where", "value", "words"),
     [
-        (
-            ("task", "family"),
-            "riddles",
-            "its family riddles .* cannot be imported",
-        ),
+        (("task", "family"), "riddles", "its family riddles .* cannot be imported"),
         (("seed",), 43, "the prompt of example 0 comes out differently"),
         (("tokenizer", "name"), "no/such-tokenizer", "no/such-tokenizer"),
     ],
@@ -279,9 +206,7 @@ def test_examples_that_cannot_be_generated_again(where, value, words):
         label([cell])
     assert "\n" not in str(raised.value)
     cell.rows[0]["pred"] = cell.rows[0]["outputs"][0]
-    assert label([cell])["label"].tolist() == ["complete"], (
-        "what is right needs no example"
-    )
+    assert label([cell])["label"].tolist() == ["complete"], "what is right needs no example"
 
 
 # --- planted --------------------------------------------------------------------------------------
@@ -300,14 +225,7 @@ def test_examples_that_cannot_be_generated_again(where, value, words):
 def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
     model = load_model({"engine": "reader", "name": "planted", **effects})
     labels = label(
-        [
-            predict(
-                model,
-                asked(spec, num_examples=120),
-                tmp_path / "run",
-                progress=False,
-            )
-        ]
+        [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)]
     )
     share = labels["label"].isin(kinds).mean()
     low, high = wilson(share, 120, 0.999)
@@ -315,22 +233,13 @@ def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
 
 
 def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
-    model = load_model(
-        {"engine": "reader", "name": "planted", "memory": 0.3, "drop": 0.5}
-    )
+    model = load_model({"engine": "reader", "name": "planted", "memory": 0.3, "drop": 0.5})
     specs = ["qa_1", {"base": "qa_1", "context": "none"}]
     cells = [
-        predict(
-            model, asked(spec, num_examples=120), tmp_path / "run", progress=False
-        )
+        predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
         for spec in specs
     ]
-    share = (
-        label(cells)
-        .query("task == 'qa_1'")["label"]
-        .eq("no-context answer")
-        .mean()
-    )
+    share = label(cells).query("task == 'qa_1'")["label"].eq("no-context answer").mean()
     low, high = wilson(share, 120, 0.999)
     assert low <= 0.7 * 0.5 <= high
 
@@ -351,26 +260,13 @@ def test_the_notebook_finds_what_is_planted(tmp_path):
         source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=tmp_path
     )
     tables = tmp_path / "tables/main/12_failures"
-    found = pd.read_csv(tables / "reader-failing.csv").set_index(
-        ["task", "length", "label"]
-    )
+    found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "label"])
     copied = found.loc["cwe", 12288, "copied demonstration"]
     assert copied["low"] < 0.95 < copied["high"] + 0.05
     assert copied["share"] > 0.7
     assert found.loc["cwe", 4096, "copied demonstration"]["count"] == 0
-    assert (
-        found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"]
-        > 0.7
-    )
-    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index(
-        "claim"
-    )["verdict"]
-    copies = next(
-        claim
-        for claim in verdicts.index
-        if claim.startswith("Common words: most")
-    )
-    assert verdicts[copies] == "cannot be judged with this data", (
-        "12 answers are too few"
-    )
+    assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
+    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
+    copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
+    assert verdicts[copies] == "cannot be judged with this data", "12 answers are too few"
     assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 2

@@ -120,11 +120,7 @@ command("score colours.jsonl --length 4K")
 
 
 def test_everything_works_for_a_new_family(tmp_path):
-    shutil.copytree(
-        PACKAGE,
-        tmp_path / "rulerkit",
-        ignore=shutil.ignore_patterns("__pycache__"),
-    )
+    shutil.copytree(PACKAGE, tmp_path / "rulerkit", ignore=shutil.ignore_patterns("__pycache__"))
     tasks = tmp_path / "rulerkit/generation/tasks"
     (tasks / "colours.py").write_text(FAMILY)
     text = (tasks / "__init__.py").read_text()
@@ -134,18 +130,11 @@ def test_everything_works_for_a_new_family(tmp_path):
             "from rulerkit.generation.tasks.colours import Colours\n",
         ),
         ("    QuestionAnswering,\n", "    Colours,\n"),
-        (
-            '    Needles(name="niah_single_words"',
-            '    Colours(name="colours"),\n',
-        ),
+        ('    Needles(name="niah_single_words"', '    Colours(name="colours"),\n'),
     ):
         text = text.replace(line, new + line)
     (tasks / "__init__.py").write_text(text)
-    environment = {
-        **os.environ,
-        "PYTHONPATH": str(tmp_path),
-        "RULERKIT_HOME": str(tmp_path),
-    }
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RULERKIT_HOME": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=tmp_path,

@@ -15,16 +15,7 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure
 from rulerkit.inference.process import Address, registered
 from tests.faulty_replies import KINDS, deep
-from tests.test_openai import (
-    PROBE,
-    ask,
-    ask_and_check,
-    client,
-    error,
-    server,
-    serving,
-    some,
-)
+from tests.test_openai import PROBE, ask, ask_and_check, client, error, server, serving, some
 from tests.text_server import ReaderServer
 
 __all__ = ["server"]
@@ -47,9 +38,7 @@ def replicas(monkeypatch, tmp_path):
     servers = [ReaderServer(load_tokenizer("builtin")) for _ in range(REPLICAS)]
     running = [serving(one) for one in servers]
     for one, context in zip(servers, running, strict=True):
-        one.behave = lambda body: time.sleep(
-            0 if body["max_tokens"] == PROBE else 2
-        )
+        one.behave = lambda body: time.sleep(0 if body["max_tokens"] == PROBE else 2)
         context.__enter__()
     yield servers
     for context in running:
@@ -80,11 +69,7 @@ def evaluated(tmp_path, limit, names=("vt",)):
     call = f'ulimit -n {limit}; exec "$0" "$@"'
     command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
     ended = subprocess.run(
-        ["bash", "-c", call, *command],
-        capture_output=True,
-        text=True,
-        env=os.environ,
-        timeout=120,
+        ["bash", "-c", call, *command], capture_output=True, text=True, env=os.environ, timeout=120
     )
     rows = [
         json.loads(line)
@@ -100,9 +85,7 @@ def test_eight_servers_are_asked_with_256_descriptors(replicas, tmp_path):
     addresses = [Address(one.url, "k") for one in replicas]
     about = {"engine": "openai", "path": "m", "serve": SERVE}
     with registered(about, addresses):
-        ended, rows, failures = evaluated(
-            tmp_path, DESCRIPTORS, ("vt", "niah_single_1")
-        )
+        ended, rows, failures = evaluated(tmp_path, DESCRIPTORS, ("vt", "niah_single_1"))
     assert ended.returncode == 0, ended.stderr
     counts = Counter((row["task"], row["index"]) for row in rows)
     assert len(counts) == 2 * EXAMPLES
@@ -208,11 +191,7 @@ def test_a_server_that_has_answered_may_refuse_once(server, status):
 @pytest.mark.parametrize("status", [301, 302, 303, 307, 308])
 def test_a_redirect_keeps_the_method(server, status):
     with serving(ReaderServer(load_tokenizer("builtin"))) as behind:
-        server.behave = lambda body: (
-            status,
-            {"Location": f"{behind.url}/completions"},
-            "",
-        )
+        server.behave = lambda body: (status, {"Location": f"{behind.url}/completions"}, "")
         ask_and_check(client(server, prompt_path="text"), 2)
         assert len(behind.real) == 2
         # The key is for the server that was named.
@@ -223,10 +202,7 @@ def test_a_redirect_keeps_the_method(server, status):
 
 
 def choices(*texts):
-    return [
-        {"index": n, "text": text, "finish_reason": "stop"}
-        for n, text in enumerate(texts)
-    ]
+    return [{"index": n, "text": text, "finish_reason": "stop"} for n, text in enumerate(texts)]
 
 
 BAD = [
@@ -307,9 +283,7 @@ def test_counts_below_0_are_no_counts(server):
         assert not {"prompt_tokens", "cached_tokens"} & {*answer.usage}
 
 
-def test_a_prompt_that_was_cut_once_is_its_own_failure_and_three_end_the_run(
-    server,
-):
+def test_a_prompt_that_was_cut_once_is_its_own_failure_and_three_end_the_run(server):
     cut = set()
 
     def amend(body, reply):
@@ -336,9 +310,7 @@ def test_a_prompt_that_was_cut_once_is_its_own_failure_and_three_end_the_run(
 def test_a_prompt_that_is_too_long_names_both_lengths(server):
     server.listing = {"data": [{"id": "m", "max_model_len": 8192}]}
     words = "This model's maximum context length is 512 tokens"
-    server.behave = lambda body: (
-        (400, {}, error(words)) if body["max_tokens"] != PROBE else None
-    )
+    server.behave = lambda body: (400, {}, error(words)) if body["max_tokens"] != PROBE else None
     model = client(server, concurrency=1)
     examples = some(model, 1)
     answers, _ = ask(model, examples)
@@ -371,9 +343,7 @@ def test_examples_without_answers_end_evaluate_with_3(server, tmp_path, rulerkit
     def fails(*numbers):
         before = len(server.real)
         server.behave = lambda body: (
-            (500, {}, error("no"))
-            if len(server.real) - before in numbers
-            else None
+            (500, {}, error("no")) if len(server.real) - before in numbers else None
         )
 
     for run, numbers, words in (
@@ -439,11 +409,7 @@ def test_no_kind_of_faulty_reply_loses_or_doubles_a_row(server, tmp_path):
     command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
 
     def rows():
-        files = [
-            one
-            for one in tmp_path.rglob("1024.jsonl")
-            if "failures" not in one.name
-        ]
+        files = [one for one in tmp_path.rglob("1024.jsonl") if "failures" not in one.name]
         return [
             json.loads(line)
             for one in files
@@ -459,9 +425,7 @@ def test_no_kind_of_faulty_reply_loses_or_doubles_a_row(server, tmp_path):
         running.wait()
     said = ""
     for _ in range(6):
-        ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=600
-        )
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=600)
         said += ended.stderr
         if len({row["index"] for row in rows()}) == wanted:
             break

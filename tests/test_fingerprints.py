@@ -28,17 +28,9 @@ def save(folder, changed="", place=0):
 
 @pytest.mark.parametrize(
     ("name", "place"),
-    [
-        ("embedding", 0),
-        ("embedding", -1),
-        ("embedding", 1023),
-        ("head", -1024),
-        ("scale", 0),
-    ],
+    [("embedding", 0), ("embedding", -1), ("embedding", 1023), ("head", -1024), ("scale", 0)],
 )
-def test_one_value_near_an_end_of_a_tensor_changes_the_digest(
-    tmp_path, name, place
-):
+def test_one_value_near_an_end_of_a_tensor_changes_the_digest(tmp_path, name, place):
     plain = weights_digests(save(tmp_path))
     assert weights_digests(save(tmp_path)) == plain
     assert weights_digests(save(tmp_path, name, place)) != plain
@@ -51,9 +43,7 @@ def test_a_change_in_the_middle_of_a_tensor_is_seen_by_full_alone(tmp_path):
     assert changed["full"] != plain["full"]
 
 
-def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
-    tmp_path, monkeypatch
-):
+def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
     file = tmp_path / "model.bin"
     file.write_bytes(bytes(10_000))
@@ -63,9 +53,7 @@ def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(
         assert weights_digests([file]) == first
     times = file.stat()
     file.write_bytes(bytes(5_000) + b"x" + bytes(4_999))
-    os.utime(
-        file, ns=(times.st_atime_ns, times.st_mtime_ns)
-    )  # as tools do that copy the times
+    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as tools do that copy the times
     assert weights_digests([file]) != first
 
 
@@ -74,8 +62,7 @@ def test_weights_that_are_cut_short_are_one_line(tmp_path, cut):
     [file] = save(tmp_path)
     file.write_bytes(file.read_bytes()[:cut])
     with pytest.raises(
-        UserError,
-        match=r"model\.safetensors cannot be read .*: copy or download them again",
+        UserError, match=r"model\.safetensors cannot be read .*: copy or download them again"
     ):
         weights_digests([file])
 
@@ -83,33 +70,15 @@ def test_weights_that_are_cut_short_are_one_line(tmp_path, cut):
 def test_records_are_compared_by_the_rules_that_both_hold():
     old = {"model": {"fingerprint": "e"}}
     new = {"model": {"fingerprint": "e", "weights": {"tensors": "a"}}}
-    full = {
-        "model": {"fingerprint": "e", "weights": {"tensors": "a", "full": "f"}}
-    }
-    other = {
-        "model": {"fingerprint": "e", "weights": {"tensors": "b", "full": "g"}}
-    }
-    assert (
-        differences(old, new)
-        == differences(new, old)
-        == differences(new, full)
-        == []
-    )
+    full = {"model": {"fingerprint": "e", "weights": {"tensors": "a", "full": "f"}}}
+    other = {"model": {"fingerprint": "e", "weights": {"tensors": "b", "full": "g"}}}
+    assert differences(old, new) == differences(new, old) == differences(new, full) == []
     assert differences(new, other) == [("model.weights.tensors", "a", "b")]
     assert [field for field, *_ in differences(full, other)] == [
         "model.weights.tensors",
         "model.weights.full",
     ]
     one, other = ({"model": {"code": {"python3.11": digest}}} for digest in "ab")
-    assert (
-        differences({"model": {}}, one)
-        == differences(one, {"model": {"code": {"c": 1}}})
-        == []
-    )
+    assert differences({"model": {}}, one) == differences(one, {"model": {"code": {"c": 1}}}) == []
     assert differences(one, other) == [("model.code.python3.11", "a", "b")]
-    assert (
-        differences(
-            old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}}
-        )
-        != []
-    )
+    assert differences(old, {"model": {"fingerprint": "x", "weights": {"tensors": "a"}}}) != []

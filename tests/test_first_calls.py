@@ -14,11 +14,7 @@ import rulerkit as rk
 from rulerkit.analysis.results import export
 from rulerkit.common.errors import ModelError, UserError
 
-ASKED = {
-    "tasks": ["vt", "niah_single_2"],
-    "lengths": ["1K", "2K"],
-    "num_examples": 2,
-}
+ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": ["1K", "2K"], "num_examples": 2}
 
 
 def evaluate(model, /, **more):
@@ -61,9 +57,7 @@ def test_evaluate_takes_a_model_or_several(home, model):
     assert all(cell.complete for cell in cells)
     assert (
         rk.study(model, **ASKED).models
-        == rk.study(
-            models=model if isinstance(model, list | tuple) else [model], **ASKED
-        ).models
+        == rk.study(models=model if isinstance(model, list | tuple) else [model], **ASKED).models
     )
 
 
@@ -78,18 +72,7 @@ def test_evaluate_takes_a_made_model_and_parameters(home):
 
 @pytest.mark.parametrize(
     "given",
-    [
-        None,
-        5,
-        True,
-        [],
-        [None],
-        pd.DataFrame({"a": [1]}),
-        b"x",
-        object(),
-        len,
-        "nobody",
-    ],
+    [None, 5, True, [], [None], pd.DataFrame({"a": [1]}), b"x", object(), len, "nobody"],
     ids=lambda given: type(given).__name__,
 )
 def test_what_is_no_model_is_one_line(home, given):
@@ -121,19 +104,10 @@ def test_a_function_without_a_name_has_its_own(home):
 def test_cells_places_and_rows_mean_the_same(answered):
     scores = rk.score(answered)
     expected = rk.summarize(scores).cells
-    forms = [
-        "outputs",
-        Path("outputs"),
-        ["outputs"],
-        "outputs/predictions/*",
-        answered,
-        rk.load(),
-    ]
+    forms = ["outputs", Path("outputs"), ["outputs"], "outputs/predictions/*", answered, rk.load()]
     for given in forms:
         pd.testing.assert_frame_equal(
-            rk.summarize(given).cells.sort_values(
-                ["model", "task", "length"], ignore_index=True
-            ),
+            rk.summarize(given).cells.sort_values(["model", "task", "length"], ignore_index=True),
             expected.sort_values(["model", "task", "length"], ignore_index=True),
         )
         assert len(rk.score(given)) == len(rk.answers_of(given)) == len(scores)
@@ -142,16 +116,10 @@ def test_cells_places_and_rows_mean_the_same(answered):
         assert len(rk.load(given)) == len(scores)
         assert rk.browse(given).num_examples == len(scores)
         assert "Reference readers" in rk.tables.table_text(given)
-    assert (
-        rk.score_as("outputs").filter(like=":think").count() == len(scores)
-    ).all()
+    assert (rk.score_as("outputs").filter(like=":think").count() == len(scores)).all()
     assert len(rk.score(answered[0])) == 2
-    a, b = (
-        scores[scores["model"] == name] for name in ("perfect", "reader-1024")
-    )
-    assert (
-        rk.compare(a, b).verdict == rk.compare(answered[4:], answered[:4]).verdict
-    )
+    a, b = (scores[scores["model"] == name] for name in ("perfect", "reader-1024"))
+    assert rk.compare(a, b).verdict == rk.compare(answered[4:], answered[:4]).verdict
 
 
 def test_a_part_of_the_rows_stays_a_part(answered):
@@ -201,9 +169,7 @@ def test_figures_take_the_summary_or_what_makes_it(answered):
     rk.plots.scores_by_scorer("outputs")
 
 
-@pytest.mark.parametrize(
-    "given", [5, None, {"a": 1}, pd.DataFrame({"a": [1]}), "nowhere"], ids=str
-)
+@pytest.mark.parametrize("given", [5, None, {"a": 1}, pd.DataFrame({"a": [1]}), "nowhere"], ids=str)
 @pytest.mark.parametrize(
     "function",
     [
@@ -266,26 +232,15 @@ def test_a_row_becomes_its_prompt_again(home):
         example = rk.example_of(row)
         assert example.digest == row["digest"]
         assert (example.task, example.index) == (row["task"], row["index"])
-    assert rk.example_of(
-        rows[rows["engine"] == "function"].iloc[0]
-    ).prompt.startswith("<|begin")
+    assert rk.example_of(rows[rows["engine"] == "function"].iloc[0]).prompt.startswith("<|begin")
 
 
 def test_a_row_may_have_any_form_of_pandas(answered):
     rows = rk.load()
-    forms = [
-        rows.iloc[0],
-        rows.head(1),
-        next(rows.itertuples()),
-        rows.iloc[0].to_dict(),
-    ]
-    assert {rk.example_of(form).digest for form in forms} == {
-        rows["digest"].iloc[0]
-    }
+    forms = [rows.iloc[0], rows.head(1), next(rows.itertuples()), rows.iloc[0].to_dict()]
+    assert {rk.example_of(form).digest for form in forms} == {rows["digest"].iloc[0]}
     assert (
-        rk.show(
-            rk.example_of(rows.iloc[0]), rk.generate("vt", 1024, 2)
-        ).text.count("references:")
+        rk.show(rk.example_of(rows.iloc[0]), rk.generate("vt", 1024, 2)).text.count("references:")
         == 3
     )
     with pytest.raises(UserError, match="a table of 16 rows"):
@@ -298,22 +253,13 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     words = home / "words.txt"
     syllables = [a + b for a in "bdfgklm" for b in "aeiou"]
     words.write_text("\n".join(a + b for a in syllables for b in syllables))
-    evaluate(
-        "perfect",
-        tasks=["niah_single_2"],
-        lengths=[1024],
-        corpora={"words": "words.txt"},
-    )
+    evaluate("perfect", tasks=["niah_single_2"], lengths=[1024], corpora={"words": "words.txt"})
     row = rk.load().iloc[0]
     assert rk.example_of(row).digest == row["digest"]
 
     words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
-    rk.study(
-        "mute", tasks=["niah_single_2"], corpora={"words": "words.txt"}
-    )  # reads it anew
-    with pytest.raises(
-        UserError, match=r"corpus words\.txt \(words\) is another"
-    ):
+    rk.study("mute", tasks=["niah_single_2"], corpora={"words": "words.txt"})  # reads it anew
+    with pytest.raises(UserError, match=r"corpus words\.txt \(words\) is another"):
         rk.example_of(row)
     monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))
     monkeypatch.chdir("/")
@@ -343,9 +289,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         ("status outputs", "seed: 6"),
     ],
 )
-def test_a_key_that_a_command_does_not_use_is_an_error(
-    home, rulerkit, words, key
-):
+def test_a_key_that_a_command_does_not_use_is_an_error(home, rulerkit, words, key):
     (home / "outputs/predictions/main/perfect/vt").mkdir(parents=True)
     (home / "outputs/predictions/main/perfect/vt/1024.jsonl").touch()
     ended = rulerkit(*words.split(), "-y", key)
@@ -394,10 +338,7 @@ def test_an_error_is_one_sentence_in_a_notebook(tmp_path):
     nbformat.write(notebook, tmp_path / "in.ipynb")
     with pytest.raises(papermill.PapermillExecutionError) as caught:
         papermill.execute_notebook(
-            tmp_path / "in.ipynb",
-            tmp_path / "out.ipynb",
-            progress_bar=False,
-            log_output=False,
+            tmp_path / "in.ipynb", tmp_path / "out.ipynb", progress_bar=False, log_output=False
         )
     assert caught.value.ename == "UserError"
     (error,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs

@@ -60,9 +60,7 @@ def verified(spec, lengths, indices, form):
     for index in indices:
         rows, counts = {}, {}
         for length in lengths:
-            example = generate(asked, length, index + 1, prompt_format=form)[
-                index
-            ]
+            example = generate(asked, length, index + 1, prompt_format=form)[index]
             rows[length] = {
                 "task": asked.name,
                 "index": index,
@@ -74,15 +72,11 @@ def verified(spec, lengths, indices, form):
             }
             text = example.input + example.answer_prefix
             counts[length] = len(form.bos) + tokenizer.count(text)
-            filled[length].append(
-                100 * (counts[length] + asked.answer_tokens) / length
-            )
+            filled[length].append(100 * (counts[length] + asked.answer_tokens) / length)
 
             answer = asked.judged_prefix(example) + read_answer(example.prompt)
             scores.append(asked.score(answer, example.references))
-            assert asked.answer_tokens >= tokenizer.count(
-                read_answer(example.prompt)
-            )
+            assert asked.answer_tokens >= tokenizer.count(read_answer(example.prompt))
         frontier_verifier.verify(parse, rows, counts)
     return filled, scores
 
@@ -139,9 +133,7 @@ def test_what_a_reader_does_not_see_it_does_not_find(name):
     for window in (8192, 2048):
         spec = {"engine": "reader", "name": f"reader-{window}", "window": window}
         scores = [
-            asked.score(
-                asked.judged_prefix(example) + answer.text, example.references
-            )
+            asked.score(asked.judged_prefix(example) + answer.text, example.references)
             for example, answer in load_model(spec).answer(examples)
         ]
         means[window] = 100 * np.mean(scores)
@@ -154,9 +146,7 @@ def test_a_line_that_is_cut_is_no_line():
     example = generate("missing_8", 4096, 1)[0]
     for start in range(300, 700):
         items = final_items(read_answer(example.prompt[start:]))
-        assert {*items} <= {
-            reference.casefold() for reference in example.references
-        }
+        assert {*items} <= {reference.casefold() for reference in example.references}
 
 
 @pytest.mark.slow
@@ -180,9 +170,7 @@ def test_floors_are_those_of_the_description(name):
 
 
 @pytest.mark.parametrize(("name", "percent"), [("2", 51.4), ("8", 15.0)])
-def test_a_guess_counts_with_the_mean_over_all_that_could_be_guessed(
-    name, percent
-):
+def test_a_guess_counts_with_the_mean_over_all_that_could_be_guessed(name, percent):
     """A draw for each of 20 examples gave 41 to 56, and 7 to 22, by the seed."""
     for seed in (42, 314, 7):
         examples = generate(task(f"ordinal_copy_{name}"), 4096, 20, seed=seed)
@@ -201,9 +189,7 @@ def test_a_guess_stands_for_each_thing_of_the_context_once():
         asked = task(name)
         example = generate(asked, 4096, 1)[0]
         answers = asked.guess(example)
-        assert sum(answers.values()) == len(
-            {*asked.candidates(example.context_text)}
-        )
+        assert sum(answers.values()) == len({*asked.candidates(example.context_text)})
         scores = [asked.score(answer, example.references) for answer in answers]
         assert scores[-1] == 0 < min(scores[:-1])
 
@@ -228,48 +214,28 @@ def of_role(example, role):
 
 def things_put(example, role):
     texts = (piece.text for piece in of_role(example, role))
-    return [
-        found[1]
-        for text in texts
-        if (found := re.match("Put the (.+) into", text))
-    ]
+    return [found[1] for text in texts if (found := re.match("Put the (.+) into", text))]
 
 
 WRONG = {
-    "revisited node": (
-        "graph_bfs_2",
-        lambda e: said(*led_back(e)),
-    ),
+    "revisited node": ("graph_bfs_2", lambda e: said(*led_back(e))),
     "wrong depth": ("graph_bfs_2", lambda e: said(after(e))),
     "children for parents": (
         "graph_parents",
-        lambda e: said(
-            *(p.value for p in of_role(e, "distractor") if p.key == asked_node(e))
-        ),
+        lambda e: said(*(p.value for p in of_role(e, "distractor") if p.key == asked_node(e))),
     ),
     "invented node": ("graph_parents", lambda e: said("0123456789")),
     "other locker of the group": (
         "state_16",
-        lambda e: said(
-            next(t for t in things_put(e, "distractor") if t not in was_inside(e))
-        ),
+        lambda e: said(next(t for t in things_put(e, "distractor") if t not in was_inside(e))),
     ),
-    "stale value": (
-        {"base": "state_16", "num_operations": 40},
-        lambda e: said(was_inside(e)[0]),
-    ),
+    "stale value": ({"base": "state_16", "num_operations": 40}, lambda e: said(was_inside(e)[0])),
     "said empty": ("state_4", lambda e: said()),
     "neighbour of a missing line": ("missing_8", lambda e: said(beside(e))),
     "line of both parts": ("missing_8", lambda e: said(far_away(e))),
     "invented line": ("missing_8", lambda e: said("blue-door 11111")),
-    "order of the text": (
-        "order_8",
-        lambda e: said(*(p.value for p in of_role(e, "needle"))),
-    ),
-    "thing of another person": (
-        "order_8",
-        lambda e: said(of_role(e, "distractor")[0].value),
-    ),
+    "order of the text": ("order_8", lambda e: said(*(p.value for p in of_role(e, "needle")))),
+    "thing of another person": ("order_8", lambda e: said(of_role(e, "distractor")[0].value)),
     "one left out": ("order_8", lambda e: said(*e.references[1:])),
     "invented thing": ("order_8", lambda e: said("blue-door")),
     "said nothing": ("order_8", lambda e: said()),
@@ -286,15 +252,9 @@ WRONG = {
     "no number": ("count_64", lambda e: "Final Answer: many"),
     "false none": ({"base": "absent_4", "empty": False}, lambda e: said()),
     "value of a near key": ("absent_4", lambda e: said(value_of(e, near=True))),
-    "value of another key": (
-        "absent_4",
-        lambda e: said(value_of(e, near=False)),
-    ),
+    "value of another key": ("absent_4", lambda e: said(value_of(e, near=False))),
     "invented number": ("absent_4", lambda e: said("1111111")),
-    "other person of the relation": (
-        "latent_3",
-        lambda e: said(distractors(e)[0]),
-    ),
+    "other person of the relation": ("latent_3", lambda e: said(distractors(e)[0])),
     "person not in the text": ("latent_3", lambda e: said("Jane Doe")),
     "said nobody": ("latent_3", lambda e: "Final Answer: nobody"),
 }
@@ -309,9 +269,7 @@ def led_back(example):
     """Nodes that were visited, to which edges from the first level lead back."""
     edges = [(p.key, p.value) for p in of_role(example, "needle")]
     first = [b for a, b in edges if a == asked_node(example)]
-    return [
-        b for a, b in edges if a in first and b in (asked_node(example), *first)
-    ]
+    return [b for a, b in edges if a in first and b in (asked_node(example), *first)]
 
 
 def after(example):
@@ -333,11 +291,7 @@ def was_inside(example):
         elif found := re.match(r"Empty locker (\d+)", line):
             inside[found[1]] = None
         seen.append(inside.get(locker))
-    return [
-        thing
-        for thing in dict.fromkeys(seen)
-        if thing not in (None, *example.references)
-    ]
+    return [thing for thing in dict.fromkeys(seen) if thing not in (None, *example.references)]
 
 
 def listed(example):
@@ -347,9 +301,7 @@ def listed(example):
 def beside(example):
     lines = listed(example)
     at = lines.index(example.references[0])
-    return next(
-        line for line in lines[at + 1 :] if line not in example.references
-    )
+    return next(line for line in lines[at + 1 :] if line not in example.references)
 
 
 def far_away(example):
@@ -417,9 +369,7 @@ def test_naming_something_where_there_is_nothing_is_named():
         ("count_64", lambda e: f"There are {e.references[0]} of them."),
     ],
 )
-def test_a_right_answer_in_a_form_that_is_not_judged_as_right_is_named(
-    name, write
-):
+def test_a_right_answer_in_a_form_that_is_not_judged_as_right_is_named(name, write):
     row = labelled(name, write, length=4096)
     assert row["label"] == "right, in another form", row["detail"]
     assert row["score"] < 1
@@ -428,10 +378,7 @@ def test_a_right_answer_in_a_form_that_is_not_judged_as_right_is_named(
 @pytest.mark.parametrize(
     ("name", "write"),
     [
-        (
-            "latent_3",
-            lambda e: f"Not {e.references[0]}. {said(distractors(e)[0])}",
-        ),
+        ("latent_3", lambda e: f"Not {e.references[0]}. {said(distractors(e)[0])}"),
         ("latent_3", lambda e: f"Final Answer: {e.references[0]} or Jane Doe"),
         ("order_8", lambda e: f"In order: {', '.join(reversed(e.references))}"),
         ("order_8", lambda e: said(*reversed(e.references))),
@@ -445,9 +392,7 @@ def test_what_is_wrong_is_not_right_in_another_form(name, write):
 
 def test_tables_of_the_suite_say_how_many_are_right_in_another_form():
     examples = generate(task("latent_3"), 4096, 5)
-    texts = {
-        index: f"It is {examples[index].references[0]}." for index in range(2)
-    }
+    texts = {index: f"It is {examples[index].references[0]}." for index in range(2)}
     texts |= {index: said(examples[index].references[0]) for index in range(2, 5)}
     scores = score([cell_of(examples, texts)]).assign(suite="frontier")
     assert scores["other_form"].tolist() == [True] * 2 + [False] * 3
@@ -462,9 +407,7 @@ def test_only_models_without_a_template_get_the_beginning_of_the_answer():
     for name in FRONTIER:
         example = generate(task(name), 4096, 1, prompt_format=chat)[0]
         assert example.answer_prefix == ""
-        base = generate(
-            task(name), 4096, 1, prompt_format=PromptFormat("builtin", "base")
-        )[0]
+        base = generate(task(name), 4096, 1, prompt_format=PromptFormat("builtin", "base"))[0]
         wants_prefix = TASKS[name].judges_prefix
         assert base.prompt.endswith("\nFinal Answer:") == wants_prefix
 
@@ -536,10 +479,7 @@ have changed: say so in the changelog, and put the digests that the failure prin
 @pytest.mark.parametrize("name", FRONTIER)
 def test_golden_digests(name):
     examples = generate(task(name), 4096, 38)
-    marks = [
-        f"{examples[index].digest} {examples[index].references}"
-        for index in (0, 9, 37)
-    ]
+    marks = [f"{examples[index].digest} {examples[index].references}" for index in (0, 9, 37)]
     digest = hashlib.sha256(json.dumps(marks).encode()).hexdigest()[:16]
     assert GOLDEN.get(name) == digest, f'"{name}": "{digest}",'
 
@@ -548,11 +488,7 @@ def test_a_suite_goes_on_without_a_task_that_does_not_fit(tmp_path, capsys):
     """At 1K no graph of two steps fits; the example 7 of parents does not either, the first does."""
     names = ["state_4", "graph_parents", "graph_bfs_2"]
     study = rk.study(
-        model="perfect",
-        tasks=names,
-        lengths=["1K", "2K"],
-        num_examples=8,
-        outputs=tmp_path,
+        model="perfect", tasks=names, lengths=["1K", "2K"], num_examples=8, outputs=tmp_path
     )
     cells = rk.evaluate(study, progress=False)
     done = {(cell.task, cell.length) for cell in cells}
@@ -561,8 +497,6 @@ def test_a_suite_goes_on_without_a_task_that_does_not_fit(tmp_path, capsys):
     assert "not run: graph_bfs_2 does not fit into 1024 tokens" in said
     assert "not run: graph_parents does not fit into 1024 tokens" in said
 
-    alone = rk.study(
-        model="perfect", tasks=["graph_bfs_2"], lengths=["1K"], outputs=tmp_path
-    )
+    alone = rk.study(model="perfect", tasks=["graph_bfs_2"], lengths=["1K"], outputs=tmp_path)
     with pytest.raises(UserError, match="does not fit into 1024 tokens"):
         rk.evaluate(alone, progress=False)

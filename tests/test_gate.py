@@ -58,10 +58,7 @@ def serve():
 
 
 def answers(folder):
-    return {
-        str(path.relative_to(folder)): path.read_bytes()
-        for path in folder.rglob("*.jsonl")
-    }
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*.jsonl")}
 
 
 def num_rows(folder):
@@ -100,17 +97,9 @@ def ended(pairs, margin=1.0, noise=None):
 
 def test_a_loss_at_the_margin_is_seldom_called_worse_however_often_it_is_looked_at():
     """Both sides of the boundary: at the margin at most 5 % of runs, far beyond it all."""
-    wrong = [
-        bool(ended(pairs_with(0.05, seed=seed), margin=5.0).look.worse)
-        for seed in range(60)
-    ]
-    assert sum(wrong) <= 6, (
-        "5 % of 60 runs, and what chance adds in 1 of 50 tries"
-    )
-    found = [
-        bool(ended(pairs_with(0.2, seed=seed), margin=5.0).look.worse)
-        for seed in range(20)
-    ]
+    wrong = [bool(ended(pairs_with(0.05, seed=seed), margin=5.0).look.worse) for seed in range(60)]
+    assert sum(wrong) <= 6, "5 % of 60 runs, and what chance adds in 1 of 50 tries"
+    found = [bool(ended(pairs_with(0.2, seed=seed), margin=5.0).look.worse) for seed in range(20)]
     assert all(found)
 
 
@@ -132,9 +121,7 @@ def test_more_stored_answers_change_no_verdict_that_is_reached():
     least = min(whole.reached.values())
     assert least < 160
     changed = pairs.copy()
-    changed.loc[
-        changed["index"] >= max(whole.reached.values()), "difference"
-    ] = -1
+    changed.loc[changed["index"] >= max(whole.reached.values()), "difference"] = -1
     again = ended(changed)
     assert (again.look.is_not_worse, again.reached) == (True, whole.reached)
 
@@ -165,9 +152,7 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
 
     suites = ET.parse("junit.xml").getroot()
     failed = [
-        case.get("name")
-        for case in suites.iter("testcase")
-        if case.find("failure") is not None
+        case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None
     ]
     assert failed[0] == "verdict"
     assert "vt" in failed
@@ -175,20 +160,14 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
 
     requests = len(before.seen)
     (stored,) = (nowhere / "outputs/predictions").glob(f"gate-*/*{before.server_address[1]}")  # fmt: skip
-    again = rulerkit(
-        "gate", stored, after.url, "-y", "tokenizer: builtin", "--json"
-    )
+    again = rulerkit("gate", stored, after.url, "-y", "tokenizer: builtin", "--json")
     assert (again.status, len(before.seen)) == (1, requests)
     content = json.loads(again.out)
     assert content["verdict"]["word"] == "worse"
-    assert content["asked"]["examples"] == sum(
-        cell["examples"] for cell in content["examples"]
-    )
+    assert content["asked"]["examples"] == sum(cell["examples"] for cell in content["examples"])
 
 
-def test_equal_servers_are_not_worse_and_their_noise_is_measured(
-    nowhere, serve, rulerkit
-):
+def test_equal_servers_are_not_worse_and_their_noise_is_measured(nowhere, serve, rulerkit):
     server = serve()
     one = (server.url, server.url, "-y", "tokenizer: builtin", "--json")
     said = rulerkit("gate", *one, "--tasks", "niah_single_1", "--lengths", "1K")
@@ -212,9 +191,7 @@ def test_limits_end_it_with_what_it_would_take(nowhere, rulerkit):
     assert "stopped by --max-examples 100; it would take about" in small.out
     tiny = rulerkit("gate", *both, "--budget", "10K")
     assert tiny.status == 2
-    assert (
-        "less than the first round takes: 40 examples, 122,880 tokens" in tiny.err
-    )
+    assert "less than the first round takes: 40 examples, 122,880 tokens" in tiny.err
     assert rulerkit("gate", *both, "--budget", "$1").status == 2
     prices = ("-y", "prices: {prompt: 1, completion: 2}", "--dry")
     assert rulerkit("gate", *both, *prices).status == 2
@@ -231,9 +208,7 @@ def test_the_name_of_a_model_asks_it_though_it_has_answers(nowhere, rulerkit):
     assert "Asked 40 examples" in found.out
 
 
-def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(
-    nowhere, serve, rulerkit
-):
+def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(nowhere, serve, rulerkit):
     """Answers of an earlier call are used only with --resume, whatever the run is called."""
     before, after = serve(), serve(lambda prompt: broken)
     both = ("gate", before.url, after.url, "-y", "tokenizer: builtin", *GRID)
@@ -311,11 +286,7 @@ def test_junit_is_read_by_other_parsers(nowhere, rulerkit):
 
     junitparser = pytest.importorskip("junitparser")
     xml = junitparser.JUnitXml.fromfile("a.xml")
-    assert (xml.tests, xml.failures > 0, xml.errors) == (
-        1 + 4 + 2 + 2 + 1,
-        True,
-        0,
-    )
+    assert (xml.tests, xml.failures > 0, xml.errors) == (1 + 4 + 2 + 2 + 1, True, 0)
     names = [(case.classname, case.name) for suite in xml for case in suite]
     assert len(names) == len(set(names)) == xml.tests
     assert not any("." in classname for classname, _ in names)
@@ -355,9 +326,7 @@ MISTAKES = {
 
 
 @pytest.mark.parametrize("typed", MISTAKES)
-def test_a_first_mistake_is_one_line_with_the_way_out(
-    nowhere, serve, rulerkit, typed
-):
+def test_a_first_mistake_is_one_line_with_the_way_out(nowhere, serve, rulerkit, typed):
     (nowhere / "empty").mkdir()
     place = ""
     if "{" in typed:

@@ -41,30 +41,19 @@ def check_example(example, bos, tokenizer):
     assert {piece.role for piece in pieces} <= set(ROLES)
     assert example.ids.dtype == np.int32
     assert np.array_equal(example.ids, [*bos, *tokenizer.encode(example.prompt)])
-    assert (
-        example.num_tokens
-        == len(example.ids)
-        <= example.length - example.max_new_tokens
-    )
+    assert example.num_tokens == len(example.ids) <= example.length - example.max_new_tokens
     if example.whole_ids is not None:
         return
-    assert np.array_equal(
-        np.concatenate([piece.tokens for piece in pieces]), example.ids
-    )
+    assert np.array_equal(np.concatenate([piece.tokens for piece in pieces]), example.ids)
     needles = [piece for piece in pieces if piece.role == "needle"]
     for piece in needles:
-        text = unicodedata.normalize(
-            "NFC", tokenizer.decode(piece.tokens).strip()
-        )
+        text = unicodedata.normalize("NFC", tokenizer.decode(piece.tokens).strip())
         assert text == unicodedata.normalize("NFC", piece.text.strip())
     family, texts = TASKS[example.task].family, [piece.text for piece in needles]
     if family == "niah":
         assert len(texts) == len(example.references)
     if family != "question_answering":
-        assert all(
-            any(reference in text for text in texts)
-            for reference in example.references
-        )
+        assert all(any(reference in text for text in texts) for reference in example.references)
 
 
 # --- every vocabulary, every task -----------------------------------------------------------------
@@ -84,11 +73,7 @@ def test_every_task_fits_and_fills(vocabulary, length, count):
 def test_lines_of_one_size_fill_too():
     """Keys and values that are numbers have the same count in every line."""
     asked = builtin({"base": "niah_multikey_2", "key": "numbers"})
-    assert all(
-        filled(example) >= 99
-        for n in (4096, 8192)
-        for example in generate(asked, n, 2)
-    )
+    assert all(filled(example) >= 99 for n in (4096, 8192) for example in generate(asked, n, 2))
 
 
 @pytest.mark.slow
@@ -97,14 +82,7 @@ def test_the_longest_of_the_paper(data, folder):
     """On the original corpora."""
     tokenizer = load_tokenizer(str(data / "tokenizers" / folder))
     form = PromptFormat(tokenizer, template="base")
-    for name in (
-        "niah_multikey_1",
-        "niah_multikey_3",
-        "vt",
-        "cwe",
-        "fwe",
-        "qa_2",
-    ):
+    for name in ("niah_multikey_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_2"):
         example = generate(name, 131072, 8, prompt_format=form)[7]
         check_example(example, form.bos, tokenizer)
         assert filled(example) >= (99.5 if name in QA else 99.9)
@@ -117,9 +95,7 @@ def test_a_million_tokens(name):
     """Corpora do not run out: essays start again, words are paired, documents repeat."""
     example = generate(builtin(name), 1_048_576, 1)[0]
     assert 99.9 <= filled(example) <= 100
-    assert name in QA or all(
-        text in example.context_text for text in example.references
-    )
+    assert name in QA or all(text in example.context_text for text in example.references)
 
 
 def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
@@ -127,9 +103,7 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     the budget."""
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
     tokenizer = Tokenizer(
-        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts],
-        inner.decode,
-        (1,),
+        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, (1,)
     )
     form = PromptFormat(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact
@@ -156,9 +130,7 @@ def test_example_37_is_the_same_from_anywhere():
         "print(json.dumps({n: fingerprint(generate(builtin(n), 2048, 38)[37]) for n in names}))"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
-    alone = json.loads(
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    )
+    alone = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     for name in THIRTEEN:
         row = list(generate(builtin(name), 2048, 38))
         assert [example.index for example in row] == list(range(38))
@@ -174,20 +146,13 @@ def test_lengths_are_paired(name):
     """Example i asks the same at every length, with what is asked for at nearly the same depth."""
     coarse = {"niah": 2.5, "vt": 4.0, "qa": 9.0}
     for index in range(5):
-        short, long = (
-            generate(builtin(name), length, 10)[index] for length in (4096, 32768)
-        )
+        short, long = (generate(builtin(name), length, 10)[index] for length in (4096, 32768))
         assert short.references == long.references
         assert short.text_of("question") == long.text_of("question")
         assert short.answer_prefix == long.answer_prefix
         if TASKS[name].category != "aggregation":
-            apart = [
-                abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)
-            ]
-            assert max(apart) < coarse[TASKS[name].category], (
-                short.depths,
-                long.depths,
-            )
+            apart = [abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)]
+            assert max(apart) < coarse[TASKS[name].category], (short.depths, long.depths)
 
 
 # --- what does not fit ----------------------------------------------------------------------------
@@ -208,11 +173,7 @@ def test_too_short_lengths(spec):
     for length, text in messages:
         assert "\n" not in text
         assert str(length) in text
-        longer = int(
-            re.search(
-                r"longer length \(example 0 fits into (\d+) tokens\)", text
-            )[1]
-        )
+        longer = int(re.search(r"longer length \(example 0 fits into (\d+) tokens\)", text)[1])
         assert filled(generate(builtin(spec), longer, 1)[0]) <= 100
 
 
@@ -256,15 +217,11 @@ GOLDEN_VERSION = 1
 
 def test_golden_digests():
     digests = {}
-    editions = (
-        {"base": name, "edition": "2024"} for name in ("vt", "vt_2_chains", "cwe")
-    )
+    editions = ({"base": name, "edition": "2024"} for name in ("vt", "vt_2_chains", "cwe"))
     for spec in (*RULER, *editions):
         examples = generate(builtin(spec), 4096, 38)
         marks = "".join(fingerprint(examples[index]) for index in (0, 1, 37))
-        digests[examples.task.name] = hashlib.sha256(marks.encode()).hexdigest()[
-            :16
-        ]
+        digests[examples.task.name] = hashlib.sha256(marks.encode()).hexdigest()[:16]
     assert digests == GOLDEN, "GOLDEN = " + json.dumps(digests, indent=4)
     assert PROMPT_VERSIONS["clean"] == GOLDEN_VERSION
 
@@ -273,7 +230,4 @@ def test_other_tasks_have_one_edition():
     """The editions differ in variable tracking and common words alone."""
     for name in ("niah_single_2", "niah_multikey_3", "fwe", "qa_1"):
         old = builtin(name).with_protocol("clean", edition="2024")
-        assert (
-            generate(old, 2048, 1)[0].prompt
-            == generate(builtin(name), 2048, 1)[0].prompt
-        )
+        assert generate(old, 2048, 1)[0].prompt == generate(builtin(name), 2048, 1)[0].prompt

@@ -21,11 +21,7 @@ def test_prompts(form, request):
         if golden.original_corpora() != expected:
             pytest.skip("the original corpora in RULERKIT_DATA are other files")
 
-    stored = [
-        row
-        for row in golden.read("prompts.csv")
-        if row["tokenizer"] == form.tokenizer
-    ]
+    stored = [row for row in golden.read("prompts.csv") if row["tokenizer"] == form.tokenizer]
     assert list(golden.prompt_rows(form)) == stored
 
 
@@ -50,8 +46,6 @@ def assert_equal_rows(rows, stored, numbers):
     for row, expected in zip(rows, stored, strict=True):
         for name, value in expected.items():
             if name in numbers:
-                assert float(row[name]) == pytest.approx(
-                    float(value), abs=0.011
-                ), (row, expected)
+                assert float(row[name]) == pytest.approx(float(value), abs=0.011), (row, expected)
             else:
                 assert row[name] == value, (row, expected)

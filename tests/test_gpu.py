@@ -30,14 +30,10 @@ MODEL = os.environ.get("RULERKIT_GPU_MODEL", "")
 LENGTHS = os.environ.get("RULERKIT_GPU_LENGTHS", "4K 32K").split()
 EXAMPLES = int(os.environ.get("RULERKIT_GPU_EXAMPLES", "2"))
 DTYPE = os.environ.get("RULERKIT_GPU_DTYPE", "auto")
-MISSING = [
-    name for name in ("vllm", "torch", "transformers") if find_spec(name) is None
-]
+MISSING = [name for name in ("vllm", "torch", "transformers") if find_spec(name) is None]
 
 TOTAL = len(rk.THIRTEEN) * len(LENGTHS) * EXAMPLES
-START_LIMIT = (
-    1800  # seconds in which the model must load and give half of its answers
-)
+START_LIMIT = 1800  # seconds in which the model must load and give half of its answers
 END_LIMIT = 30  # seconds in which the server must end after its parent was killed
 
 EQUAL_FIRST_TOKENS = 0.8
@@ -57,9 +53,7 @@ pytestmark = [
         not MODEL,
         reason="RULERKIT_GPU_MODEL names no model: set it to a folder or hub id, then make test-gpu",
     ),
-    pytest.mark.skipif(
-        bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"
-    ),
+    pytest.mark.skipif(bool(MISSING), reason=f"not installed: {', '.join(MISSING)}"),
 ]
 
 EVALUATE = """
@@ -70,68 +64,40 @@ rk.evaluate(rk.study(model=model, lengths=lengths, num_examples=examples, output
 
 
 def spec(engine, **more):
-    return {
-        "path": MODEL,
-        "engine": engine,
-        "name": "smoke",
-        "dtype": DTYPE,
-        **more,
-    }
+    return {"path": MODEL, "engine": engine, "name": "smoke", "dtype": DTYPE, **more}
 
 
 def evaluate(model, outputs):
-    study = rk.study(
-        model=model, lengths=LENGTHS, num_examples=EXAMPLES, outputs=str(outputs)
-    )
+    study = rk.study(model=model, lengths=LENGTHS, num_examples=EXAMPLES, outputs=str(outputs))
     return rk.evaluate(study, progress=False)
 
 
 def rows_of(cells):
-    return {
-        (cell.task, cell.length, row["index"]): row
-        for cell in cells
-        for row in cell.rows
-    }
+    return {(cell.task, cell.length, row["index"]): row for cell in cells for row in cell.rows}
 
 
 def stored(outputs):
     """The files of answers, without a line that is still being written."""
     whole = {file: file.read_bytes() for file in outputs.rglob("*.jsonl")}
-    return {
-        file: content[: content.rfind(b"\n") + 1].decode()
-        for file, content in whole.items()
-    }
+    return {file: content[: content.rfind(b"\n") + 1].decode() for file, content in whole.items()}
 
 
 def kill_half_way(outputs):
     """Start a run, kill it once half of the answers are stored, and wait for its server to end.
     Returns the files of answers that it left."""
-    given = json.dumps(
-        [spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES]
-    )
+    given = json.dumps([spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES])
     call = [sys.executable, "-c", EVALUATE, given]
-    run = subprocess.Popen(
-        call, env=os.environ | {"RULERKIT_TEST_MARK": str(outputs)}
-    )
+    run = subprocess.Popen(call, env=os.environ | {"RULERKIT_TEST_MARK": str(outputs)})
     until = time.monotonic() + START_LIMIT
     try:
-        while (
-            sum(text.count("\n") for text in stored(outputs).values())
-            < TOTAL // 2 + 1
-        ):
-            assert run.poll() is None, (
-                "the run ended before it was killed: its error stands above"
-            )
-            assert time.monotonic() < until, (
-                f"not half of the answers within {START_LIMIT} s"
-            )
+        while sum(text.count("\n") for text in stored(outputs).values()) < TOTAL // 2 + 1:
+            assert run.poll() is None, "the run ended before it was killed: its error stands above"
+            assert time.monotonic() < until, f"not half of the answers within {START_LIMIT} s"
             time.sleep(0.02)
     finally:
         run.kill()
         run.wait()
-    assert gone_within(END_LIMIT, str(outputs), "environ"), processes(
-        str(outputs), "environ"
-    )
+    assert gone_within(END_LIMIT, str(outputs), "environ"), processes(str(outputs), "environ")
     return stored(outputs)
 
 
@@ -145,14 +111,10 @@ def report(model, rows, loading, seconds):
     replica = model.replicas[0]
     about = {
         "versions": packages | {"python": sys.version.split()[0]},
-        "GPUs, driver, memory, in use": nvidia_smi(
-            "name,driver_version,memory.total,memory.used"
-        ),
+        "GPUs, driver, memory, in use": nvidia_smi("name,driver_version,memory.total,memory.used"),
         "model": f"{MODEL} in {model.identity()['dtype']}",
         "config": json.dumps(model.checkpoint.config),
-        "server": " ".join(model.command(replica.address)).replace(
-            replica.address.key, "***"
-        ),
+        "server": " ".join(model.command(replica.address)).replace(replica.address.key, "***"),
         "servers": len(model.replicas),
         "seconds to load": round(loading, 1),
         "answers after the kill": f"{len(rows)} in {seconds:.1f} s",
@@ -166,9 +128,7 @@ def report(model, rows, loading, seconds):
 def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
     tmp_path, monkeypatch
 ):
-    monkeypatch.setenv(
-        "XDG_RUNTIME_DIR", str(tmp_path)
-    )  # start servers, do not look for any
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # start servers, do not look for any
     outputs = tmp_path / "vllm"
     at_kill = kill_half_way(outputs)
     model = rk.load_model(spec("vllm"))
@@ -205,16 +165,11 @@ def test_a_killed_run_is_resumed_and_answers_agree_with_those_of_transformers(
     encode = plain.prompt_format.tokenizer.encode
     pairs = {key: (ours[key]["pred"], theirs[key]["pred"]) for key in ours}
     equal = sum(a == b for a, b in pairs.values())
-    first = sum(
-        encode(a)[:1].tolist() == encode(b)[:1].tolist()
-        for a, b in pairs.values()
-    )
+    first = sum(encode(a)[:1].tolist() == encode(b)[:1].tolist() for a, b in pairs.values())
     shares = f"{equal / TOTAL:.1%} of the answers, {first / TOTAL:.1%} of their first tokens"
     print(f"\nequal to transformers in {dtype}: {shares} ({TOTAL} answers)")
     for key in [key for key, (a, b) in pairs.items() if a != b][:5]:
-        print(
-            key, {"vllm": pairs[key][0][:80], "transformers": pairs[key][1][:80]}
-        )
+        print(key, {"vllm": pairs[key][0][:80], "transformers": pairs[key][1][:80]})
     if dtype == "float32":
         assert equal == TOTAL, (
             "in float32 all must be equal; does an attention kernel of vLLM use TF32 on this GPU?"

@@ -29,25 +29,16 @@ def write(path, *cells):
     ]
     path.parent.mkdir(exist_ok=True)
     path.write_text(
-        json.dumps(
-            {"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 5}
-        )
+        json.dumps({"cells": content, "metadata": {}, "nbformat": 4, "nbformat_minor": 5})
     )
     return path
 
 
 def test_planning_and_status_execute_no_other_cell(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
-    asks = (
-        ("parameters", PARAMETERS),
-        ("study", f"import no_such_module\n{STUDY}"),
-    )
+    asks = (("parameters", PARAMETERS), ("study", f"import no_such_module\n{STUDY}"))
     write(tmp_path / "notebooks/mine.ipynb", ("", TRACE), *asks, ("", TRACE))
-    write(
-        tmp_path / "notebooks/untagged.ipynb",
-        asks[0],
-        ("", TRACE + STUDY + TRACE),
-    )
+    write(tmp_path / "notebooks/untagged.ipynb", asks[0], ("", TRACE + STUDY + TRACE))
     path = tmp_path / "b.yaml"
     path.write_text("{models: [mute, perfect], notebooks: [untagged, mine]}")
 
@@ -61,9 +52,7 @@ def test_planning_and_status_execute_no_other_cell(tmp_path, monkeypatch):
     shown = [status.step.title for status in statuses(batch.jobs)]
     write(tmp_path / "notebooks/mine.ipynb", ("study", TRACE))
     found = jobs_in(tmp_path / "outputs/notebooks/main")
-    assert sorted(status.step.title for status in statuses(found)) == sorted(
-        shown
-    )
+    assert sorted(status.step.title for status in statuses(found)) == sorted(shown)
     assert all(job.steps[0].cells for job in found if job.model)
     assert not (tmp_path / "notebooks/trace").exists()
 
@@ -82,14 +71,8 @@ def test_planning_and_status_execute_no_other_cell(tmp_path, monkeypatch):
         (STUDY + "ask = rk.evaluate\nask(study)\n", "rk.evaluate"),
         (STUDY + "sorted([study], key=rk.evaluate)\n", "rk.evaluate"),
         (STUDY + "kit = rk\nkit.evaluate(study)\n", "`rk` itself"),
-        (
-            STUDY + "from rulerkit import evaluate\nevaluate(study)\n",
-            "import rulerkit as rk",
-        ),
-        (
-            STUDY + "import rulerkit.evaluation.evaluate as e\n",
-            "import rulerkit as rk",
-        ),
+        (STUDY + "from rulerkit import evaluate\nevaluate(study)\n", "import rulerkit as rk"),
+        (STUDY + "import rulerkit.evaluation.evaluate as e\n", "import rulerkit as rk"),
         (STUDY + "study.save_table('x')\n", "study.save_table"),
         (STUDY + "from pathlib import Path\nPath('TRACE').touch()\n", "touch"),
         (STUDY + "def ask():\n    pass\nask()\n", "functiondef"),
@@ -100,11 +83,7 @@ def test_planning_and_status_execute_no_other_cell(tmp_path, monkeypatch):
     ],
 )
 def test_a_study_cell_that_does_more_is_refused(tmp_path, cell, named):
-    path = write(
-        tmp_path / "notebooks/a.ipynb",
-        ("parameters", PARAMETERS),
-        ("study", cell),
-    )
+    path = write(tmp_path / "notebooks/a.ipynb", ("parameters", PARAMETERS), ("study", cell))
     with pytest.raises(UserError, match="does more than build a study") as error:
         studies_of(path, {})
     assert named in str(error.value)
@@ -113,9 +92,7 @@ def test_a_study_cell_that_does_more_is_refused(tmp_path, cell, named):
 
 def test_parameters_are_read_and_not_executed(tmp_path):
     path = write(
-        tmp_path / "notebooks/a.ipynb",
-        ("parameters", PARAMETERS + TRACE),
-        ("study", STUDY),
+        tmp_path / "notebooks/a.ipynb", ("parameters", PARAMETERS + TRACE), ("study", STUDY)
     )
     with pytest.raises(UserError, match="literals"):
         studies_of(path, {})

@@ -34,38 +34,24 @@ class Outputs:
     """Everything that is made of results whose texts are all hostile."""
 
     def __init__(self, text, folder):
-        model = rk.model(
-            lambda prompts: [text] * len(prompts), name="hostile", label="l"
-        )
+        model = rk.model(lambda prompts: [text] * len(prompts), name="hostile", label="l")
         study = rk.study(
-            models=[model],
-            tasks=["niah_single_1"],
-            lengths=[1024],
-            num_examples=2,
-            outputs=folder,
+            models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder
         )
         labels = failures.label(rk.evaluate(study, progress=False))
-        scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(
-            wanted=2
-        )
+        scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
-        summary = rk.summarize(
-            scores.assign(task=scores["task"].replace("vt", text), note=text)
-        )
+        summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))
         verdict = claims.Verdict(text, claims.HOLDS, text)
         example = rk.generate("niah_single_1", 1024, 1)[0]
         blocks = tuple(
-            replace(b, text=text, key=text, value=text)
-            if b.role == "needle"
-            else b
+            replace(b, text=text, key=text, value=text) if b.role == "needle" else b
             for b in example.blocks
         )
         example = replace(example, blocks=blocks, task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
         samples = (
-            failures.samples(labels, width=500)
-            .assign(detail=text)
-            .rename(columns={"detail": text})
+            failures.samples(labels, width=500).assign(detail=text).rename(columns={"detail": text})
         )
         self.frames = {
             "samples": samples,
@@ -92,14 +78,9 @@ class Outputs:
             "tasks": rk.tables.task_table_text(summary, "m"),
             "example": to_terminal(example, color=False),
         }
-        self.saved = {
-            name: study.save_table(frame, name)
-            for name, frame in self.frames.items()
-        }
+        self.saved = {name: study.save_table(frame, name) for name, frame in self.frames.items()}
         for name, path in self.saved.items():
-            self.latex[f"saved {name}"] = path.with_suffix(".tex").read_text(
-                encoding="utf-8"
-            )
+            self.latex[f"saved {name}"] = path.with_suffix(".tex").read_text(encoding="utf-8")
 
 
 @pytest.fixture(scope="module", params=HOSTILE)
@@ -125,12 +106,8 @@ def browse(parts, folder):
       document.title = encodeURIComponent(JSON.stringify([!!window.ran, parts]));
     })</script>"""
     file = folder / "page.html"
-    body = "".join(
-        f'<div data-part="{name}">{part}</div>' for name, part in parts.items()
-    )
-    file.write_text(
-        f"<meta charset=utf-8><title></title>{body}{report}", encoding="utf-8"
-    )
+    body = "".join(f'<div data-part="{name}">{part}</div>' for name, part in parts.items())
+    file.write_text(f"<meta charset=utf-8><title></title>{body}{report}", encoding="utf-8")
     call = [
         str(BROWSER),
         "--headless",
@@ -139,9 +116,7 @@ def browse(parts, folder):
         f"--user-data-dir={folder / 'user'}",
     ]
     call += ["--virtual-time-budget=3000", "--dump-dom", file.as_uri()]
-    dump = subprocess.run(
-        call, capture_output=True, text=True, timeout=120, check=True
-    ).stdout
+    dump = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout
     title = re.search(r"<title>(.*?)</title>", dump)
     assert title
     ran, seen = json.loads(unquote(title[1]))
@@ -153,15 +128,10 @@ def letters(text):
     return re.sub(r"[\s␊␉]", "", escape.terminal(text))
 
 
-@pytest.mark.skipif(
-    BROWSER is None, reason="no chromium here: pages are opened in a real browser"
-)
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
 def test_nothing_runs_in_a_browser(outputs, tmp_path):
     text, made = outputs
-    rendered = {
-        f"markdown {name}": markdown2html(part)
-        for name, part in made.markdown.items()
-    }
+    rendered = {f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()}
     ran, parts = browse(made.html | rendered, tmp_path)
     assert not ran
     assert parts.keys() == made.html.keys() | rendered.keys()
@@ -171,13 +141,9 @@ def test_nothing_runs_in_a_browser(outputs, tmp_path):
         assert letters(text) in letters(seen["text"]), name
 
 
-@pytest.mark.skipif(
-    BROWSER is None, reason="no chromium here: pages are opened in a real browser"
-)
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
 def test_the_browser_would_have_seen_it(tmp_path):
-    ran, parts = browse(
-        {"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path
-    )
+    ran, parts = browse({"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path)
     assert ran
     assert parts["html"]["links"]
     assert MATHEMATICS.search(parts["latex"]["runs"][0])
@@ -189,12 +155,7 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
     _, made = outputs
     for name, table in made.latex.items():
         assert not CONTROLS.search(table), name
-        ours = re.sub(
-            r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% ",
-            "",
-            table,
-            flags=re.MULTILINE,
-        )
+        ours = re.sub(r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% ", "", table, flags=re.MULTILINE)
         assert not re.search(r"(?<!\\)[$%#]", ours), name
         commands = set(re.findall(r"\\([A-Za-z]+)", table))
         assert not commands & {"href", "input", "immediate", "write"}, name
@@ -222,18 +183,12 @@ def test_csv_reads_back_and_holds_no_formula(outputs):
         back = pd.read_csv(made.saved[name], keep_default_na=False)
         texts = [
             *back.columns,
-            *(
-                value
-                for value in back.to_numpy().ravel()
-                if isinstance(value, str)
-            ),
+            *(value for value in back.to_numpy().ravel() if isinstance(value, str)),
         ]
         assert not [
             value
             for value in texts
-            if value[:1] in "=+-@\t\r"
-            and value
-            and not re.fullmatch(r"-?\d+", value)
+            if value[:1] in "=+-@\t\r" and value and not re.fullmatch(r"-?\d+", value)
         ]
         plain = back.rename(columns=unquoted).map(unquoted)
         # Controls are written as the signs that stand for them.
@@ -244,26 +199,18 @@ def test_csv_reads_back_and_holds_no_formula(outputs):
 
 
 def unquoted(value):
-    return (
-        re.sub(r"^'(?='*[=+\-@\t\r\n])", "", value)
-        if isinstance(value, str)
-        else value
-    )
+    return re.sub(r"^'(?='*[=+\-@\t\r\n])", "", value) if isinstance(value, str) else value
 
 
 def test_plain_text_has_no_controls(outputs):
     text, made = outputs
     for name, shown in made.plain.items():
         assert not CONTROLS.search(shown), name
-        assert escape.one_line(text) in shown or escape.terminal(text) in shown, (
-            name
-        )
+        assert escape.one_line(text) in shown or escape.terminal(text) in shown, name
 
 
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_the_command_line_shows_names_and_errors_harmlessly(
-    kind, tmp_path, rulerkit
-):
+def test_the_command_line_shows_names_and_errors_harmlessly(kind, tmp_path, rulerkit):
     name = HOSTILE[kind].replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)
@@ -276,14 +223,7 @@ def test_the_command_line_shows_names_and_errors_harmlessly(
     }
     (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
     for arguments in (
-        [
-            "score",
-            str(folder / "4096.jsonl"),
-            "--task",
-            "niah_single_1",
-            "--length",
-            "4096",
-        ],
+        ["score", str(folder / "4096.jsonl"), "--task", "niah_single_1", "--length", "4096"],
         ["score", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],
@@ -296,6 +236,4 @@ def test_the_command_line_shows_names_and_errors_harmlessly(
         assert status in (0, 2), err
         assert "Traceback" not in err
         shown = err.replace("\\\\", "\\")
-        assert out or any(
-            escape.one_line(text)[:8] in shown for text in (name, HOSTILE[kind])
-        )
+        assert out or any(escape.one_line(text)[:8] in shown for text in (name, HOSTILE[kind]))

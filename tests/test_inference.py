@@ -63,9 +63,7 @@ class Questions:
     def __getitem__(self, index):
         self.made.append(index)
         return Question(
-            index,
-            f"{self.edition}{self.seed}: "
-            + " ".join(f"word{index}-{n}" for n in range(200)),
+            index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200))
         )
 
     def record(self):
@@ -83,19 +81,10 @@ class Questions:
             "seed": self.seed,
             "protocol": "clean",
             "prompt_version": 1,
-            "prompt_format": {
-                "template": "base",
-                "after": "",
-                "thinking_tokens": 0,
-            },
+            "prompt_format": {"template": "base", "after": "", "thinking_tokens": 0},
             "tokenizer": {"name": "builtin", "fingerprint": "f00"},
             "sources": {
-                "essay": {
-                    "name": "prose",
-                    "fingerprint": "abc",
-                    "stand_in": True,
-                    "note": "",
-                }
+                "essay": {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": ""}
             },
             **self.more,
         }
@@ -111,12 +100,7 @@ class Parrot:
 
     def __init__(self, pause=0.0, fails_at=None, text=None, **identity):
         self.name, self.label = "parrot", "Parrot"
-        self.pause, self.fails_at, self.text, self.more = (
-            pause,
-            fails_at,
-            text,
-            identity,
-        )
+        self.pause, self.fails_at, self.text, self.more = (pause, fails_at, text, identity)
         self.surroundings = {"gpu": "none", "packages": {"parrots": "1"}}
         self.answered = []
         self.closed = 0
@@ -134,11 +118,7 @@ class Parrot:
                 if example.index == self.fails_at:
                     raise ConnectionError("the engine died")
                 self.answered.append(example.index)
-                text = (
-                    f"answer {example.index} Ω"
-                    if self.text is None
-                    else self.text(example)
-                )
+                text = f"answer {example.index} Ω" if self.text is None else self.text(example)
                 yield example, Answer(text, "stop", 5)
         finally:
             self.closed += 1
@@ -162,10 +142,7 @@ def go(model, questions, folder, fresh=False):
 
 def lines(path):
     """A prediction file's lines by index, as text."""
-    return sorted(
-        path.read_text().splitlines(),
-        key=lambda line: int(json.loads(line)["index"]),
-    )
+    return sorted(path.read_text().splitlines(), key=lambda line: int(json.loads(line)["index"]))
 
 
 @pytest.fixture
@@ -180,12 +157,7 @@ def undisturbed(tmp_path):
 
 def main():
     """What the tests kill: forty answers into the folder named, with a pause before each."""
-    predict(
-        Parrot(pause=float(sys.argv[2])),
-        Questions(40),
-        Path(sys.argv[1]),
-        progress=False,
-    )
+    predict(Parrot(pause=float(sys.argv[2])), Questions(40), Path(sys.argv[1]), progress=False)
 
 
 def start(folder, pause=0.05):
@@ -206,10 +178,7 @@ def test_a_cell_is_rows_and_a_record(folder):
     model = Parrot()
     cell = predict(model, Questions(3), folder, progress=False)
     assert cell.path == folder / "parrot" / "vt" / "1024.jsonl"
-    assert sorted(file.name for file in cell.path.parent.iterdir()) == [
-        "1024.json",
-        "1024.jsonl",
-    ]
+    assert sorted(file.name for file in cell.path.parent.iterdir()) == ["1024.json", "1024.jsonl"]
     assert cell.rows[1] == {
         "index": 1,
         "pred": "answer 1 Ω",
@@ -227,12 +196,7 @@ def test_a_cell_is_rows_and_a_record(folder):
     assert record["result"]["model"] == {"name": "parrot", "engine": "parrot"}
     assert record["result"]["seed"] == 42
     assert record["environment"]["gpu"] == "none"
-    about = {
-        "format": 3,
-        "num_examples": 3,
-        "label": "Parrot",
-        "claimed_length": 4096,
-    }
+    about = {"format": 3, "num_examples": 3, "label": "Parrot", "claimed_length": 4096}
     assert about.items() <= record.items()
     assert cell.complete
 
@@ -277,9 +241,7 @@ def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
                 yield pair
 
     lock_file = folder / "parrot" / "vt" / "1024.lock"
-    monkeypatch.setattr(
-        "rulerkit.evaluation.writer.Lock", partial(Lock, beat=0.05)
-    )
+    monkeypatch.setattr("rulerkit.evaluation.writer.Lock", partial(Lock, beat=0.05))
     with pytest.raises(UserError, match="taken over"):
         go(Sleeper(), Questions(10), folder)
     assert read_cells(folder)[0].missing == list(range(3, 10))
@@ -303,18 +265,13 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     class Partly(Parrot):
         def answer(self, examples):
             for example, answer in super().answer(examples):
-                failure = Failure(
-                    f"HTTP 400 for {example.index}", example.index == 3
-                )
+                failure = Failure(f"HTTP 400 for {example.index}", example.index == 3)
                 yield example, failure if example.index in (3, 7) else answer
 
     cell = go(Partly(), Questions(10), folder)
     assert cell.missing == [3, 7]
     said = capsys.readouterr().err
-    assert (
-        "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): "
-        in said
-    )
+    assert "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): " in said
     again = Partly()
     assert go(again, Questions(10), folder).missing == [3, 7]
     assert again.answered == [3, 7]
@@ -326,12 +283,8 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
 @pytest.mark.parametrize(
     "text",
     [
-        lambda example: example.prompt[
-            -300:
-        ],  # a base model that repeats the question
-        lambda example: (
-            "thinking " * 400 + example.prompt[:400]
-        ),  # a long thought that quotes
+        lambda example: example.prompt[-300:],  # a base model that repeats the question
+        lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
     ],
 )
 def test_quoting_the_prompt_is_an_answer(folder, text):
@@ -340,22 +293,12 @@ def test_quoting_the_prompt_is_an_answer(folder, text):
 
 def test_an_engine_that_returns_the_prompt_is_stopped(folder):
     with pytest.raises(ModelError, match="only the new text"):
-        go(
-            Parrot(text=lambda example: example.prompt + " yes"),
-            Questions(3),
-            folder,
-        )
+        go(Parrot(text=lambda example: example.prompt + " yes"), Questions(3), folder)
     pipeline = rk.model(
-        lambda prompts: [f"{p} yes" for p in prompts],
-        name="m",
-        tokenizer="builtin",
+        lambda prompts: [f"{p} yes" for p in prompts], name="m", tokenizer="builtin"
     )
-    with pytest.raises(
-        ModelError, match="return_full_text=False"
-    ):  # also where answers are short
-        rk.evaluate(
-            rk.study(model=pipeline, tasks=["vt"], lengths=[1024], outputs=folder)
-        )
+    with pytest.raises(ModelError, match="return_full_text=False"):  # also where answers are short
+        rk.evaluate(rk.study(model=pipeline, tasks=["vt"], lengths=[1024], outputs=folder))
 
 
 def test_an_example_asked_twice_counts_once(folder):
@@ -379,11 +322,7 @@ def test_an_example_asked_twice_counts_once(folder):
     ("questions", "model", "said"),
     [
         (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
-        (
-            Questions(9),
-            Parrot(dtype="bfloat16"),
-            'with model.dtype absent, now it is "bfloat16":',
-        ),
+        (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
     ],
 )
 def test_what_decides_the_result_may_not_change(folder, questions, model, said):
@@ -407,25 +346,16 @@ def test_surroundings_are_recorded_and_never_block(folder):
     model.surroundings = {"gpu": "another"}
     record = go(model, Questions(6), folder).record
     assert record["environment"]["gpu"] == "another"
-    assert [known["gpu"] for known in record["environments"]] == [
-        "none",
-        "another",
-    ]
+    assert [known["gpu"] for known in record["environments"]] == ["none", "another"]
     assert len(go(Parrot(), Questions(8), folder).record["environments"]) == 2
 
 
 def test_prompts_that_changed_without_saying_so_stop_the_run(folder):
     cell = go(Parrot(), Questions(6), folder)
-    rows = [
-        {**row, "digest": "0" * 16} if row["index"] == 5 else row
-        for row in cell.rows
-    ]
+    rows = [{**row, "digest": "0" * 16} if row["index"] == 5 else row for row in cell.rows]
     cell.path.write_bytes(lines_of(cell.record, rows))
     questions = Questions(9)
-    with pytest.raises(
-        UserError,
-        match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh",
-    ):
+    with pytest.raises(UserError, match=r"prompt of example 5 .*digest 0{16}, now \w{16}.*--fresh"):
         go(Silent(), questions, folder)
     assert set(questions.made) <= {0, 5, 6}
 
@@ -434,8 +364,7 @@ def test_a_full_disk_keeps_what_was_written(small_disk):
     folder = small_disk / "main"
     model = Parrot(text=lambda example: "x" * 2000)
     with pytest.raises(
-        UserError,
-        match="No space left on device; everything written so far is kept",
+        UserError, match="No space left on device; everything written so far is kept"
     ) as error:
         go(model, Questions(100), folder)
     assert "\n" not in str(error.value)
@@ -444,9 +373,7 @@ def test_a_full_disk_keeps_what_was_written(small_disk):
     assert len(cell.rows) == len(model.answered) - 1 > 5
     assert not cell.path.with_suffix(".lock").exists()
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
-    assert go(
-        Parrot(text=lambda example: "x" * 2000), Questions(100), folder
-    ).complete
+    assert go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).complete
 
 
 def test_cells_are_found_in_files_and_folders(folder):
@@ -463,12 +390,7 @@ def test_cells_are_found_in_files_and_folders(folder):
         file.parent.mkdir(exist_ok=True)
         file.write_text("no row")
     found = [(cell.run, cell.length) for cell in read_cells(folder.parent)]
-    assert found == [
-        ("main", 1024),
-        ("main", 2048),
-        ("second", 1024),
-        ("second", 2048),
-    ]
+    assert found == [("main", 1024), ("main", 2048), ("second", 1024), ("second", 2048)]
     (cell,) = read_cells(folder / "parrot" / "vt" / "2048.jsonl")
     assert cell.length == 2048
 
@@ -489,16 +411,10 @@ class Short(Parrot):
 
 
 @pytest.mark.parametrize("fits", [0, 3])
-def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
-    tmp_path, fits
-):
+def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(tmp_path, fits):
     model = Short()
     model.fits = fits
     with pytest.raises(TooLong):
         go(model, Questions(), tmp_path)
-    assert [len(cell.rows) for cell in read_cells(tmp_path)] == (
-        [fits] if fits else []
-    )
-    assert sum(path.is_file() for path in tmp_path.rglob("*")) == (
-        2 if fits else 0
-    )
+    assert [len(cell.rows) for cell in read_cells(tmp_path)] == ([fits] if fits else [])
+    assert sum(path.is_file() for path in tmp_path.rglob("*")) == (2 if fits else 0)

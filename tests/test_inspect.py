@@ -24,9 +24,7 @@ ASKED = {"tasks": "vt,qa_1", "lengths": "1K", "num_examples": 3}
 
 
 def needs_inspect():
-    return pytest.importorskip(
-        "inspect_ai", reason="the extra `inspect` is not installed"
-    )
+    return pytest.importorskip("inspect_ai", reason="the extra `inspect` is not installed")
 
 
 ENCODING = f"{ENCODINGS}/o200k_base.tiktoken"
@@ -43,8 +41,7 @@ def test_the_command_finds_the_task_and_its_log_is_scored(tmp_path, data):
     cache = tmp_path / "cache"
     cache.mkdir()
     shutil.copyfile(
-        data / "tokenizers/openai/o200k_base.tiktoken",
-        cache / sha1(ENCODING.encode()).hexdigest(),
+        data / "tokenizers/openai/o200k_base.tiktoken", cache / sha1(ENCODING.encode()).hexdigest()
     )
     logs = tmp_path / "logs"
     given = [f"-T{name}={value}" for name, value in ASKED.items()]
@@ -83,9 +80,7 @@ def evaluated(tmp_path, answer, **more):
         if isinstance(output, str):
             output = ModelOutput.from_content("mockllm/model", output)
         # Without counts of its own the mock model counts with a tokenizer of the network.
-        output.usage = ModelUsage(
-            input_tokens=900, output_tokens=9, total_tokens=909
-        )
+        output.usage = ModelUsage(input_tokens=900, output_tokens=9, total_tokens=909)
         return output
 
     (log,) = inspect_ai.eval(
@@ -109,15 +104,11 @@ def test_a_local_server_gets_the_score_that_evaluate_gives(tmp_path):
 
     def with_total(_, reply):
         usage = reply["usage"]
-        usage["total_tokens"] = (
-            usage["prompt_tokens"] + usage["completion_tokens"]
-        )
+        usage["total_tokens"] = usage["prompt_tokens"] + usage["completion_tokens"]
 
     with serving(ReaderServer(load_tokenizer("builtin"))) as server:
         server.amend = with_total
-        model = get_model(
-            "openai-api/local/m", base_url=server.url, api_key="none"
-        )
+        model = get_model("openai-api/local/m", base_url=server.url, api_key="none")
         (log,) = inspect_ai.eval(
             ruler(**ASKED | {"tasks": "vt,niah_single_2,qa_1"}),
             model=model,
@@ -146,8 +137,7 @@ def test_a_local_server_gets_the_score_that_evaluate_gives(tmp_path):
     columns = ["task", "length", "index", "digest", "score"]
     theirs = rk.score(read_predictions(file))
     one, other = (
-        frame[columns].sort_values(columns[:3]).reset_index(drop=True)
-        for frame in (ours, theirs)
+        frame[columns].sort_values(columns[:3]).reset_index(drop=True) for frame in (ours, theirs)
     )
     assert one.equals(other)
     assert ours["score"].mean() > 0.5
@@ -210,9 +200,7 @@ def test_thoughts_limits_and_errors_of_a_log(tmp_path):
         return ModelOutput(model="m", choices=[choice])
 
     with suppress(Exception):
-        evaluated(
-            tmp_path, answer, tasks="vt", num_examples=4, thinking_tokens=500
-        )
+        evaluated(tmp_path, answer, tasks="vt", num_examples=4, thinking_tokens=500)
     (file,) = tmp_path.glob("*.eval")
     rows = rk.load(file)
     assert sorted(rows["score"]) == [0.0, 0.0, 1.0]

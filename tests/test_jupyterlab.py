@@ -21,12 +21,10 @@ from rulerkit.evaluation.notebook import notebook_parameters
 
 NOTEBOOKS = sorted((home() / "notebooks").glob("*.ipynb"))
 SMALL = {"num_examples": 2, "lengths": [2048, 4096], "steps": 3}
-BROWSER = (
-    os.environ.get("CHROMIUM")
-    or shutil.which("chromium")
-    or shutil.which("chromium-browser")
+BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("chromium-browser")
+HOSTILE = (
+    "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
 )
-HOSTILE = "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
 BACKGROUNDS = {"Light": "rgb(255, 255, 255)", "Dark": "rgb(22, 24, 27)"}
 PATIENCE = 400.0  # seconds for one notebook on a busy machine
 pytestmark = pytest.mark.slow
@@ -38,18 +36,16 @@ def lab(tmp_path_factory):
     if not BROWSER:
         pytest.skip("no chromium here: install it, or name it with CHROMIUM")
     pytest.importorskip(
-        "playwright",
-        reason="playwright drives the browser: pip install playwright",
+        "playwright", reason="playwright drives the browser: pip install playwright"
     )
     folder = tmp_path_factory.mktemp("lab")
     for path in NOTEBOOKS:
         known = notebook_parameters(path)
-        given = {
-            name: value for name, value in SMALL.items() if name in known
-        } | {"outputs": str(folder / "outputs")}
+        given = {name: value for name, value in SMALL.items() if name in known} | {
+            "outputs": str(folder / "outputs")
+        }
         nbformat.write(
-            parameterize_notebook(load_notebook_node(str(path)), given),
-            folder / path.name,
+            parameterize_notebook(load_notebook_node(str(path)), given), folder / path.name
         )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -85,13 +81,7 @@ def lab(tmp_path_factory):
 def browser(lab):
     from playwright.sync_api import sync_playwright
 
-    flags = [
-        "--no-sandbox",
-        "--disable-gpu",
-        "--disable-quic",
-        "--no-first-run",
-        "--disable-sync",
-    ]
+    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
     flags += ["--disable-background-networking", "--disable-component-update"]
     with sync_playwright() as play:
         chromium = play.chromium.launch(executable_path=BROWSER, args=flags)
@@ -109,43 +99,27 @@ def test_all_cells_run_without_an_error(path, lab, browser):
     def finished():
         nonlocal bars
         bars = max(
-            bars,
-            page.locator(
-                ".jupyter-widgets .progress-bar, .jupyter-widget-hprogress"
-            ).count(),
+            bars, page.locator(".jupyter-widgets .progress-bar, .jupyter-widget-hprogress").count()
         )
         page.keyboard.press("Control+s")
         page.wait_for_timeout(1500)
         cells = _saved(folder / path.name)
-        failed = any(
-            output.output_type == "error"
-            for cell in cells
-            for output in cell.outputs
-        )
-        idle = (
-            page.locator(
-                ".jp-Notebook-ExecutionIndicator[data-status=idle]"
-            ).count()
-            > 0
-        )
+        failed = any(output.output_type == "error" for cell in cells for output in cell.outputs)
+        idle = page.locator(".jp-Notebook-ExecutionIndicator[data-status=idle]").count() > 0
         return failed or (idle and all(cell.execution_count for cell in cells))
 
     _await(finished, PATIENCE, f"{path.name} was not run to its end")
     page.close()
-    outputs = [
-        output for cell in _saved(folder / path.name) for output in cell.outputs
-    ]
-    assert [
-        output.evalue for output in outputs if output.output_type == "error"
-    ] == []
+    outputs = [output for cell in _saved(folder / path.name) for output in cell.outputs]
+    assert [output.evalue for output in outputs if output.output_type == "error"] == []
     assert [
         output.text
         for output in outputs
         if output.get("name") == "stderr" and "Warning" in output.text
     ] == []
-    if "num_examples" in notebook_parameters(
-        path
-    ) and "evaluate" in path.read_text(encoding="utf-8"):
+    if "num_examples" in notebook_parameters(path) and "evaluate" in path.read_text(
+        encoding="utf-8"
+    ):
         assert bars >= 1
 
 
@@ -153,22 +127,12 @@ def test_all_cells_run_without_an_error(path, lab, browser):
 def results(lab):
     """Results of two models whose answers are hostile; one wrote 10 MB."""
     outputs = lab[0] / "hostile"
-    answers = {
-        "one": [HOSTILE, "not here"],
-        "two": [HOSTILE + "x" * 10_000_000, "nor here"],
-    }
+    answers = {"one": [HOSTILE, "not here"], "two": [HOSTILE + "x" * 10_000_000, "nor here"]}
     models = [
-        rk.model(
-            lambda prompts, texts=texts: [*texts, *texts][: len(prompts)],
-            name=name,
-        )
+        rk.model(lambda prompts, texts=texts: [*texts, *texts][: len(prompts)], name=name)
         for name, texts in answers.items()
     ]
-    asked = {
-        "tasks": ["niah_single_1", "vt"],
-        "lengths": [1024],
-        "num_examples": 2,
-    }
+    asked = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 2}
     rk.evaluate(rk.study(asked, models=models, outputs=outputs), progress=False)
     return outputs
 
@@ -183,10 +147,7 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
     if where == "file":
         file = rk.browse(rk.load(results)).save(tmp_path / "page.html").as_uri()
         page.on("pageerror", lambda error: problems.append(str(error)))
-        page.on(
-            "request",
-            lambda call: call.url.startswith(file) or problems.append(call.url),
-        )
+        page.on("request", lambda call: call.url.startswith(file) or problems.append(call.url))
         page.goto(f"{file}#vt/1024/1")
         assert page.locator("#example h2").inner_text() == "Example 1: vt at 1K"
         page.keyboard.press("Escape")
@@ -200,9 +161,7 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
         _run_all_cells(page, f"{address}/tree/browse.ipynb?token=t&reset")
         view = page.frame_locator("iframe[title=Examples]")
         view.locator(".heat td").first.wait_for(timeout=60_000)
-    rows, sides, title = (
-        view.locator(css) for css in (".list tbody tr", ".side", "#example h2")
-    )
+    rows, sides, title = (view.locator(css) for css in (".list tbody tr", ".side", "#example h2"))
     view.locator(".heat td").first.click()
     assert rows.count() == 2
     view.locator("#filter").select_option("right")
@@ -227,21 +186,14 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
             page.evaluate(change, f"JupyterLab {theme}")
         seen = "body => getComputedStyle(body).backgroundColor"
         _await(
-            lambda seen=seen, colour=colour: (
-                view.locator("body").evaluate(seen) == colour
-            ),
+            lambda seen=seen, colour=colour: view.locator("body").evaluate(seen) == colour,
             20,
             f"{theme} is not shown",
         )
         page.screenshot(path=tmp_path / f"{where}-{theme}.png")
     view.locator("body").press("Escape")
     assert sides.count() == 0
-    assert (
-        view.locator("body").evaluate(
-            "() => window.ran ?? window.parent.ran ?? null"
-        )
-        is None
-    )
+    assert view.locator("body").evaluate("() => window.ran ?? window.parent.ran ?? null") is None
     assert problems == []
     page.close()
 
@@ -250,8 +202,7 @@ def _run_all_cells(page, address):
     page.goto(address)
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
     page.wait_for_selector(
-        "[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]",
-        timeout=60_000,
+        "[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000
     )
     page.wait_for_timeout(1500)
     page.click("text=Run >> nth=0")
@@ -260,11 +211,7 @@ def _run_all_cells(page, address):
 
 
 def _saved(path):
-    return [
-        cell
-        for cell in nbformat.read(path, as_version=4).cells
-        if cell.cell_type == "code"
-    ]
+    return [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
 
 
 def _answers(address):

@@ -50,11 +50,7 @@ def run(elsewhere, *command):
     """What a process says, as bytes; it must end well."""
     environment, folder = elsewhere
     done = subprocess.run(
-        [sys.executable, *command],
-        env=environment,
-        cwd=folder,
-        capture_output=True,
-        check=False,
+        [sys.executable, *command], env=environment, cwd=folder, capture_output=True, check=False
     )
     assert done.returncode == 0, done.stderr[-2000:]
     assert b"Traceback" not in done.stderr
@@ -85,8 +81,7 @@ def test_commands(elsewhere):
     environment, folder = elsewhere
     (folder / "essay.txt").write_text(ESSAY, encoding="utf-8")
     (folder / "p.yaml").write_text(
-        "model: {base: perfect, name: b, label: 'Größe — 中文'}\n"
-        "corpora: {essay: essay.txt}\n",
+        "model: {base: perfect, name: b, label: 'Größe — 中文'}\ncorpora: {essay: essay.txt}\n",
         encoding="utf-8",
     )
     command = ["-m", "rulerkit", "evaluate", "-f", "p.yaml", "--tasks"]
@@ -96,9 +91,7 @@ def test_commands(elsewhere):
     if environment["LC_ALL"] == "C":
         # As typed on a terminal that is in UTF-8 all the same.
         template = "template: 'Größe: {{ messages[0].content }}'"
-        shown = run(
-            elsewhere, *command[:2], "show", "--tasks", "vt", "-y", template
-        )
+        shown = run(elsewhere, *command[:2], "show", "--tasks", "vt", "-y", template)
         assert "Größe:".encode() in shown
 
 

@@ -17,12 +17,8 @@ from rulerkit.batch.jobs import read_job
 from tests.batches import Project, told
 from tests.projects import REPOSITORY, make_project, notebook
 
-KUBERNETES = yaml.safe_load(
-    (REPOSITORY / "params/kubernetes-example.yaml").read_text()
-)
-SKYPILOT = yaml.safe_load(
-    (REPOSITORY / "params/skypilot-example.yaml").read_text()
-)
+KUBERNETES = yaml.safe_load((REPOSITORY / "params/kubernetes-example.yaml").read_text())
+SKYPILOT = yaml.safe_load((REPOSITORY / "params/skypilot-example.yaml").read_text())
 
 
 @pytest.fixture
@@ -33,9 +29,7 @@ def home(monkeypatch):
     os.environ.pop("RULERKIT_HOME", None)
 
 
-def test_a_job_file_is_read_where_the_project_was_copied_to(
-    tmp_path, monkeypatch, home
-):
+def test_a_job_file_is_read_where_the_project_was_copied_to(tmp_path, monkeypatch, home):
     root = make_project(tmp_path / "here")
     file = root / "params/batches/mine.yaml"
     content = {"models": ["mute"], "notebooks": ["10_small"]}
@@ -87,9 +81,7 @@ def test_the_kubernetes_file_is_a_job_whose_pods_keep_the_exit_status(tmp_path):
     assert spec["completionMode"] == "Indexed"
     assert pod["restartPolicy"] == "Never"  # podFailurePolicy asks for it
     (codes,) = [
-        rule["onExitCodes"]
-        for rule in spec["podFailurePolicy"]["rules"]
-        if "onExitCodes" in rule
+        rule["onExitCodes"] for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule
     ]
     assert codes == {"operator": "In", "values": [75]}
     (container,) = pod["containers"]
@@ -118,15 +110,11 @@ def test_the_kubernetes_file_is_a_job_whose_pods_keep_the_exit_status(tmp_path):
 
 
 def test_the_kubernetes_file_holds_under_the_published_schema():
-    validate = pytest.importorskip(
-        "kubernetes_validate", reason="pip install kubernetes-validate"
-    )
+    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
     version = validate.latest_version()
     validate.validate(KUBERNETES, version, strict=True)
     with pytest.raises(validate.ValidationError):
-        validate.validate(
-            KUBERNETES | {"spec": {"completions": "x"}}, version, strict=True
-        )
+        validate.validate(KUBERNETES | {"spec": {"completions": "x"}}, version, strict=True)
 
 
 @pytest.mark.slow
@@ -135,9 +123,7 @@ def test_the_script_of_skypilot_runs_copies_and_resumes(tmp_path):
     assert "xargs" not in SKYPILOT["run"]
     assert SKYPILOT["resources"]["job_recovery"]["recover_on_exit_codes"] == [75]
     project = Project(tmp_path / "project")
-    (project.root / "params/models/first.yaml").write_text(
-        json.dumps({"model": told("first")})
-    )
+    (project.root / "params/models/first.yaml").write_text(json.dumps({"model": told("first")}))
     project.notebook("50_asks")
     project.batch({"models": ["mute"], "notebooks": ["50_asks"]}, "small")
     environment = {
@@ -210,9 +196,7 @@ def test_six_jobs_on_three_machines_one_killed_twice_are_as_one_machine(tmp_path
     machines = {"node-1": jobs[:2], "node-2": jobs[2:4], "node-3": jobs[4:]}
     with ExitStack() as stack:
         started = [
-            stack.enter_context(
-                project.started("run", *own, "--outputs", tmp_path / name)
-            )
+            stack.enter_context(project.started("run", *own, "--outputs", tmp_path / name))
             for name, own in machines.items()
         ]
         for one in started:

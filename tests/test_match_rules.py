@@ -7,11 +7,7 @@ import pytest
 from rulerkit.generation.match_rules import MATCH_RULES, comparable, final_items
 from rulerkit.scoring.scores import answer_of
 
-THINKS = {
-    "result": {
-        "prompt_format": {"thinking_tokens": 100, "after": "", "before": ""}
-    }
-}
+THINKS = {"result": {"prompt_format": {"thinking_tokens": 100, "after": "", "before": ""}}}
 HUNDRED = ", ".join(["a1", "b2", "c3", *(f"n{i}" for i in range(97))])
 FINAL = "Final Answer:"
 
@@ -77,10 +73,7 @@ def test_nothing_is_right_where_it_is_said(rule):
     ):
         assert judged(rule, silent, []) == 0, silent
         assert judged(rule, silent, ["a1"]) == 0, silent
-    for wrong in (
-        f"{FINAL} [a1]",
-        f"{FINAL} none, nobody",
-    ):
+    for wrong in (f"{FINAL} [a1]", f"{FINAL} none, nobody"):
         assert judged(rule, wrong, []) == 0, wrong
 
 
@@ -92,13 +85,8 @@ def test_an_item_may_count_as_a_part_of_it():
     answer = f"{FINAL} [tidy-otter: 4821377, pale-anchor: none]"
     assert judged("f1", answer, ["4821377"], digits) == 1
     assert judged("f1", answer, ["4821377"]) == 0
-    assert (
-        judged("f1", f"{FINAL} [tidy-otter: none, pale-anchor: none]", [], digits)
-        == 1
-    )
-    assert judged(
-        "f1", f"{FINAL} [4821377, tidy]", ["4821377"], digits
-    ) == pytest.approx(2 / 3)
+    assert judged("f1", f"{FINAL} [tidy-otter: none, pale-anchor: none]", [], digits) == 1
+    assert judged("f1", f"{FINAL} [4821377, tidy]", ["4821377"], digits) == pytest.approx(2 / 3)
     assert final_items(f"{FINAL} [a: 4821377, b: 4821377]", digits) == ["4821377"]
 
 
@@ -172,9 +160,7 @@ HASH = "b6Yath1qpbUa"
 )
 def test_ratio(answer, score):
     assert len(REPLY) > 300 < len(OTHER)
-    assert judged("ratio", answer, [f"{HASH} {REPLY}"]) == pytest.approx(
-        score, abs=0.01
-    )
+    assert judged("ratio", answer, [f"{HASH} {REPLY}"]) == pytest.approx(score, abs=0.01)
 
 
 def test_ratio_in_between():
@@ -193,11 +179,7 @@ def test_strict_scores_come_from_items_and_missing_compares_items():
     def strict(rule, text, references):
         return MATCH_RULES[rule].strict(text, references, comparable, False)
 
-    assert strict("f1", f"{FINAL} [a1, x9]", ["a1"]) == (
-        0.5,
-        pytest.approx(2 / 3),
-        0,
-    )
+    assert strict("f1", f"{FINAL} [a1, x9]", ["a1"]) == (0.5, pytest.approx(2 / 3), 0)
     assert strict("ordered", f"{FINAL} [b, a]", ["a", "b"]) == (0.5, 0.5, 0)
     assert strict("exact", f"{FINAL} [b, a]", ["a", "b"]) == (1, 1, 1)
     assert strict("count", f"{FINAL} 11", ["12"]) == (0.75, 0.75, 0.75)
@@ -214,10 +196,6 @@ def test_strict_scores_come_from_items_and_missing_compares_items():
 def test_every_score_is_a_share():
     for name, rule in MATCH_RULES.items():
         for text in (f"{FINAL} [1]", "1 x", "", FINAL):
-            for references in (
-                ["1"],
-                ["1", "2"],
-                *([[]] if rule.allows_nothing else []),
-            ):
+            for references in (["1"], ["1", "2"], *([[]] if rule.allows_nothing else [])):
                 score = rule.score(text, references, comparable)
                 assert 0 <= score <= 1, (name, text)

@@ -24,11 +24,7 @@ def answered(outputs, num_examples=8, seed=42):
     """One run of a reader on two tasks."""
     asked = {"model": "reader-1024", "tasks": ["vt", "niah_single_1"]}
     study = rk.study(
-        **asked,
-        lengths=[2048],
-        num_examples=num_examples,
-        seed=seed,
-        outputs=str(outputs),
+        **asked, lengths=[2048], num_examples=num_examples, seed=seed, outputs=str(outputs)
     )
     rk.evaluate(study, progress=False)
     return outputs
@@ -63,14 +59,10 @@ SPLITS = st.lists(st.sets(st.integers(0, 7), min_size=1), min_size=3, max_size=3
 
 
 @settings(
-    max_examples=8,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=8, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(SPLITS)
-def test_parts_put_together_in_any_order_and_grouping_are_one(
-    tmp_path_factory, whole, parts
-):
+def test_parts_put_together_in_any_order_and_grouping_are_one(tmp_path_factory, whole, parts):
     top = tmp_path_factory.mktemp("merge")
     a, b, c = [
         part_of(whole, top / name, indices, name)
@@ -80,9 +72,7 @@ def test_parts_put_together_in_any_order_and_grouping_are_one(
     merge([c, b, a], top / "cba")
     merge([a, b], top / "ab")
     merge([top / "ab", c], top / "ab_c")
-    assert (
-        contents(top / "abc") == contents(top / "cba") == contents(top / "ab_c")
-    )
+    assert contents(top / "abc") == contents(top / "cba") == contents(top / "ab_c")
 
     before = contents(top / "abc")
     assert merge([a, b, c], top / "abc").written == 0
@@ -118,9 +108,7 @@ def changed_row(place, **fields):
     file.write_bytes(row_line(row | fields | result) + b"".join(rest))
 
 
-def test_another_answer_is_refused_and_named_and_nothing_is_written(
-    tmp_path, whole, rulerkit
-):
+def test_another_answer_is_refused_and_named_and_nothing_is_written(tmp_path, whole, rulerkit):
     a = part_of(whole, tmp_path / "a", {0, 1}, "a")
     b = part_of(whole, tmp_path / "b", {0, 1}, "b")
     changed_row(b, pred="something else")
@@ -143,9 +131,7 @@ def test_another_usage_of_the_same_answer_is_no_conflict(tmp_path, whole):
     assert cell.rows[0]["usage"] == {"seconds": 3.0}
 
 
-def test_records_that_disagree_damaged_lines_and_live_locks_are_refused(
-    tmp_path, whole
-):
+def test_records_that_disagree_damaged_lines_and_live_locks_are_refused(tmp_path, whole):
     other = answered(tmp_path / "seed", seed=7)
     with pytest.raises(UserError, match=r"seed 42.*with 7"):
         merge([whole, other], tmp_path / "out")
@@ -186,9 +172,7 @@ def test_a_merge_that_is_killed_between_two_cells_is_ended_by_the_next(
     assert contents(tmp_path / "out") == contents(tmp_path / "once")
 
 
-def test_a_plan_writes_job_files_for_any_scheduler_and_asks_nothing(
-    tmp_path, rulerkit
-):
+def test_a_plan_writes_job_files_for_any_scheduler_and_asks_nothing(tmp_path, rulerkit):
     ended = rulerkit("batch", "demo", "--plan", "-y", f"outputs: {tmp_path}")
     assert ended.status == 0
     files = [Path(line) for line in ended.out.splitlines()]

@@ -50,9 +50,7 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
         "qa_1",
         {"base": "qa_1", "context": "none"},
     ):
-        made = generate(
-            task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form
-        )
+        made = generate(task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)
         example = made[0]
         parts = split_prompt(example, form)
         assert parts.context + parts.question == example.prompt
@@ -119,9 +117,7 @@ def test_the_ids_of_a_prompt_that_was_encoded_whole_are_cut_at_the_last_common_o
     assert len(parts.context_ids) + len(parts.question_ids) == len(ids)
 
 
-def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(
-    tmp_path,
-):
+def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(tmp_path):
     """The keys of all needles are in the context; which one is asked for, in the question."""
     examples = needles(PromptFormat("builtin"), 8, length=512)
 
@@ -141,18 +137,14 @@ def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(
             takes="parts",
             tokenizer="builtin",
         )
-        scores[name] = rk.score([predict(one, examples, tmp_path)])[
-            "score"
-        ].mean()
+        scores[name] = rk.score([predict(one, examples, tmp_path)])["score"].mean()
     assert scores["all"] == 1
     assert scores["context"] <= 0.5, "it takes the first of four keys"
 
 
 def test_a_function_of_ids_or_parts_needs_to_say_whose_ids():
     for takes in ("ids", "parts"):
-        with pytest.raises(
-            UserError, match=f"takes {takes} needs the `tokenizer`"
-        ):
+        with pytest.raises(UserError, match=f"takes {takes} needs the `tokenizer`"):
             model(len, name="m", takes=takes)
 
 
@@ -162,20 +154,11 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
 
     spec = {"takes": "parts", "tokenizer": "builtin"}
     ours = model(answer, name="ours", **spec)
-    told = model(
-        answer, name="told", protocol_note="the question was seen", **spec
-    )
+    told = model(answer, name="told", protocol_note="the question was seen", **spec)
     plain = load_model("perfect")
-    cells = [
-        predict(one, needles(one.prompt_format, 2), tmp_path)
-        for one in (ours, told, plain)
-    ]
+    cells = [predict(one, needles(one.prompt_format, 2), tmp_path) for one in (ours, told, plain)]
     note = "the context was compressed without the question"
-    assert [cell.about.protocol_note for cell in cells] == [
-        note,
-        "the question was seen",
-        None,
-    ]
+    assert [cell.about.protocol_note for cell in cells] == [note, "the question was seen", None]
     assert "protocol_note" not in cells[2].record
     summary = rk.summarize(rk.score(cells))
     notes = rk.tables.cell_notes(summary.cells)
@@ -210,9 +193,7 @@ def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
     reasons = {index: failure.reason for index, failure in cell.failures.items()}
     assert sorted(reasons) == [1, 4]
     assert reasons[1] == "example 1: the function returned None"
-    assert reasons[4].startswith(
-        "example 4: the function raised ValueError: this prompt is odd ("
-    )
+    assert reasons[4].startswith("example 4: the function raised ValueError: this prompt is odd (")
     assert "test_methods.py, line " in reasons[4]
     assert answers.calls == 7, "the batch, then each of its prompts alone"
 
@@ -222,9 +203,7 @@ def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
     assert again.present == cell.present
 
 
-def test_a_function_that_only_raises_ends_the_work_with_the_first_example(
-    tmp_path,
-):
+def test_a_function_that_only_raises_ends_the_work_with_the_first_example(tmp_path):
     def broken(prompts):
         return [nothing for _ in prompts]  # noqa: F821
 
@@ -233,12 +212,7 @@ def test_a_function_that_only_raises_ends_the_work_with_the_first_example(
         predict(model(broken, name="broken"), examples, tmp_path)
     said = str(caught.value)
     assert "\n" not in said
-    for part in (
-        "first 8 prompts",
-        "needle_small, example 0",
-        "NameError",
-        "line ",
-    ):
+    for part in ("first 8 prompts", "needle_small, example 0", "NameError", "line "):
         assert part in said
 
 
@@ -263,10 +237,7 @@ def test_coroutines_run_side_by_side(tmp_path):
     kept = stored(cell.path)
     assert sorted(kept) == [i for i in range(20) if i not in (3, 7)]
     # Answers come in any order, each beside its own example.
-    assert all(
-        text == f"42 of {len(examples[index].prompt)}"
-        for index, text in kept.items()
-    )
+    assert all(text == f"42 of {len(examples[index].prompt)}" for index, text in kept.items())
 
 
 def test_coroutines_run_where_a_loop_runs_already(tmp_path):
@@ -287,8 +258,7 @@ def test_coroutines_run_where_a_loop_runs_already(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("key", "words"),
-    [("batch_size", "`concurrency` says"), ("concurrency", "`batch_size` says")],
+    ("key", "words"), [("batch_size", "`concurrency` says"), ("concurrency", "`batch_size` says")]
 )
 def test_a_key_that_would_be_ignored_is_refused(key, words):
     async def one(prompt):
@@ -315,16 +285,12 @@ def pair():
     network = transformers.LlamaForCausalLM.from_pretrained(
         rk.resolve(f"{SMALL}/llama"), dtype="float32"
     )
-    tokenizer = transformers.AutoTokenizer.from_pretrained(
-        rk.resolve(f"{SMALL}/tokenizer")
-    )
+    tokenizer = transformers.AutoTokenizer.from_pretrained(rk.resolve(f"{SMALL}/tokenizer"))
     return network, tokenizer
 
 
 def texts(one, examples):
-    return {
-        example.index: answer.text for example, answer in one.answer(examples)
-    }
+    return {example.index: answer.text for example, answer in one.answer(examples)}
 
 
 def test_a_context_read_first_is_answered_as_the_whole_prompt(pair):
@@ -386,16 +352,10 @@ def test_what_a_method_may_not_do(pair, tmp_path):
     first = next(one.answer(examples))[1]
     assert isinstance(first, Failure)
     assert "compress raised ValueError: too short a context" in first.reason
-    with pytest.raises(
-        ModelError, match="compress failed at its first 8 prompts"
-    ):
-        predict(
-            model(pair, name="b", compress=broken, **spec), examples, tmp_path
-        )
+    with pytest.raises(ModelError, match="compress failed at its first 8 prompts"):
+        predict(model(pair, name="b", compress=broken, **spec), examples, tmp_path)
     one = model(pair, name="list", compress=lambda network, ids: [ids], **spec)
-    with pytest.raises(
-        UserError, match="compress returned a list; it must return"
-    ):
+    with pytest.raises(UserError, match="compress returned a list; it must return"):
         next(one.answer(examples))
     for more, words in (
         ({"sampling": {"temperature": 1}}, "sampling does not apply"),
@@ -404,24 +364,17 @@ def test_what_a_method_may_not_do(pair, tmp_path):
     ):
         with pytest.raises(UserError, match=words):
             model(pair, name="m", compress=broken, **more)
-    with pytest.raises(
-        UserError, match="a function that answers compresses by itself"
-    ):
+    with pytest.raises(UserError, match="a function that answers compresses by itself"):
         model(len, name="m", compress=broken)
     with pytest.raises(UserError, match="leave `soft` out"):
         predict(
-            load_model({"base": "small-llama", "takes": "parts"}),
-            examples,
-            tmp_path,
-            soft=True,
+            load_model({"base": "small-llama", "takes": "parts"}), examples, tmp_path, soft=True
         )
 
 
 def test_the_code_of_the_page_runs_as_printed(pair):
     """That of kvpress asks for an older transformers than the tests have."""
-    page = (
-        Path(__file__).parents[1].joinpath("docs/methods.md").read_text("utf-8")
-    )
+    page = Path(__file__).parents[1].joinpath("docs/methods.md").read_text("utf-8")
     blocks = re.findall(r"```python\n(.*?)```", page, re.S)
     function, window, press = blocks
     assert "KnormPress" in press
@@ -435,15 +388,7 @@ def test_the_code_of_the_page_runs_as_printed(pair):
     examples = needles(load_model("small-llama").prompt_format, 2)
     spec = {"template": "base", "max_length": 4096}
     answers = [
-        texts(
-            model(
-                pair,
-                name="m",
-                compress=partial(names["window"], kept=kept),
-                **spec,
-            ),
-            examples,
-        )
+        texts(model(pair, name="m", compress=partial(names["window"], kept=kept), **spec), examples)
         for kept in (4096, 2)
     ]
     assert answers[0] != answers[1]

@@ -14,10 +14,7 @@ from rulerkit.generation.prompt_format import FORMS
 from rulerkit.inference.model import load_model
 
 ROOT = Path(__file__).resolve().parent.parent
-SPECS = {
-    file: read_spec(str(file))
-    for file in sorted((ROOT / "params/models").glob("*.yaml"))
-}
+SPECS = {file: read_spec(str(file)) for file in sorted((ROOT / "params/models").glob("*.yaml"))}
 TABLE = ROOT / "rulerkit/data/paper/models.csv"
 PAPER = {row["slug"]: row for row in csv.DictReader(TABLE.open())}
 
@@ -31,12 +28,7 @@ FORM_OF = {  # Table 6 -> the form's name
     "Phi3": "phi3",
     "": "gpt-4",  # Gemini: Table 6 names none, and this is its only other form for a service
 }
-SHARED_FORMS = (
-    "qwen",
-    "dbrx",
-    "lwm",
-    "longchat",
-)  # two entries stand for two models each
+SHARED_FORMS = ("qwen", "dbrx", "lwm", "longchat")  # two entries stand for two models each
 
 
 def test_a_file_reads_under_its_own_name_and_begins_by_saying_what_it_is():
@@ -56,17 +48,10 @@ def test_a_file_of_the_paper_says_what_the_paper_says():
         first = file.read_text(encoding="utf-8").splitlines()[0]
         is_other = file.stem in ("rwkv-v5-7b", "mamba-2.8b")
         assert row["checkpoint"] in (first if is_other else spec.values()), file
-        claimed = (
-            row["claimed_in_score_tables"].partition(";")[0]
-            or row["context_length"]
-        )
+        claimed = row["claimed_in_score_tables"].partition(";")[0] or row["context_length"]
         assert spec["claimed_length"] == parse_length(claimed), file
-        assert spec["aligned"] == (
-            "chat" if row["aligned"] == "true" else "base"
-        ), file
-        printed = row["parameters"].replace(
-            "8x7B", "12.9B/46.7B"
-        )  # what Mistral says these are
+        assert spec["aligned"] == ("chat" if row["aligned"] == "true" else "base"), file
+        printed = row["parameters"].replace("8x7B", "12.9B/46.7B")  # what Mistral says these are
         assert spec.get("parameters", "-") == printed, file
         form = FORM_OF.get(row["template"]) or next(
             form for form in SHARED_FORMS if row["slug"].startswith(form)
@@ -74,20 +59,12 @@ def test_a_file_of_the_paper_says_what_the_paper_says():
         default = "gpt-4" if spec["engine"] == "openai" else "auto"
         assert spec.get("template", default) == form, file
         assert form in FORMS
-    assert sorted(
-        spec["slug"] for spec in SPECS.values() if "slug" in spec
-    ) == sorted(PAPER)
+    assert sorted(spec["slug"] for spec in SPECS.values() if "slug" in spec) == sorted(PAPER)
     assert len(PAPER) == 40
 
 
 def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it():
-    least = {
-        "main": 128,
-        "base": 128,
-        "training_length": 256,
-        "model_size": 256,
-        "architecture": 8,
-    }
+    least = {"main": 128, "base": 128, "training_length": 256, "model_size": 256, "architecture": 8}
     for file, spec in SPECS.items():
         if spec["engine"] != "vllm":
             continue  # a state has no limit, and a service sets its own
@@ -95,18 +72,12 @@ def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it():
         assert longest >= spec["claimed_length"], file
         experiments = PAPER[spec["slug"]]["experiments"] if "slug" in spec else ""
         for experiment, thousands in least.items():
-            assert experiment not in experiments or longest >= 1024 * thousands, (
-                file,
-                experiment,
-            )
+            assert experiment not in experiments or longest >= 1024 * thousands, (file, experiment)
         overrides = spec.get("hf_overrides", {})
         if rope := overrides.get("rope_parameters"):
             # vLLM does not multiply the factor into the positions
             positions = overrides["max_position_embeddings"]
-            assert (
-                rope["factor"] * rope["original_max_position_embeddings"]
-                == positions
-            ), file
+            assert rope["factor"] * rope["original_max_position_embeddings"] == positions, file
             assert positions >= spec["claimed_length"], file
 
 
@@ -122,22 +93,12 @@ def test_files_beside_the_papers_say_what_was_read():
 
 def test_configurations_say_where_they_were_read_and_are_of_a_known_architecture():
     known = yaml.safe_load((ROOT / "docs/architectures.yaml").read_text())
-    architecture = {
-        model: about["config"]
-        for about in known.values()
-        for model in about["models"]
-    }
+    architecture = {model: about["config"] for about in known.values() for model in about["models"]}
     files = [*(ROOT / "docs/configurations").glob("*.json")]
     assert len(files) >= 25
     for file in files:
         stored = json.loads(file.read_text())
-        assert {*stored} - {"is_shorter"} == {
-            "of",
-            "repository",
-            "path",
-            "commit",
-            "config",
-        }
+        assert {*stored} - {"is_shorter"} == {"of", "repository", "path", "commit", "config"}
         assert re.fullmatch(r"[0-9a-f]{40}", stored["commit"]), file
         assert re.fullmatch(r"[\w.-]+/[\w.-]+", stored["repository"]), file
         assert stored["config"]["model_type"] == architecture[file.stem], file

@@ -32,18 +32,8 @@ needs_torch = pytest.mark.skipif(
 
 def example(text, form, index=0, most=12, length=4096):
     """A prompt of one block, with the BOS of the model where it has one."""
-    ids = np.concatenate(
-        [np.asarray(form.bos, dtype=np.int32), form.tokenizer.encode(text)]
-    )
-    return Example(
-        index,
-        "any",
-        length,
-        ("x",),
-        most,
-        (Piece(text, "question", ids),),
-        (0, 1),
-    )
+    ids = np.concatenate([np.asarray(form.bos, dtype=np.int32), form.tokenizer.encode(text)])
+    return Example(index, "any", length, ("x",), most, (Piece(text, "question", ids),), (0, 1))
 
 
 def answers(one, asked):
@@ -83,9 +73,7 @@ def test_readers_of_any_window_need_no_file(project):
     assert read_spec({"window": "1M"})["name"] == "reader-1048576"
     assert load_model("reader-8K").label == "reader (8K window)"
     assert load_model("reader-8K").claimed_length == 8192
-    write(
-        project, "reader-8192", "model: reader-8192"
-    )  # a file may say just its name
+    write(project, "reader-8192", "model: reader-8192")  # a file may say just its name
     write(project, "seven", "model: org/seven")
     assert read_spec("reader-8192")["window"] == 8192
     names = ["perfect", "mute", "floor-copy", "reader-<tokens>"]
@@ -95,11 +83,7 @@ def test_readers_of_any_window_need_no_file(project):
 def test_a_hub_id_a_folder_and_a_path_are_models(project):
     (project / "checkpoints" / "1000").mkdir(parents=True)
     (project / "checkpoints" / "1000" / "config.json").write_text("{}")
-    hub = {
-        "engine": "transformers",
-        "path": "Qwen/Qwen2.5-7B",
-        "name": "Qwen2.5-7B",
-    }
+    hub = {"engine": "transformers", "path": "Qwen/Qwen2.5-7B", "name": "Qwen2.5-7B"}
     assert read_spec("Qwen/Qwen2.5-7B") == hub
     assert read_spec("checkpoints/1000")["name"] == "1000"
     mine = "model: {base: checkpoints/1000, name: r7, claimed_length: 128K}"
@@ -122,11 +106,7 @@ def test_a_variant_is_named_after_what_differs(project):
     assert variant["name"] == "seven-template_base-thinking_tokens_8"
     assert ("label" in variant, variant["slug"]) == (False, "s")
     other = read_spec(base | {"path": "org/eight"})
-    assert (other["name"], "label" in other, "slug" in other) == (
-        "eight",
-        False,
-        False,
-    )
+    assert (other["name"], "label" in other, "slug" in other) == ("eight", False, False)
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -135,23 +115,15 @@ def test_a_variant_is_named_after_what_differs(project):
 def test_a_window_as_long_as_the_budget_sees_everything_and_answers_are_cut():
     form = load_model("reader-2048").prompt_format
     for name in ("niah_multivalue", "vt", "qa_2"):
-        asked = list(
-            generate(
-                task(name).with_corpora("builtin"), 2048, 2, prompt_format=form
-            )
-        )
+        asked = list(generate(task(name).with_corpora("builtin"), 2048, 2, prompt_format=form))
         perfect = answers(load_model("perfect"), asked)
         assert answers(load_model("reader-2048"), asked) == perfect
         for e in asked:
             text = perfect[e.index].text.lower()
             assert all(reference.lower() in text for reference in e.references)
         assert {answer.finish_reason for answer in perfect.values()} == {"stop"}
-        assert set(answers(load_model("mute"), asked).values()) == {
-            Answer("", "stop", 0)
-        }
-        short = answers(
-            load_model("perfect"), [replace(asked[0], max_new_tokens=1)]
-        )[0]
+        assert set(answers(load_model("mute"), asked).values()) == {Answer("", "stop", 0)}
+        short = answers(load_model("perfect"), [replace(asked[0], max_new_tokens=1)])[0]
         assert (short.finish_reason, short.num_tokens) == ("length", 1)
         assert perfect[0].text.startswith(short.text)
 
@@ -168,23 +140,14 @@ def test_a_function_is_a_model():
 
     one = model(last_word, name="last", batch_size=2, label="Last word")
     form = one.prompt_format
-    asked = [
-        example(text, form, i) for i, text in enumerate(["a b", "c d", "e f"])
-    ]
-    assert {i: a.text for i, a in answers(one, asked).items()} == {
-        0: "b",
-        1: "d",
-        2: "f",
-    }
+    asked = [example(text, form, i) for i, text in enumerate(["a b", "c d", "e f"])]
+    assert {i: a.text for i, a in answers(one, asked).items()} == {0: "b", 1: "d", 2: "f"}
     assert [len(batch) for batch in batches] == [2, 1]
 
 
 def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
     def count(ids, max_new_tokens):
-        return [
-            f"{len(one)} {one.dtype} {max_new_tokens} and more and more"
-            for one in ids
-        ]
+        return [f"{len(one)} {one.dtype} {max_new_tokens} and more and more" for one in ids]
 
     one = model(count, name="count", takes="ids", tokenizer="builtin")
     answer = answers(one, [example("a b c", one.prompt_format, most=4)])[0]
@@ -197,10 +160,7 @@ def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
 @pytest.mark.parametrize(
     ("function", "words"),
     [
-        (
-            lambda prompts: "yes",
-            "returned 'yes'; it must return a list of 1 texts",
-        ),
+        (lambda prompts: "yes", "returned 'yes'; it must return a list of 1 texts"),
         (lambda prompts: [7] * len(prompts), "returned 7 for example 0 of any"),
     ],
 )
@@ -220,11 +180,7 @@ def test_another_code_is_another_function():
         return model(names["answer"], name="m").identity()
 
     assert identity(f"\n# a comment\n{plain}") == identity(plain)
-    for old, new in [
-        ("-5", "-6"),
-        ("'b'", "'c'"),
-        ("prompts)", "prompts, most=3)"),
-    ]:
+    for old, new in [("-5", "-6"), ("'b'", "'c'"), ("prompts)", "prompts, most=3)")]:
         assert identity(plain.replace(old, new)) != identity(plain)
 
     def bound(word):
@@ -240,15 +196,8 @@ def test_another_code_is_another_function():
     one = bound("yes")
     before = one.identity()
     answers(one, [example("a", one.prompt_format)])
-    assert (
-        before
-        == one.identity()
-        == bound("yes").identity()
-        != bound("no").identity()
-    )
-    one, other = (
-        model(partial(bound, word), name="m").identity() for word in ("yes", "no")
-    )
+    assert before == one.identity() == bound("yes").identity() != bound("no").identity()
+    one, other = (model(partial(bound, word), name="m").identity() for word in ("yes", "no"))
     assert one != other
 
 
@@ -261,19 +210,10 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     asked = [example("a", load_model("perfect").prompt_format)]
     assert answers(one, asked)[0].text == "yes"
     for entry, words in [
-        (
-            "my_entry_models:lod",
-            "entry my_entry_models:lod: .* has no attribute 'lod'",
-        ),
+        ("my_entry_models:lod", "entry my_entry_models:lod: .* has no attribute 'lod'"),
         ("my_entry_modelz:load", "No module named"),
-        (
-            "json:dumps",
-            "entry json:dumps, .* raised TypeError: .* missing 1 required",
-        ),
-        (
-            "os:getcwd",
-            "a str cannot answer: .*; this is what entry os:getcwd returned",
-        ),
+        ("json:dumps", "entry json:dumps, .* raised TypeError: .* missing 1 required"),
+        ("os:getcwd", "a str cannot answer: .*; this is what entry os:getcwd returned"),
     ]:
         with one_line(words):
             answers(load_model({"entry": entry, "name": "m"}), asked)
@@ -286,8 +226,7 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
 def words():
     random = Random(7)
     known = [
-        "".join(random.choices("abcdefghijklmnop", k=random.randint(2, 7)))
-        for _ in range(400)
+        "".join(random.choices("abcdefghijklmnop", k=random.randint(2, 7))) for _ in range(400)
     ]
     return random.choices(known, k=8000)
 
@@ -296,15 +235,11 @@ def words():
 def folder(tmp_path_factory, words):
     """A two-layer Llama of 0.3 M random weights, saved with a byte-pair tokenizer that puts a BOS
     before a text."""
-    torch = pytest.importorskip(
-        "torch", reason="the transformers engine needs torch"
-    )
+    torch = pytest.importorskip("torch", reason="the transformers engine needs torch")
 
     made = tmp_path_factory.mktemp("models") / "tiny"
     size = save_tokenizer(made, [" ".join(words)], 600, "<|mark|>")
-    torch.set_num_threads(
-        1
-    )  # idle threads that spin make tiny models slow on a busy machine
+    torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
     save_llama(made, size)
     return made
 
@@ -316,20 +251,13 @@ def tiny(folder, **more):
 def loaded(folder):
     """The pair that a user loads with transformers."""
     transformers = pytest.importorskip("transformers")
-    network = transformers.LlamaForCausalLM.from_pretrained(
-        folder, dtype="float32"
-    )
+    network = transformers.LlamaForCausalLM.from_pretrained(folder, dtype="float32")
     return network, transformers.PreTrainedTokenizerFast.from_pretrained(folder)
 
 
 def prompts(one, words, lengths, most=12):
     return [
-        example(
-            " ".join(words[13 * i : 13 * i + n]),
-            one.prompt_format,
-            i,
-            most=most + i % 3,
-        )
+        example(" ".join(words[13 * i : 13 * i + n]), one.prompt_format, i, most=most + i % 3)
         for i, n in enumerate(lengths)
     ]
 
@@ -346,9 +274,7 @@ LENGTHS = [40, 300, 7, 120, 300, 41, 40, 5, 260, 90, 3]
 
 
 @needs_torch
-def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
-    folder, words
-):
+def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(folder, words):
     torch = pytest.importorskip("torch")
 
     alone = tiny(folder, batch_size=1)
@@ -361,13 +287,9 @@ def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(
     decode = alone.prompt_format.tokenizer.decode
     for e in asked:
         ids = torch.tensor(e.ids)[None].long()
-        out = network.generate(
-            ids, max_new_tokens=e.max_new_tokens, do_sample=False
-        )
+        out = network.generate(ids, max_new_tokens=e.max_new_tokens, do_sample=False)
         new = [token for token in out[0, e.num_tokens :].tolist() if token != 1]
-        assert one_by_one[e.index].text == decode(
-            [token for token in new if token > 2]
-        )
+        assert one_by_one[e.index].text == decode([token for token in new if token > 2])
         assert one_by_one[e.index].num_tokens == len(new)
     # the model does look at its prompt
     assert len({answer.text for answer in one_by_one.values()}) > len(asked) // 2
@@ -397,20 +319,14 @@ def test_an_answer_stops_at_the_checkpoints_stop_tokens(folder, words, tmp_path)
     assert [free[e.index].num_tokens for e in asked] == [20, 21, 22]
     # a thought has tokens of its own, beside the length
     marks = ["<think>", "</think>"]
-    thinking = tiny(
-        folder, thinking_tokens=9, thinking_marks=marks, max_length=4105
-    )
+    thinking = tiny(folder, thinking_tokens=9, thinking_marks=marks, max_length=4105)
     assert answers(thinking, asked[:1])[0].num_tokens == 29
     ids = torch.tensor(asked[0].ids)[None].long()
     out = loaded(folder)[0].generate(ids, max_new_tokens=20, do_sample=False)
     new = out[0, asked[0].num_tokens :].tolist()
     # what a chat checkpoint brings: several stop tokens, sampling and a penalty, of which only the
     # first counts here
-    generation = {
-        "eos_token_id": [1, new[2]],
-        "do_sample": True,
-        "temperature": 0.7,
-    }
+    generation = {"eos_token_id": [1, new[2]], "do_sample": True, "temperature": 0.7}
     generation |= {"repetition_penalty": 3.0, "max_length": 8}
     copy = copied(folder, tmp_path / "stops", generation_config=generation)
     stopped = answers(tiny(copy), asked)
@@ -446,13 +362,9 @@ def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder, tmp_path):
 
 
 @needs_torch
-def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(
-    folder, words
-):
+def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(folder, words):
     asked = prompts(tiny(folder), words, [50, 3000])
-    with one_line(
-        r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"
-    ):
+    with one_line(r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"):
         next(tiny(folder).answer(asked))
     assert len(answers(tiny(folder, max_length="16K"), asked)) == 2
 
@@ -462,16 +374,10 @@ def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused_with_the_name_of_the
 ):
     config = json.dumps({"d_model": 2560, "n_layer": 64, "ssm_cfg": {}})
     (tmp_path / "config.json").write_text(config)
-    with one_line(
-        "layout of the mamba_ssm package.* such as path: state-spaces/mamba-2.8b-hf"
-    ):
+    with one_line("layout of the mamba_ssm package.* such as path: state-spaces/mamba-2.8b-hf"):
         load_model({"path": str(tmp_path), "name": "tiny"})
-    monkeypatch.setattr(
-        "rulerkit.inference.checkpoint.download", lambda *_: tmp_path
-    )
-    with one_line(
-        "layout of the mamba_ssm package.* such as path: state-spaces/mamba-1.4b-hf"
-    ):
+    monkeypatch.setattr("rulerkit.inference.checkpoint.download", lambda *_: tmp_path)
+    with one_line("layout of the mamba_ssm package.* such as path: state-spaces/mamba-1.4b-hf"):
         _ = load_model("state-spaces/mamba-1.4b").limit()
 
 
@@ -501,19 +407,13 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
         answers(tiny(folder, device="cuda:99"), prompts(tiny(folder), words, [9]))
     with one_line("is a folder, which has no revision abc"):
         tiny(folder, revision="abc")
-    with one_line(
-        "deepseek-v4. The text of a Jinja chat template may stand here too"
-    ):
+    with one_line("deepseek-v4. The text of a Jinja chat template may stand here too"):
         _ = tiny(folder, template="x").prompt_format
     with one_line("`tokenizer: builtin` mean nothing"):
         _ = tiny(folder, tokenizer="builtin").prompt_format
     small = json.loads((folder / "config.json").read_text()) | {"vocab_size": 300}
-    with one_line(
-        r"id \d+ is beyond the model's vocabulary of 300: drop `tokenizer"
-    ):
-        answers(
-            tiny(copied(folder, tmp_path / "vocabulary", config=small)), asked
-        )
+    with one_line(r"id \d+ is beyond the model's vocabulary of 300: drop `tokenizer"):
+        answers(tiny(copied(folder, tmp_path / "vocabulary", config=small)), asked)
 
 
 @needs_torch
@@ -525,31 +425,20 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     one = model((network, tokenizer), name="mine")
     by_path = tiny(folder)
     asked = prompts(by_path, words, LENGTHS)
-    assert (
-        one.prompt_format.tokenizer.fingerprint
-        == by_path.prompt_format.tokenizer.fingerprint
-    )
+    assert one.prompt_format.tokenizer.fingerprint == by_path.prompt_format.tokenizer.fingerprint
     assert one.prompt_format.bos == by_path.prompt_format.bos == (0,)
     assert answers(one, asked) == answers(by_path, asked)
     assert network.generation_config.do_sample  # given back as it came
     before = one.identity()
     assert list(before) == ["engine", "loaded", "weights", "code", "dtype"]
     name = one.prompt_format.tokenizer.name
-    assert (
-        name
-        == model((network, tokenizer), name="again").prompt_format.tokenizer.name
-    )
+    assert name == model((network, tokenizer), name="again").prompt_format.tokenizer.name
     del one
-    assert (
-        by_path.prompt_format.tokenizer.fingerprint
-        == load_tokenizer(name).fingerprint
-    )
+    assert by_path.prompt_format.tokenizer.fingerprint == load_tokenizer(name).fingerprint
     one = model((network, tokenizer), name="mine")
     attention = network.model.layers[1].self_attn
     with monkeypatch.context() as patched:
-        patched.setattr(
-            attention, "forward", lambda **inputs: (inputs["hidden_states"], None)
-        )
+        patched.setattr(attention, "forward", lambda **inputs: (inputs["hidden_states"], None))
         in_place = one.identity()["code"]
         patched.setattr(type(attention), "forward", lambda self, **inputs: None)
         assert before["code"] != in_place != one.identity()["code"]
@@ -572,9 +461,7 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
 
 
 @needs_torch
-def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
-    folder, words
-):
+def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(folder, words):
     torch = pytest.importorskip("torch")
 
     network, tokenizer = loaded(folder)
@@ -606,9 +493,7 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(
     if not pytest.importorskip("transformers").__version__.startswith("5.2."):
         in_chunks = small(prefill_chunk_size=64, batch_size=1)
         assert answers(in_chunks, asked) == expected
-    with one_line(
-        r"out of memory at a single prompt of .*set `prefill_chunk_size`"
-    ):
+    with one_line(r"out of memory at a single prompt of .*set `prefill_chunk_size`"):
         answers(small(), asked)
 
 
@@ -631,16 +516,12 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
     assert same == one.prompt_format.tokenizer.fingerprint
     asked = prompts(one, words, [40, 7])
     assert answers(one, asked) == answers(tiny(folder), asked)
-    with one_line(
-        "no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"
-    ):
+    with one_line("no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"):
         load_model("org/none").identity()
 
 
 @needs_torch
-def test_overrides_are_merged_into_the_configuration(
-    folder, words, tmp_path, capsys
-):
+def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path, capsys):
     plain = tiny(folder)
     asked = prompts(plain, words, [600, 40])
     expected = answers(plain, asked)
@@ -649,50 +530,28 @@ def test_overrides_are_merged_into_the_configuration(
     assert (longer.too_long(9000), bool(longer.too_long(9001))) == (None, True)
     assert answers(longer, asked) == expected
     # the newer and the older names
-    for name, kind in (
-        ("rope_parameters", "rope_type"),
-        ("rope_scaling", "type"),
-    ):
+    for name, kind in (("rope_parameters", "rope_type"), ("rope_scaling", "type")):
         scaled = tiny(folder, hf_overrides={name: {kind: "yarn", "factor": 4.0}})
-        assert (scaled.too_long(16384), bool(scaled.too_long(16385))) == (
-            None,
-            True,
-        )
+        assert (scaled.too_long(16384), bool(scaled.too_long(16385))) == (None, True)
         assert answers(scaled, asked) != expected
     config = json.loads((folder / "config.json").read_text())
     theta = config.pop("rope_parameters")["rope_theta"]
-    older = copied(
-        folder, tmp_path / "older", config=config | {"rope_theta": 8 * theta}
-    )
+    older = copied(folder, tmp_path / "older", config=config | {"rope_theta": 8 * theta})
     assert answers(tiny(older), asked) != expected
-    assert (
-        answers(tiny(older, hf_overrides={"rope_theta": theta}), asked)
-        == expected
-    )
+    assert answers(tiny(older, hf_overrides={"rope_theta": theta}), asked) == expected
     assert answers(tiny(folder, attn_implementation="eager"), asked) == expected
     assert "are not used" not in capsys.readouterr().err
-    assert (
-        answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked)
-        != expected
-    )
-    assert re.search(
-        r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err
-    )
+    assert answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked) != expected
+    assert re.search(r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err)
     for wrong, said in [
-        (
-            {"rope_type": "nonsense", "factor": 4},
-            "cannot be loaded with hf_overrides .*nonsense",
-        ),
-        (
-            {"rope_type": "yarn", "factor": "four"},
-            "a mapping whose factor is one",
-        ),
+        ({"rope_type": "nonsense", "factor": 4}, "cannot be loaded with hf_overrides .*nonsense"),
+        ({"rope_type": "yarn", "factor": "four"}, "a mapping whose factor is one"),
     ]:
         with one_line(said):
             answers(tiny(folder, hf_overrides={"rope_parameters": wrong}), asked)
-    assert "(max_length); `max_length: 200` goes beyond" in tiny(
-        folder, max_length=99
-    ).too_long(200)
+    assert "(max_length); `max_length: 200` goes beyond" in tiny(folder, max_length=99).too_long(
+        200
+    )
 
 
 # --- what a checkpoint's files say ----------------------------------------------------------------
@@ -700,11 +559,7 @@ def test_overrides_are_merged_into_the_configuration(
 
 def test_the_limit_that_a_configuration_states():
     yarn = {"type": "yarn", "factor": 4}
-    kept = {
-        "rope_type": "yarn",
-        "factor": 4,
-        "original_max_position_embeddings": 32768,
-    }
+    kept = {"rope_type": "yarn", "factor": 4, "original_max_position_embeddings": 32768}
     for config, limit in [
         ({"max_position_embeddings": 4096}, 4096),
         ({"seq_length": 2048}, 2048),

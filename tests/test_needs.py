@@ -28,10 +28,7 @@ def nothing_is_written(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     monkeypatch.chdir(tmp_path)
     yield
-    assert {path.name for path in tmp_path.rglob("*")} <= {
-        "notebooks",
-        "mine.ipynb",
-    }
+    assert {path.name for path in tmp_path.rglob("*")} <= {"notebooks", "mine.ipynb"}
 
 
 def asked(home, source, **parameters):
@@ -42,17 +39,13 @@ def asked(home, source, **parameters):
     return [(need.model, need.task, need.length, need.wanted) for need in needs]
 
 
-@pytest.mark.parametrize(
-    "name", ["00_tasks", "01_main_results", "08_training_length"]
-)
+@pytest.mark.parametrize("name", ["00_tasks", "01_main_results", "08_training_length"])
 def test_notebooks_of_the_kit_can_be_planned(name):
     """All of them are held to what they ask by test_demo_all."""
     path = REPOSITORY / f"notebooks/{name}.ipynb"
     needs = needs_of(studies_of(path, {"outputs": "/nowhere"}))
     assert bool(needs) == (name != "00_tasks")
-    assert all(
-        str(need.path).startswith("/nowhere/predictions/main/") for need in needs
-    )
+    assert all(str(need.path).startswith("/nowhere/predictions/main/") for need in needs)
 
 
 @pytest.mark.parametrize(
@@ -66,18 +59,14 @@ def test_notebooks_of_the_kit_can_be_planned(name):
     ],
 )
 def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
-    with pytest.raises(
-        UserError, match=f"{wrong}.* (it takes a list in|'Squad': allowed: SQuAD)"
-    ):
+    with pytest.raises(UserError, match=f"{wrong}.* (it takes a list in|'Squad': allowed: SQuAD)"):
         studies_of(REPOSITORY / f"notebooks/{name}.ipynb", {wrong: value})
 
 
 def test_no_other_line_of_a_notebook_runs(tmp_path, capsys):
     """The model's module would fail, too: nobody is asked and no model is loaded."""
     source = (
-        START
-        + STUDY
-        + "open('written', 'w')\ncells = rk.evaluate(study)\n%matplotlib inline\n"
+        START + STUDY + "open('written', 'w')\ncells = rk.evaluate(study)\n%matplotlib inline\n"
     )
     spec = {"name": "absent", "entry": "no_such_module:load"}
     path = tmp_path / "notebooks/mine.ipynb"
@@ -86,12 +75,7 @@ def test_no_other_line_of_a_notebook_runs(tmp_path, capsys):
     book["cells"].append({**book["cells"][1], "metadata": {}, "source": source})
     path.write_text(json.dumps(book))
     (need,) = needs_of(studies_of(path, {"model": spec}))
-    assert (need.model, need.task, need.length, need.wanted) == (
-        "absent",
-        "vt",
-        1024,
-        2,
-    )
+    assert (need.model, need.task, need.length, need.wanted) == ("absent", "vt", 1024, 2)
     assert capsys.readouterr().out == ""
 
 

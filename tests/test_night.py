@@ -31,11 +31,7 @@ def project(tmp_path, monkeypatch):
 
 def job_of(project, **parameters):
     """The job of a model, without notebooks."""
-    content = {
-        "models": [told("a")],
-        "together": ["50_asks"],
-        "parameters": parameters,
-    }
+    content = {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
     job = read_batch(project.batch(content)).jobs[0]
     job.save()
     return job
@@ -95,10 +91,7 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project):
         before, known = project.journal(), len(lines)
         with project.started("batch", batch) as running:
             wait_until(
-                "it goes on",
-                lambda n=known: (
-                    rows.exists() and rows.read_bytes().count(b"\n") > n
-                ),
+                "it goes on", lambda n=known: rows.exists() and rows.read_bytes().count(b"\n") > n
             )
             strike(running, accident, status)
         now = rows.read_bytes().splitlines(keepends=True)
@@ -132,9 +125,7 @@ def test_whatever_ends_a_batch_the_same_command_goes_on(project):
     assert f"a {EXAMPLES} rows" in project.said("all/50_asks")
     assert len(project.journal()) <= EXAMPLES + len(ACCIDENTS)
     assert [file.name for file in project.root.rglob("*.lock")] == []
-    assert [
-        file.name for file in (project.root / "outputs").rglob(".*-*.*")
-    ] == []
+    assert [file.name for file in (project.root / "outputs").rglob(".*-*.*")] == []
 
 
 def strike(running, accident, status):
@@ -142,24 +133,16 @@ def strike(running, accident, status):
     accident(running)
     assert running.end()[0] == status, accident.__name__
     wait_until(
-        f"all is over after it was {accident.__name__}",
-        lambda: not running.alive(),
-        seconds=15,
+        f"all is over after it was {accident.__name__}", lambda: not running.alive(), seconds=15
     )
     said = running.out.read_text()
     assert "Traceback" not in said
     if accident is interrupted:
-        assert said.endswith(
-            "rulerkit: stopped; run the same command again to resume\n"
-        )
+        assert said.endswith("rulerkit: stopped; run the same command again to resume\n")
 
 
 def state(batch, title):
-    return next(
-        step.state
-        for step in statuses(read_batch(batch).jobs)
-        if step.step.title == title
-    )
+    return next(step.state for step in statuses(read_batch(batch).jobs) if step.step.title == title)
 
 
 @pytest.mark.slow
@@ -171,24 +154,16 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project):
         os.kill(project.pid("a"), signal.SIGKILL)
         status, said = running.end()
     assert status == 1
-    assert re.match(
-        r"failed +a predictions .*; killed by SIGKILL \(out of memory\?\): ", said
-    )
+    assert re.match(r"failed +a predictions .*; killed by SIGKILL \(out of memory\?\): ", said)
     project.go()
-    assert re.match(
-        r"done +a predictions +1/1 cells", project.call("run", job.file).stdout
-    )
+    assert re.match(r"done +a predictions +1/1 cells", project.call("run", job.file).stdout)
 
 
 # --- disks ----------------------------------------------------------------------------------------
 
 
 def remount(place, options):
-    subprocess.run(
-        ["mount", "-o", f"remount,{options}", place],
-        check=True,
-        capture_output=True,
-    )
+    subprocess.run(["mount", "-o", f"remount,{options}", place], check=True, capture_output=True)
 
 
 @pytest.mark.slow
@@ -215,29 +190,23 @@ def test_a_full_disk_costs_nothing_that_was_written(project, small_disk):
             )
         )
         now = rows.read_bytes().splitlines(keepends=True) if rows.exists() else []
-        now = [
-            line for line in now if line.endswith(b"}\n")
-        ]  # the last may be cut off
+        now = [line for line in now if line.endswith(b"}\n")]  # the last may be cut off
         assert now[: len(lines)] == lines
         lines = now
         counts.append(len(lines))
     assert counts[0] == 0
     assert any(0 < count < examples for count in counts), counts
-    assert len({Path(file).suffix for file in refused}) > 1, (
-        "refused at several moments"
-    )
+    assert len({Path(file).suffix for file in refused}) > 1, "refused at several moments"
     remount(small_disk, "size=1m")
     ended = project.call("batch", batch)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert rows.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
-    assert [
-        json.loads(line)["index"] for line in rows.read_text().splitlines()
-    ] == [*range(examples)]
+    assert [json.loads(line)["index"] for line in rows.read_text().splitlines()] == [
+        *range(examples)
+    ]
     asked = project.asked("a")
     assert len(asked) == examples
-    assert asked.total() - examples <= len(counts), (
-        "only what could not be written was asked again"
-    )
+    assert asked.total() - examples <= len(counts), "only what could not be written was asked again"
     assert f"a {examples} rows" in printed(
         json.loads((small_disk / "notebooks/main/all/50_asks.ipynb").read_text())
     )
@@ -260,8 +229,7 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
     assert (ended.returncode, ended.stderr.count("\n")) == (2, 1)
     assert after_root(ended) == ""
     assert re.match(
-        r"rulerkit: cannot write \S+job\.yaml: Read-only file system; everything",
-        ended.stderr,
+        r"rulerkit: cannot write \S+job\.yaml: Read-only file system; everything", ended.stderr
     )
     assert state(batch, "a predictions") == "missing"
 
@@ -284,9 +252,7 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
     remount(small_disk, "ro")
     ended = project.call("batch", batch)
     assert (ended.returncode, ended.stderr) == (0, "")
-    assert after_root(ended).startswith(
-        "2 steps were done before; nothing was asked again\n"
-    )
+    assert after_root(ended).startswith("2 steps were done before; nothing was asked again\n")
     assert set(project.asked("a").values()) == {1}
 
 
@@ -314,9 +280,7 @@ def test_a_job_of_a_dead_host_is_taken_over(project):
     assert not lock.exists()
 
 
-def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(
-    project,
-):
+def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(project):
     content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
     jobs = read_batch(project.batch(content)).jobs
     for job in jobs:

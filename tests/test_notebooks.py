@@ -23,15 +23,7 @@ SMALL = {"lengths": [4096, 8192], "seed": 7}
 # --- rules ----------------------------------------------------------------------------------------
 
 PROGRAMS = (
-    *(
-        ast.FunctionDef,
-        ast.AsyncFunctionDef,
-        ast.ClassDef,
-        ast.For,
-        ast.While,
-        ast.Lambda,
-        ast.If,
-    ),
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.For, ast.While, ast.Lambda, ast.If),
     ast.Try,
 )
 
@@ -41,9 +33,7 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
     """Valid, short, saved as Jupyter saves it, without outputs; first the question, then the
     parameters; no programs in its cells, no results in its text."""
     text = path.read_text(encoding="utf-8")
-    assert (
-        text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
-    )
+    assert text == json.dumps(json.loads(text), indent=1, ensure_ascii=False) + "\n"
     notebook = nbformat.reads(text, as_version=nbformat.NO_CONVERT)
     nbformat.validate(notebook)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
@@ -52,41 +42,27 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
     assert len(cells) <= MOST_CELLS
     assert len({cell["id"] for cell in cells}) == len(cells)
     for cell in cells:
-        assert re.fullmatch(r"[a-z0-9-]+", cell["id"]), (
-            "ids are words: differences can be read"
-        )
+        assert re.fullmatch(r"[a-z0-9-]+", cell["id"]), "ids are words: differences can be read"
         assert not cell.get("outputs"), f"{cell['id']} has outputs: strip them"
         assert cell.get("execution_count") is None
         assert cell["source"].strip()
-        if (
-            cell["cell_type"] == "markdown"
-        ):  # only places in the paper may be numbers: others age
+        if cell["cell_type"] == "markdown":  # only places in the paper may be numbers: others age
             places = (
                 r"`[^`]*`|\]\([^)]*\)|Llama2-7B('s score at 4K)?"
                 r"|(Section|Table|Figure|Appendix)s? [\dA-Z.]+( (to|and) [\d.]+)?"
             )
-            number = re.search(
-                r".{0,30}\d.{0,30}", re.sub(places, "", cell["source"])
-            )
+            number = re.search(r".{0,30}\d.{0,30}", re.sub(places, "", cell["source"]))
             assert not number, f"{cell['id']}: {number}"
             continue
-        for node in ast.walk(
-            ast.parse(cell["source"])
-        ):  # magics and `!pip` fail here
-            assert not isinstance(node, PROGRAMS), (
-                f"{ast.unparse(node)!r} belongs in the package"
-            )
+        for node in ast.walk(ast.parse(cell["source"])):  # magics and `!pip` fail here
+            assert not isinstance(node, PROGRAMS), f"{ast.unparse(node)!r} belongs in the package"
         assert "sys.path" not in cell["source"]
-        assert "print(" not in cell["source"], (
-            "a final expression shows it better"
-        )
+        assert "print(" not in cell["source"], "a final expression shows it better"
     question, parameters, *rest = cells
     for word in ("# ", "?", "**Reads**", "**Writes**"):
         assert word in question["source"]
     assert parameters["metadata"]["tags"] == ["parameters"]
-    assert not any(
-        "parameters" in cell["metadata"].get("tags", []) for cell in rest
-    )
+    assert not any("parameters" in cell["metadata"].get("tags", []) for cell in rest)
     source = next(cell["source"] for cell in rest if cell["cell_type"] == "code")
     assert f'notebook="{path.stem}"' in source
     names = []
@@ -110,26 +86,18 @@ def run(name, folder, **parameters):
     executed copy."""
     source, target = home() / "notebooks" / f"{name}.ipynb", folder / "out.ipynb"
     given = {"outputs": str(folder / "outputs"), **parameters}
-    executed = papermill.execute_notebook(
-        source, target, given, progress_bar=False, cwd=folder
-    )
+    executed = papermill.execute_notebook(source, target, given, progress_bar=False, cwd=folder)
     return [cell for cell in executed["cells"] if cell["cell_type"] == "code"]
 
 
 def shown(cells, name, kind):
     """What a cell shows, as one kind of data."""
     outputs = next(cell["outputs"] for cell in cells if cell["id"] == name)
-    return "".join(
-        "".join(output.get("data", {}).get(kind, "")) for output in outputs
-    )
+    return "".join("".join(output.get("data", {}).get(kind, "")) for output in outputs)
 
 
 def files(folder):
-    return {
-        str(path.relative_to(folder))
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
 
 
 @pytest.mark.slow
@@ -147,9 +115,7 @@ def test_tasks(tmp_path):
 
 @pytest.mark.slow
 def test_main_results_of_one_model(tmp_path):
-    cells = run(
-        "01_main_results", tmp_path, model="reader-4096", num_examples=4, **SMALL
-    )
+    cells = run("01_main_results", tmp_path, model="reader-4096", num_examples=4, **SMALL)
     by_task = shown(cells, "tasks", "text/markdown")
     assert by_task.count("100.0 [") >= 13
     assert "| qa_2 |" in by_task
@@ -158,18 +124,13 @@ def test_main_results_of_one_model(tmp_path):
         for line in shown(cells, "leaderboard", "text/markdown").splitlines()
         if "reader" in line
     )
-    assert leader.split(" | ")[2].startswith("4K"), (
-        "the effective length of a reader is its window"
-    )
+    assert leader.split(" | ")[2].startswith("4K"), "the effective length of a reader is its window"
     assert "**100.0**" in leader
     assert "no scores of these models" in shown(cells, "beside", "text/markdown")
     assert shown(cells, "score-by-length", "image/png")
     assert shown(cells, "tasks-by-length", "image/png")
     outputs = tmp_path / "outputs"
-    made = {
-        "reader-4096" + end
-        for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")
-    }
+    made = {"reader-4096" + end for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")}
     assert files(outputs / "figures/main/01_main_results") == made
     made = {
         "reader-4096" + end
@@ -184,18 +145,11 @@ def test_main_results_of_one_model(tmp_path):
         )
     }
     assert files(outputs / "tables/main/01_main_results") == made
-    assert (
-        len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl")))
-        == 26
-    )
+    assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
 
 
 def test_main_results_of_several_models_and_other_tasks(tmp_path):
-    models = [
-        "reader-4096",
-        "perfect",
-        {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"},
-    ]
+    models = ["reader-4096", "perfect", {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"}]
     tasks = ["niah_single_1", {"base": "niah_multikey_1", "num_keys": 8}]
     cells = run(
         "01_main_results",
@@ -210,31 +164,19 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path):
     assert "No effective length" in leaderboard
     assert "mean of 2 tasks (niah_single_1, " in leaderboard
     beside = shown(cells, "beside", "text/html")
-    assert "paper_effective_length" in beside, (
-        "a model that the paper has stands beside its row"
-    )
+    assert "paper_effective_length" in beside, "a model that the paper has stands beside its row"
     assert "not comparable: protocol" in beside
     assert "WARNING" in beside
-    assert (
-        tmp_path
-        / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf"
-    ).is_file()
+    assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
 
 
 def test_saved_tables_say_what_they_show(tmp_path):
     """Two models of one label, and one task, whose map is drawn."""
-    models = [
-        {"base": "reader-4096", "name": name, "label": "Ours"}
-        for name in ("ra", "rb")
-    ]
+    models = [{"base": "reader-4096", "name": name, "label": "Ours"} for name in ("ra", "rb")]
     asked = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 2}
     run("15_depth", tmp_path, models=models, **asked)
     folder = tmp_path / "outputs/tables/main/15_depth"
-    names = (
-        "ra+rb.csv",
-        "ra+rb.tex",
-        "ra+rb-distance.csv",
-    )
+    names = ("ra+rb.csv", "ra+rb.tex", "ra+rb-distance.csv")
     assert files(folder) == {*names}, "no table of distances: nothing to print"
     text = (folder / "ra+rb.tex").read_text(encoding="utf-8")
     for note in (
@@ -267,16 +209,11 @@ def test_the_command_of_the_readme_from_another_folder(tmp_path):
     ]
     environment = {k: v for k, v in os.environ.items() if k != "RULERKIT_HOME"}
     done = subprocess.run(
-        command,
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        timeout=600,
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    table = (
-        tmp_path / "outputs/tables/main/01_main_results/reader-8192.md"
-    ).read_text(encoding="utf-8")
+    table = (tmp_path / "outputs/tables/main/01_main_results/reader-8192.md").read_text(
+        encoding="utf-8"
+    )
     assert re.search(r"\| reader \(8K window\).*\| 8K ", table)
     assert {path.name for path in tmp_path.iterdir()} == {"out.ipynb", "outputs"}

@@ -21,10 +21,7 @@ def outputs(tmp_path_factory):
     """Answers of a reader of all and of one with a window, whose scores are fractional on some
     tasks."""
     folder = tmp_path_factory.mktemp("numbers") / "outputs"
-    rk.evaluate(
-        rk.study(ASKED, models=["perfect", "reader-4096"], outputs=folder),
-        progress=False,
-    )
+    rk.evaluate(rk.study(ASKED, models=["perfect", "reader-4096"], outputs=folder), progress=False)
     return folder
 
 
@@ -42,17 +39,11 @@ def same(one, other):
 def test_scores_have_one_interval(scores):
     summary = rk.summarize(scores)
     reader = scores[scores["model"] == "reader-4096"]
-    cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(
-        ["task", "length"]
-    )
+    cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
     for (task, length), examples in reader.groupby(["task", "length"]):
-        same(
-            cells.loc[(task, length), ["score", *LIMITS]],
-            claims.estimate([(1, examples)]),
-        )
+        same(cells.loc[(task, length), ["score", *LIMITS]], claims.estimate([(1, examples)]))
     means = summary.lengths[
-        (summary.lengths["model"] == "reader-4096")
-        & (summary.lengths["category"] == "all")
+        (summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")
     ]
     for _, mean in means.iterrows():
         same(
@@ -60,21 +51,13 @@ def test_scores_have_one_interval(scores):
             claims.estimate([(1, reader[reader["length"] == mean["length"]])]),
         )
     model = summary.models[
-        (summary.models["model"] == "reader-4096")
-        & (summary.models["category"] == "all")
+        (summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")
     ].iloc[0]
     same(model[["avg", "avg_low", "avg_high"]], claims.estimate([(1, reader)]))
-    row = (
-        boards(scores)[0]
-        .rows.query("source == 'ours' and model.str.contains('4K')")
-        .iloc[0]
-    )
+    row = boards(scores)[0].rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
+    same(row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]])
     same(
-        row[["avg", "avg_low", "avg_high"]], model[["avg", "avg_low", "avg_high"]]
-    )
-    same(
-        [row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS],
-        means[LIMITS].to_numpy().ravel(),
+        [row[f"{n}_{limit}"] for n in LENGTHS for limit in LIMITS], means[LIMITS].to_numpy().ravel()
     )
     (bars,) = score_by_length(means).collections
     for bar, (_, mean) in zip(bars.get_segments(), means.iterrows(), strict=True):
@@ -83,20 +66,13 @@ def test_scores_have_one_interval(scores):
 
 def test_differences_have_one_interval(scores, outputs):
     found = compare("main/perfect", "main/reader-4096", outputs=outputs)
-    perfect, reader = (
-        scores[scores["model"] == name] for name in ("perfect", "reader-4096")
-    )
+    perfect, reader = (scores[scores["model"] == name] for name in ("perfect", "reader-4096"))
     for _, row in found.rows.iterrows():
         parts = []
         for weight, side in ((1, reader), (-1, perfect)):
             chosen = side[side["task"] == row["task"]] if row["task"] else side
             parts.append(
-                (
-                    weight,
-                    chosen[chosen["length"] == row["length"]]
-                    if row["length"]
-                    else chosen,
-                )
+                (weight, chosen[chosen["length"] == row["length"]] if row["length"] else chosen)
             )
         same(row[["difference", *LIMITS]], claims.estimate(parts))
     mean = found.rows.iloc[-1]

@@ -85,12 +85,8 @@ def asked(function, folder, **more):
     return {row["pred"] for row in cell.rows}
 
 
-@pytest.mark.parametrize(
-    "make", [Counting, Slotted, Array, closure, bound, method]
-)
-def test_a_changed_object_is_asked_anew_and_an_unchanged_one_is_not(
-    make, tmp_path, capsys
-):
+@pytest.mark.parametrize("make", [Counting, Slotted, Array, closure, bound, method])
+def test_a_changed_object_is_asked_anew_and_an_unchanged_one_is_not(make, tmp_path, capsys):
     assert asked(make(0.5), tmp_path) == {"ratio 0.5"}
     again = make(0.5)
     assert asked(again, tmp_path) == asked(again, tmp_path) == {"ratio 0.5"}
@@ -211,9 +207,7 @@ def test_a_function_of_another_file_is_a_part_of_it(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
     found = []
     for number in (1, 1, 2):
-        (tmp_path / "my_helpers.py").write_text(
-            f"def say(p): return {number} * p\n"
-        )
+        (tmp_path / "my_helpers.py").write_text(f"def say(p): return {number} * p\n")
         sys.modules.pop("my_helpers", None)
         importlib.invalidate_caches()
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)
@@ -245,8 +239,7 @@ def test_the_state_is_the_same_in_every_process_where_it_can_be_read():
     )
     command = [sys.executable, "-c", code]
     runs = {
-        subprocess.run(command, capture_output=True, text=True, check=True).stdout
-        for _ in range(2)
+        subprocess.run(command, capture_output=True, text=True, check=True).stdout for _ in range(2)
     }
     assert len(runs) == 1
 
@@ -284,15 +277,12 @@ def test_what_cannot_be_compared_is_asked_again_in_a_new_process(tmp_path):
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
     first, second = (
-        subprocess.run(command, capture_output=True, text=True, check=True).stderr
-        for _ in range(2)
+        subprocess.run(command, capture_output=True, text=True, check=True).stderr for _ in range(2)
     )
     assert "cannot be compared" not in first
     assert "m: its state is unknown (socket cannot be compared)" in second
     # within a process nothing is asked twice
-    assert (
-        first.count("nothing was asked") == second.count("nothing was asked") == 1
-    )
+    assert first.count("nothing was asked") == second.count("nothing was asked") == 1
     assert len(list((tmp_path / "predictions/main").iterdir())) == 2
 
 
@@ -301,9 +291,7 @@ def test_the_globals_of_an_entry_count(tmp_path, monkeypatch):
     module = tmp_path / "my_entry.py"
     identities = []
     for ratio in (0.5, 0.5, 0.9):
-        module.write_text(
-            f"RATIO = {ratio}\ndef load():\n    return [RATIO].copy\n"
-        )
+        module.write_text(f"RATIO = {ratio}\ndef load():\n    return [RATIO].copy\n")
         sys.modules.pop("my_entry", None)
         importlib.invalidate_caches()
         shutil.rmtree(tmp_path / "__pycache__", ignore_errors=True)

@@ -67,9 +67,7 @@ class Hub:
             r"(/api/models)?/([\w.-]+/[\w.-]+)(?:/(revision|tree|resolve)/([^/?]+)/?([^?]*))?(?:\?.*)?",
             request.path,
         )
-        api, name, kind, revision, file = (
-            found.groups() if found else ("", "", "", "", "")
-        )
+        api, name, kind, revision, file = found.groups() if found else ("", "", "", "", "")
         folder = self.repositories.get(name)
         if folder is None:
             return self.refuse(request, 401, "RepoNotFound")
@@ -85,18 +83,11 @@ class Hub:
             }
             if kind == "tree":
                 listing = [
-                    {
-                        "type": "file",
-                        "path": each,
-                        "size": path.stat().st_size,
-                        "oid": digest(path),
-                    }
+                    {"type": "file", "path": each, "size": path.stat().st_size, "oid": digest(path)}
                     for each, path in zip(names, paths, strict=True)
                 ]
             return self.send(
-                request,
-                json.dumps(listing).encode(),
-                {"Content-Type": "application/json"},
+                request, json.dumps(listing).encode(), {"Content-Type": "application/json"}
             )
         if name in self.gated:
             return self.refuse(request, 403, "GatedRepo")
@@ -117,17 +108,11 @@ class Hub:
 
     def send(self, request, content, headers, cut=False):
         start = int(
-            (
-                re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", ""))
-                or ["", "0"]
-            )[1]
+            (re.fullmatch(r"bytes=(\d+)-", request.headers.get("Range", "")) or ["", "0"])[1]
         )
         request.send_response(206 if start else 200)
         if start:
-            request.send_header(
-                "Content-Range",
-                f"bytes {start}-{len(content) - 1}/{len(content)}",
-            )
+            request.send_header("Content-Range", f"bytes {start}-{len(content) - 1}/{len(content)}")
         for key, value in {
             **headers,
             "X-Repo-Commit": COMMIT,
@@ -136,18 +121,13 @@ class Hub:
             request.send_header(key, value)
         request.end_headers()
         if request.command == "GET":
-            request.wfile.write(
-                content[start : len(content) // 2] if cut else content[start:]
-            )
+            request.wfile.write(content[start : len(content) // 2] if cut else content[start:])
         if cut:
             request.close_connection = True
 
     def got(self, name):
         """The files of a repository that were fetched."""
-        found = (
-            re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path)
-            for path in self.asked
-        )
+        found = (re.fullmatch(rf"/{name}/resolve/[^/]+/(.+)", path) for path in self.asked)
         return {match[1] for match in found if match}
 
 
@@ -184,14 +164,7 @@ class DeadEnd:
     @property
     def environment(self):
         """All ways out lead here."""
-        names = (
-            "HTTP_PROXY",
-            "HTTPS_PROXY",
-            "ALL_PROXY",
-            "http_proxy",
-            "https_proxy",
-            "all_proxy",
-        )
+        names = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "http_proxy", "https_proxy", "all_proxy")
         return dict.fromkeys(names, self.address) | {
             "HF_ENDPOINT": self.address,
             "NO_PROXY": "",
@@ -211,14 +184,7 @@ def place(tmp_path, monkeypatch):
     """An empty project root with empty caches, and none of this machine's settings."""
     for name in list(os.environ):
         if name.startswith(
-            (
-                "HF_",
-                "HUGGING",
-                "TRANSFORMERS_",
-                "TIKTOKEN",
-                "DATA_GYM",
-                "RULERKIT_",
-            )
+            ("HF_", "HUGGING", "TRANSFORMERS_", "TIKTOKEN", "DATA_GYM", "RULERKIT_")
         ):
             monkeypatch.delenv(name)
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
@@ -228,9 +194,7 @@ def place(tmp_path, monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     (tmp_path / "params" / "models").mkdir(parents=True)
     (tmp_path / "notebooks").mkdir()
-    monkeypatch.setattr(
-        "huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub")
-    )
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hf" / "hub"))
     monkeypatch.setattr(
         "huggingface_hub.constants.ENDPOINT", "http://127.0.0.1:9"
     )  # nobody listens there
@@ -248,11 +212,7 @@ def tiny(tmp_path_factory):
     save_llama(folder, size, "300KB", max_position_embeddings=8192)
     assert all(
         (folder / name).is_file()
-        for name in (
-            *SHARDS,
-            "model.safetensors.index.json",
-            "generation_config.json",
-        )
+        for name in (*SHARDS, "model.safetensors.index.json", "generation_config.json")
     )
     (folder / "README.md").write_text("not to be fetched")
     return folder
@@ -299,9 +259,7 @@ def failures(done):
     """What a fetch says of what failed; it ended with status 1 and without a traceback."""
     assert done.returncode == 1, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
-    return [
-        line for line in done.stdout.splitlines() if line.startswith("failed ")
-    ]
+    return [line for line in done.stdout.splitlines() if line.startswith("failed ")]
 
 
 def holds(line, *parts):
@@ -311,9 +269,7 @@ def holds(line, *parts):
 # --- the hub --------------------------------------------------------------------------------------
 
 
-def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
-    place, hub, tiny, monkeypatch
-):
+def test_a_model_is_fetched_once_in_the_one_format_that_is_read(place, hub, tiny, monkeypatch):
     hub.repositories["org/tiny"] = tiny
     monkeypatch.setattr("huggingface_hub.constants.ENDPOINT", hub.address)
     asked = model_file(place)
@@ -321,9 +277,7 @@ def test_a_model_is_fetched_once_in_the_one_format_that_is_read(
     assert not hub.asked, "looking sends no request"
     done = program("fetch", "-f", asked, HF_ENDPOINT=hub.address)
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.startswith(
-        f"fetched  model org/tiny (hub id): {place / 'hf'}"
-    )
+    assert done.stdout.startswith(f"fetched  model org/tiny (hub id): {place / 'hf'}")
     got = hub.got("org/tiny")
     assert got >= {
         *SHARDS,
@@ -362,8 +316,7 @@ def test_weights_are_fetched_in_one_format(place, hub):
     (line,) = failures(program("fetch", "-y", asked, HF_ENDPOINT=hub.address))
     holds(line, "model org/f (hub id): weights missing after the download")
     assert {name: hub.got(name) for name in cases} == {
-        name: {"config.json", "tokenizer.json", *read.split()}
-        for name, (_, read) in cases.items()
+        name: {"config.json", "tokenizer.json", *read.split()} for name, (_, read) in cases.items()
     }
 
 
@@ -390,9 +343,7 @@ def test_an_incomplete_model_is_missing_and_is_completed(place, hub, tiny):
     for name in names:
         (snapshot / name).resolve().unlink()
     hub.asked.clear()
-    assert program(
-        "fetch", "-f", asked, HF_ENDPOINT=hub.address
-    ).stdout.startswith("fetched ")
+    assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).stdout.startswith("fetched ")
     assert hub.got("org/tiny") == names, "only these are fetched again"
 
 
@@ -407,15 +358,11 @@ def test_a_download_that_is_cut_goes_on_where_it_was(place, hub, tiny):
     hub.cut.clear()
     hub.asked.clear()
     assert program("fetch", "-f", asked, HF_ENDPOINT=hub.address).returncode == 0
-    assert hub.got("org/tiny") == {SHARDS[1]}, (
-        "what came whole is not fetched again"
-    )
+    assert hub.got("org/tiny") == {SHARDS[1]}, "what came whole is not fetched again"
     assert missing(TINY) == []
 
 
-def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
-    place, hub, tiny
-):
+def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(place, hub, tiny):
     hub.repositories |= {"org/tiny": tiny, "org/gated": tiny}
     hub.gated = {"org/gated"}
     asked = "[org/gated, org/none, {path: org/tiny, revision: v9, name: v9}, org/x--y, {path: org/tiny, name: main}]"
@@ -429,34 +376,21 @@ def test_what_cannot_be_had_is_said_in_one_line_and_the_others_go_on(
         f"terms at {hub.address}/org/gated",
         "hf auth login",
     )
-    holds(
-        none,
-        "model org/none (hub id)",
-        f"there is no {hub.address}/org/none",
-        "hf auth login",
-    )
+    holds(none, "model org/none (hub id)", f"there is no {hub.address}/org/none", "hf auth login")
     holds(revision, "model org/tiny at v9 (hub id)", "no such revision")
     holds(odd, "model org/x--y (hub id)")
     assert missing(TINY) == [], "the last one was fetched"
 
     closed = DeadEnd()
     closed.socket.close()
-    (away,) = failures(
-        program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address)
-    )
+    (away,) = failures(program("fetch", "-y", "model: org/other", HF_ENDPOINT=closed.address))
     holds(
         away,
         f"model org/other (hub id): {closed.address} cannot be reached",
         "is there a network here?",
     )
     (unset,) = failures(
-        program(
-            "fetch",
-            "-y",
-            "model: org/other",
-            HF_ENDPOINT=hub.address,
-            HF_HUB_OFFLINE="1",
-        )
+        program("fetch", "-y", "model: org/other", HF_ENDPOINT=hub.address, HF_HUB_OFFLINE="1")
     )
     holds(
         unset,
@@ -474,24 +408,12 @@ def test_a_tokenizer_of_its_own_and_code_are_fetched_too(place, hub, tiny):
     (tuned / "pytorch_model.bin").write_text("the only format there is")
     (tuned / "training_args.bin").write_text("no weights")
     hub.repositories |= {"org/tuned": tuned, "org/words": tiny}
-    spec = {
-        "path": "org/tuned",
-        "tokenizer": "org/words",
-        "trust_remote_code": True,
-        "name": "x",
-    }
-    assert missing(spec) == [
-        "model org/tuned (hub id)",
-        "tokenizer org/words (hub id)",
-    ]
+    spec = {"path": "org/tuned", "tokenizer": "org/words", "trust_remote_code": True, "name": "x"}
+    assert missing(spec) == ["model org/tuned (hub id)", "tokenizer org/words (hub id)"]
     asked = json.dumps({"model": spec})
     done = program("fetch", "-y", asked, HF_ENDPOINT=hub.address)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert hub.got("org/tuned") == {
-        "config.json",
-        "modeling_x.py",
-        "pytorch_model.bin",
-    }
+    assert hub.got("org/tuned") == {"config.json", "modeling_x.py", "pytorch_model.bin"}
     assert hub.got("org/words") & {*SHARDS} == set()
     assert missing(spec) == []
 
@@ -501,9 +423,7 @@ def test_a_tokenizer_of_its_own_and_code_are_fetched_too(place, hub, tiny):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("engine", ["transformers", "vllm"])
-def test_a_job_answers_offline_and_reaches_for_no_network(
-    place, hub, dead_end, tiny, engine
-):
+def test_a_job_answers_offline_and_reaches_for_no_network(place, hub, dead_end, tiny, engine):
     more = {"revision": "main"} if engine == "transformers" else {"device": None}
     if find_spec(engine) is None:
         pytest.skip(f"{engine} is not installed")
@@ -522,9 +442,7 @@ def test_a_job_answers_offline_and_reaches_for_no_network(
         "-y",
         "{tasks: [niah_single_1], lengths: [1024], num_examples: 1}",
     ]
-    done = program(
-        *evaluate, **dead_end.environment, **job, HF_HOME=str(place / "another")
-    )
+    done = program(*evaluate, **dead_end.environment, **job, HF_HOME=str(place / "another"))
     assert done.returncode == 0, done.stderr[-3000:]
     assert dead_end.tried == 0, "nothing may reach for the network"
     rows = list((place / "outputs" / "predictions").rglob("1024.jsonl"))
@@ -540,33 +458,24 @@ def test_a_folder_that_was_not_copied_whole_is_named(place):
     folder.mkdir()
     spec = {"path": "model", "engine": "transformers"}
     (folder / "config.json").write_text("{}")
-    assert missing(spec) == [
-        f"folder {folder}: weights, a tokenizer (tokenizer.json) missing"
-    ]
+    assert missing(spec) == [f"folder {folder}: weights, a tokenizer (tokenizer.json) missing"]
     (folder / "tokenizer_config.json").write_text("{}")
     (folder / "model-00002-of-00005.safetensors").write_text("")
     parts = [f"model-0000{part}-of-00005.safetensors" for part in (1, 3, 4)]
     expected = f"folder {folder}: {', '.join(parts)} and 2 more missing"
     assert missing(spec) == [expected]
     assert list(fetch_all([read_spec(spec)])) == [
-        (
-            "failed",
-            f"{expected}: a folder cannot be fetched; copy it again, whole",
-        )
+        ("failed", f"{expected}: a folder cannot be fetched; copy it again, whole")
     ]
     for part in (1, 3, 4, 5):
         (folder / f"model-0000{part}-of-00005.safetensors").write_text("")
-    assert missing(spec) == [
-        f"folder {folder}: a tokenizer (tokenizer.json) missing"
-    ]
+    assert missing(spec) == [f"folder {folder}: a tokenizer (tokenizer.json) missing"]
     assert missing(spec | {"tokenizer": "builtin"}) == []
     (folder / "tokenizer.model").write_text("")
     assert missing(spec) == []
 
 
-def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(
-    place, dead_end
-):
+def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for(place, dead_end):
     batch = place / "batch.yaml"
     batch.write_text(
         "models: [reader-4096, org/one]\n"
@@ -580,8 +489,6 @@ def test_a_batch_names_every_model_and_corpus_that_any_of_its_notebooks_asks_for
     (place / "notebooks").symlink_to(ROOT / "notebooks")
     lines = failures(program("fetch", "-f", str(batch), **dead_end.environment))
     for line, title in zip(
-        lines,
-        ("model org/one (hub id)", "model org/two (hub id)", "fetch: "),
-        strict=True,
+        lines, ("model org/one (hub id)", "model org/two (hub id)", "fetch: "), strict=True
     ):
         holds(line, title)

@@ -26,9 +26,7 @@ from tests.tiny_llama import save_tokenizer
 
 @contextmanager
 def serving(server):
-    thread = threading.Thread(
-        target=server.serve_forever, args=(0.05,), daemon=True
-    )
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
     thread.start()
     yield server
     server.released.set()
@@ -48,9 +46,7 @@ def server(monkeypatch):
 
 
 def client(server, **spec):
-    return load_model(
-        {"path": "m", "base_url": server.url, "tokenizer": "builtin"} | spec
-    )
+    return load_model({"path": "m", "base_url": server.url, "tokenizer": "builtin"} | spec)
 
 
 def some(model, number=6, name="niah_single_1", length=1024):
@@ -73,10 +69,7 @@ def ask(model, examples):
 
 
 def right(examples, answers):
-    return [
-        string_match_all(answers[i].text, examples[i].references) == 1
-        for i in sorted(answers)
-    ]
+    return [string_match_all(answers[i].text, examples[i].references) == 1 for i in sorted(answers)]
 
 
 def ask_and_check(model, number=2, **more):
@@ -103,31 +96,13 @@ def test_every_path_sends_the_whole_prompt(server, path):
         for index, answer in answers.items():
             assert answer.usage["prompt_tokens"] == examples[index].num_tokens
             assert answer.usage["completion_tokens"] == answer.num_tokens
-            assert (answer.usage["cached_tokens"], "cost" in answer.usage) == (
-                128,
-                False,
-            )
+            assert (answer.usage["cached_tokens"], "cost" in answer.usage) == (128, False)
     body, most = server.real[-1], examples[0].max_new_tokens
-    assert (body["temperature"], body["max_tokens"], body["model"]) == (
-        0,
-        most,
-        "m",
-    )
+    assert (body["temperature"], body["max_tokens"], body["model"]) == (0, most, "m")
     if path == "prefill":
-        assert [message["role"] for message in body["messages"]] == [
-            "user",
-            "assistant",
-        ]
-        assert body["messages"][1]["content"] in [
-            each.answer_prefix for each in examples
-        ]
-        assert (
-            body["continue_final_message"],
-            body["add_generation_prompt"],
-        ) == (
-            True,
-            False,
-        )
+        assert [message["role"] for message in body["messages"]] == ["user", "assistant"]
+        assert body["messages"][1]["content"] in [each.answer_prefix for each in examples]
+        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
 
 
 def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
@@ -137,21 +112,10 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
     assert cell.complete
     described = {"path": "m", "prompt_path": "ids", "extra_body": {"seed": 7}}
     described["server"] = {"id": "m", "owned_by": "tests"}
-    assert cell.record["result"]["model"] == {
-        "name": "m",
-        "engine": "openai",
-        **described,
-    }
+    assert cell.record["result"]["model"] == {"name": "m", "engine": "openai", **described}
     usage = cell.rows[0]["usage"]
-    assert (usage["server_model"], usage["server_finish_reason"]) == (
-        "m-0613",
-        "stop",
-    )
-    spent = (
-        (usage["prompt_tokens"] - 128) * 10
-        + 128 * 5
-        + usage["completion_tokens"] * 30
-    )
+    assert (usage["server_model"], usage["server_finish_reason"]) == ("m-0613", "stop")
+    spent = (usage["prompt_tokens"] - 128) * 10 + 128 * 5 + usage["completion_tokens"] * 30
     assert usage["cost"] == pytest.approx(spent / 1e6)
     assert all(body["seed"] == 7 for body in server.seen)
     other = client(server, prompt_path="text", extra_body={"seed": 7})
@@ -159,9 +123,7 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
         predict(other, some(other), tmp_path / "run", progress=False)
 
 
-def test_requests_are_under_way_together(
-    server,
-):
+def test_requests_are_under_way_together(server):
     model = client(server, concurrency=4)
     server.behave = lambda body: time.sleep(0.05)
     assert len(ask(model, some(model, 20))[0]) == 20
@@ -170,9 +132,7 @@ def test_requests_are_under_way_together(
 
 # --- paths and the BOS ----------------------------------------------------------------------------
 
-TEMPLATE = (
-    "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
-)
+TEMPLATE = "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
 SERVED = "<|user|>{user}<|end|><|assistant|>"
 
 
@@ -181,10 +141,7 @@ def folder(tmp_path_factory):
     """A byte-pair tokenizer with a BOS and a chat template."""
     made = tmp_path_factory.mktemp("tokenizer")
     names = ("niah_single_2", "vt", "qa_1")
-    texts = [
-        generate(task(n).with_corpora("builtin"), 2048, 1)[0].prompt
-        for n in names
-    ]
+    texts = [generate(task(n).with_corpora("builtin"), 2048, 1)[0].prompt for n in names]
     marks = ("<|user|>", "<|end|>", "<|assistant|>")
     save_tokenizer(made, texts, 2000, *marks, template=TEMPLATE)
     return made
@@ -202,20 +159,14 @@ def folder(tmp_path_factory):
 )
 def test_exactly_one_bos_whoever_adds_it(folder, path, template, adds_bos):
     with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
-        model = client(
-            server, tokenizer=str(folder), prompt_path=path, template=template
-        )
+        model = client(server, tokenizer=str(folder), prompt_path=path, template=template)
         assert model.server.adds_bos == adds_bos
         examples, answers = ask_and_check(model)
         prompts = [examples[i].ids.tolist() for i in (0, 1)]
-        assert [answers[i].usage["prompt_tokens"] for i in (0, 1)] == [
-            *map(len, prompts)
-        ]
+        assert [answers[i].usage["prompt_tokens"] for i in (0, 1)] == [*map(len, prompts)]
         for body in server.real:
             sent = body["prompt"]
-            ids = (
-                sent if path == "ids" else server.tokenizer.encode(sent).tolist()
-            )
+            ids = sent if path == "ids" else server.tokenizer.encode(sent).tolist()
             assert ids.count(0) == (0 if adds_bos else 1)
             assert [0] * adds_bos + ids in prompts
 
@@ -227,9 +178,7 @@ def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
         "template": TEMPLATE.removeprefix("{{ bos_token }}"),
     }
     for adds_bos in (True, False):
-        with serving(
-            ReaderServer(load_tokenizer(str(folder)), adds_bos)
-        ) as server:
+        with serving(ReaderServer(load_tokenizer(str(folder)), adds_bos)) as server:
             model = client(server, **about)
             answers, problem = ask(model, some(model))
             if adds_bos:
@@ -242,14 +191,10 @@ def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
 
 
 def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder):
-    with serving(
-        ReaderServer(load_tokenizer(str(folder)), True, SERVED)
-    ) as server:
+    with serving(ReaderServer(load_tokenizer(str(folder)), True, SERVED)) as server:
         # without the client's own fields the server does what others do that never heard of them
         extra = {"continue_final_message": None}
-        model = client(
-            server, tokenizer=str(folder), prompt_path="prefill", extra_body=extra
-        )
+        model = client(server, tokenizer=str(folder), prompt_path="prefill", extra_body=extra)
         answers, problem = ask(model, some(model))
         assert (answers, server.real) == ({}, [])
         assert "closes the turn" in problem
@@ -264,15 +209,12 @@ def no_ids(body):
 
 def no_completions(body):
     """As OpenAI says it of its chat models."""
-    words = (
-        "This is a chat model and not supported in the v1/completions endpoint."
-    )
+    words = "This is a chat model and not supported in the v1/completions endpoint."
     return (404, {}, error(words, code=None)) if "prompt" in body else None
 
 
 @pytest.mark.parametrize(
-    ("behave", "path"),
-    [(lambda body: None, "ids"), (no_ids, "text"), (no_completions, "chat")],
+    ("behave", "path"), [(lambda body: None, "ids"), (no_ids, "text"), (no_completions, "chat")]
 )
 def test_auto_takes_the_first_path_that_the_server_takes(server, behave, path):
     server.behave = behave
@@ -290,16 +232,11 @@ def test_auto_takes_the_first_path_that_the_server_takes(server, behave, path):
 
 def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     for path in ("auto", "ids", "text"):
-        with pytest.raises(
-            UserError,
-            match=r"counts \d+ tokens where the tokenizer .* counts \d+",
-        ):
+        with pytest.raises(UserError, match=r"counts \d+ tokens where the tokenizer .* counts \d+"):
             _ = client(server, tokenizer=str(folder), prompt_path=path).server
     assert server.real == []
     # a closed service: its own counts are recorded, ours decide the length
-    chat = client(
-        server, tokenizer=str(folder), prompt_path="chat", template="gpt-4"
-    )
+    chat = client(server, tokenizer=str(folder), prompt_path="chat", template="gpt-4")
     assert not chat.server.counts.exact
     ask_and_check(chat)
 
@@ -312,15 +249,9 @@ def test_newer_models_want_another_name_for_the_limit(server):
         body["max_tokens"] = body["max_completion_tokens"]
         return None
 
-    server.behave = (
-        behave  # and servers have several words for the end of an answer
-    )
-    server.amend = lambda body, reply: reply["choices"][0].update(
-        finish_reason="end_turn"
-    )
-    ask_and_check(
-        client(server, prompt_path="chat", extra_body={"temperature": None})
-    )
+    server.behave = behave  # and servers have several words for the end of an answer
+    server.amend = lambda body, reply: reply["choices"][0].update(finish_reason="end_turn")
+    ask_and_check(client(server, prompt_path="chat", extra_body={"temperature": None}))
     assert all("temperature" not in body for body in server.seen)
 
 
@@ -350,22 +281,10 @@ ONCE = [
 
 ALWAYS = [
     ((400, {}, error("not\nthis one")), "HTTP 400: not this one", False),
-    (
-        (400, {}, error("filtered", code="content_filter")),
-        "HTTP 400: filtered",
-        True,
-    ),
+    ((400, {}, error("filtered", code="content_filter")), "HTTP 400: filtered", True),
     ((200, {}, reply("SAFETY")), "the service declined (safety)", True),
-    (
-        (200, {}, reply("stop", "", refusal="I cannot.")),
-        "the service declined (I cannot.)",
-        True,
-    ),
-    (
-        (500, {}, error("the card fell off the bus")),
-        "HTTP 500: the card fell off the bus",
-        False,
-    ),
+    ((200, {}, reply("stop", "", refusal="I cannot.")), "the service declined (I cannot.)", True),
+    ((500, {}, error("the card fell off the bus")), "HTTP 500: the card fell off the bus", False),
 ]
 """What it does with a few prompts however often it is asked, the reason in the ledger, and whether
 that is a refusal."""
@@ -393,23 +312,11 @@ def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
         return ONCE[number % len(ONCE)] if first else None
 
     server.behave = behave
-    common = {
-        "base_url": server.url,
-        "tokenizer": "builtin",
-        "timeout": 2,
-        "max_retries": 2,
-    }
-    models = [
-        {**common, "path": "m", "name": p, "prompt_path": p}
-        for p in ("ids", "chat")
-    ]
+    common = {"base_url": server.url, "tokenizer": "builtin", "timeout": 2, "max_retries": 2}
+    models = [{**common, "path": "m", "name": p, "prompt_path": p} for p in ("ids", "chat")]
     names = ["niah_single_1", "vt"]
     study = rk.study(
-        models=models,
-        tasks=names,
-        lengths=[1024],
-        num_examples=18,
-        outputs=str(tmp_path),
+        models=models, tasks=names, lengths=[1024], num_examples=18, outputs=str(tmp_path)
     )
     cells = rk.evaluate(study, progress=False)
     rows = [row for cell in cells for row in cell.rows]
@@ -420,10 +327,7 @@ def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
         for line in file.read_text().splitlines()
     ]
     expected = sorted((reason, refused) for _, reason, refused in doomed.values())
-    assert (
-        sorted((entry["reason"], entry["refused"]) for entry in ledger)
-        == expected
-    )
+    assert sorted((entry["reason"], entry["refused"]) for entry in ledger) == expected
     assert len(doomed) == 2 * len(ALWAYS)
     assert len(rows) == 4 * 18 - len(doomed)
     server.behave = lambda body: None
@@ -436,9 +340,7 @@ def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
 def test_a_storm_of_failures_ends_the_sending(server, status):
     model = client(server, concurrency=2, max_retries=1)
     examples = some(model, 40)
-    server.behave = lambda body: (
-        (status, {}, error("no")) if body["max_tokens"] != PROBE else None
-    )
+    server.behave = lambda body: (status, {}, error("no")) if body["max_tokens"] != PROBE else None
     failed, problem = ask(model, examples)
     assert "6 requests to http" in problem
     assert "in a row had no answer" in problem
@@ -465,9 +367,7 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server, form):
 
     server.behave = behave
     ask_and_check(client(server, concurrency=3), 12)
-    assert [
-        moment for moment in times if busy[0] + 0.3 < moment < busy[0] + 1
-    ] == []
+    assert [moment for moment in times if busy[0] + 0.3 < moment < busy[0] + 1] == []
     assert max(times) > busy[0] + 1
 
 
@@ -479,36 +379,24 @@ def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     start = time.perf_counter()
     answers, problem = ask(model, examples)
     assert time.perf_counter() - start < 15
-    assert (
-        len(answers) <= 2
-    )  # none but those that were under way for the second time
-    assert {answer.reason for answer in answers.values()} <= {
-        "no answer within 1 s"
-    }
-    assert re.search(
-        r"in a row had no answer \(no answer within .*`timeout: SECONDS`", problem
-    )
+    assert len(answers) <= 2  # none but those that were under way for the second time
+    assert {answer.reason for answer in answers.values()} <= {"no answer within 1 s"}
+    assert re.search(r"in a row had no answer \(no answer within .*`timeout: SECONDS`", problem)
     assert len(server.real) < 12
-    with pytest.raises(
-        UserError, match=r"no answer within 0.5 s: is it busy or still loading"
-    ):
+    with pytest.raises(UserError, match=r"no answer within 0.5 s: is it busy or still loading"):
         _ = client(server, timeout=0.5).server
 
 
 def test_a_server_that_cuts_the_prompt_is_found_out(server, tmp_path):
     def amend(body, reply):
-        reply["usage"]["prompt_tokens"] = min(
-            512, reply["usage"]["prompt_tokens"]
-        )
+        reply["usage"]["prompt_tokens"] = min(512, reply["usage"]["prompt_tokens"])
 
     server.amend = amend
     model = client(server, concurrency=2)
     words = r"/v1: the server cut the prompt: it read 512 of \d+ tokens \(length 1024\): give the server a larger context"
     with pytest.raises(UserError, match=words):
         predict(model, some(model), tmp_path / "run", progress=False)
-    assert list(tmp_path.rglob("*.json*")) == [], (
-        "nothing is written before the first answer"
-    )
+    assert list(tmp_path.rglob("*.json*")) == [], "nothing is written before the first answer"
     assert len(server.real) <= 5
 
 
@@ -516,44 +404,19 @@ def test_a_length_that_a_server_refuses_failed_and_what_it_cannot_count_is_said(
     server, tmp_path, rulerkit
 ):
     words = "This model's maximum context length is 512 tokens"
-    server.behave = lambda body: (
-        (400, {}, error(words)) if len(body["prompt"]) > 3000 else None
-    )
+    server.behave = lambda body: (400, {}, error(words)) if len(body["prompt"]) > 3000 else None
     server.amend = lambda body, reply: reply.pop("usage")
-    about = {
-        "path": "m",
-        "base_url": server.url,
-        "tokenizer": "builtin",
-        "prompt_path": "text",
-    }
-    asked = {
-        "model": about,
-        "num_examples": 2,
-        "lengths": [512, 1024],
-        "outputs": str(tmp_path),
-    }
-    asked["tasks"] = [
-        {"base": "niah_single_1", "name": "niah_small", "suite": "small"}
-    ]
+    about = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "prompt_path": "text"}
+    asked = {"model": about, "num_examples": 2, "lengths": [512, 1024], "outputs": str(tmp_path)}
+    asked["tasks"] = [{"base": "niah_single_1", "name": "niah_small", "suite": "small"}]
     ended = rulerkit("evaluate", "-y", json.dumps(asked))
     assert ended.status == 3
     assert f"HTTP 400: {words}; set `max_length` in the model's file" in ended.err
     assert "Effective length: >=512, 1K failed" in ended.out
-    assert (
-        "does not say how many tokens it read: a cut prompt would go unseen"
-        in ended.out
-    )
-    assert (
-        ">=512, 1K failed"
-        in rulerkit("report", str(tmp_path / "predictions/main")).out
-    )
-    ended = rulerkit(
-        "evaluate", "-y", json.dumps(asked | {"lengths": [1024], "run": "failed"})
-    )
-    assert (ended.status, ended.out) == (
-        3,
-        f"\npredictions: {tmp_path}/predictions/failed\n",
-    )
+    assert "does not say how many tokens it read: a cut prompt would go unseen" in ended.out
+    assert ">=512, 1K failed" in rulerkit("report", str(tmp_path / "predictions/main")).out
+    ended = rulerkit("evaluate", "-y", json.dumps(asked | {"lengths": [1024], "run": "failed"}))
+    assert (ended.status, ended.out) == (3, f"\npredictions: {tmp_path}/predictions/failed\n")
     assert "2 of 2 examples of niah_small at 1024 have no answer" in ended.err
 
 
@@ -562,18 +425,12 @@ def test_a_thought_that_the_server_takes_apart_is_put_back(server):
         reply["choices"][0]["message"]["reasoning_content"] = "hm"
 
     server.amend = amend
-    thinking = {
-        "prompt_path": "chat",
-        "thinking_tokens": 64,
-        "enable_thinking": True,
-    }
+    thinking = {"prompt_path": "chat", "thinking_tokens": 64, "enable_thinking": True}
     model = client(server, base_url=f"{server.url}/", **thinking)
     examples = some(model, 2)
     answers, problem = ask(model, examples)
     assert problem == ""
-    assert all(
-        answer.text.startswith("<think>hm</think>") for answer in answers.values()
-    )
+    assert all(answer.text.startswith("<think>hm</think>") for answer in answers.values())
     assert server.real[-1]["max_tokens"] == examples[0].max_new_tokens + 64
     assert server.real[-1]["chat_template_kwargs"] == {"enable_thinking": True}
 
@@ -582,16 +439,10 @@ def test_a_key_is_sent_and_never_shown(server, monkeypatch):
     model = client(server, api_key_env="A_KEY_OF_OURS")
     words = "environment variable A_KEY_OF_OURS, which holds the key, is not set"
     with pytest.raises(UserError, match=words):
-        _ = client(
-            server, api_key_env="A_KEY_OF_OURS", tokenizer="no/such"
-        ).prompt_format
+        _ = client(server, api_key_env="A_KEY_OF_OURS", tokenizer="no/such").prompt_format
     monkeypatch.setenv("A_KEY_OF_OURS", "sk-very-secret-0123456789")
     examples = some(model, 3)
-    server.behave = lambda body: (
-        401,
-        {},
-        error("Incorrect key: sk-very-secret-0123456789."),
-    )
+    server.behave = lambda body: (401, {}, error("Incorrect key: sk-very-secret-0123456789."))
     answers, problem = ask(model, examples)
     assert answers == {}
     assert "HTTP 401: Incorrect key: ***" in problem
@@ -607,19 +458,13 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path
     headers = {"Authorization": "Bearer hush-4"}
     hidden = {
         "base_url": server.url.replace("//", "//me:hush-1@") + "?code=hush-2",
-        "extra_body": {
-            "api_key": "hush-3",
-            "headers": headers,
-            "stop_token_ids": [1],
-        },
+        "extra_body": {"api_key": "hush-3", "headers": headers, "stop_token_ids": [1]},
     }
     model = client(server, **hidden)
     predict(model, some(model, 1), tmp_path / "run", progress=False)
     assert server.seen[-1]["api_key"] == "hush-3"
     server.behave = lambda body: (
-        (403, {}, error(f"no access for {body}"))
-        if body["max_tokens"] != PROBE
-        else None
+        (403, {}, error(f"no access for {body}")) if body["max_tokens"] != PROBE else None
     )
     model = client(server, **hidden)  # one that was not answered before
     problem = ask(model, some(model, 1))[1]
@@ -629,21 +474,14 @@ def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path
     text = (tmp_path / "run/m/niah_single_1/1024.json").read_text()
     assert all("hush" not in each for each in (problem, str(caught.value), text))
     record = json.loads(text)
-    assert (
-        record["environment"]["base_url"]
-        == server.url.replace("//", "//***@") + "?***"
-    )
+    assert record["environment"]["base_url"] == server.url.replace("//", "//***@") + "?***"
     assert record["result"]["model"]["extra_body"]["stop_token_ids"] == [1]
 
 
 @pytest.mark.parametrize(
     ("headers", "code", "words"),
     [
-        (
-            {},
-            "insufficient_quota",
-            "HTTP 429: no more: run the same command again once it takes",
-        ),
+        ({}, "insufficient_quota", "HTTP 429: no more: run the same command again once it takes"),
         ({"Retry-After": "7200"}, None, "asks to wait 7200 s"),
     ],
 )
@@ -661,19 +499,11 @@ def test_nobody_there_and_a_server_that_does_not_work(server):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         url = f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-    with pytest.raises(
-        UserError, match=r"nothing answers at http.*connect.*base_url"
-    ):
+    with pytest.raises(UserError, match=r"nothing answers at http.*connect.*base_url"):
         _ = client(server, base_url=url).prompt_format
-    for status, body in (
-        (502, "<html>Bad gateway</html>"),
-        (200, "{oops"),
-        (200, {"choices": []}),
-    ):
+    for status, body in ((502, "<html>Bad gateway</html>"), (200, "{oops"), (200, {"choices": []})):
         server.behave = lambda _, answer=(status, {}, body): answer
-        with pytest.raises(
-            UserError, match=r"does not work: .*look into the server's log"
-        ):
+        with pytest.raises(UserError, match=r"does not work: .*look into the server's log"):
             _ = client(server, max_retries=0).server
 
 
@@ -683,9 +513,7 @@ def unused_address():
         return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
 
 
-def test_several_addresses_share_the_prompts_and_one_that_is_gone_is_done_without(
-    server,
-):
+def test_several_addresses_share_the_prompts_and_one_that_is_gone_is_done_without(server):
     """One is not there from the start, and one ends after its first answer."""
     with serving(ReaderServer(load_tokenizer("builtin"))) as second:
         both = [server.url, second.url]
@@ -709,9 +537,7 @@ def test_several_addresses_share_the_prompts_and_one_that_is_gone_is_done_withou
         assert len(second.real) > 1
 
 
-def test_addresses_that_serve_something_else_are_refused_with_both_answers(
-    server,
-):
+def test_addresses_that_serve_something_else_are_refused_with_both_answers(server):
     with serving(ReaderServer(load_tokenizer("builtin"), adds_bos=True)) as other:
         other.listing = {"data": [{"id": "m", "max_model_len": 2048}]}
         model = client(server, base_url=[server.url, other.url])
@@ -731,13 +557,9 @@ def test_lengths_beyond_what_the_server_takes_are_named(server):
     server.listing = {"data": [{"id": "m", "max_model_len": 2048}]}
     model = client(server)
     assert model.too_long(2048) is None
-    assert "its limit is 2048 tokens: lengths up to 2048 fit" in model.too_long(
-        2049
-    )
+    assert "its limit is 2048 tokens: lengths up to 2048 fit" in model.too_long(2049)
     seen = len(server.seen)
-    assert (
-        client(server, prompt_path="ids", max_length="4K").too_long(4096) is None
-    )
+    assert client(server, prompt_path="ids", max_length="4K").too_long(4096) is None
     assert len(server.seen) == seen  # what the mapping says needs no server
 
 

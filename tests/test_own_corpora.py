@@ -28,28 +28,19 @@ SENTENCES = {  # who, what, end, what stands between sentences
         "{}は「{}」と{}回言った！",
         "",
     ),
-    "thai": (
-        "ครู นักเรียน กัปตัน",
-        "พบหนังสือเก่า เดินข้ามสะพาน ปลูกต้นไม้",
-        "{}{}{}ครั้งแล้ว",
-        " ",
-    ),
+    "thai": ("ครู นักเรียน กัปตัน", "พบหนังสือเก่า เดินข้ามสะพาน ปลูกต้นไม้", "{}{}{}ครั้งแล้ว", " "),
     "arabic": ("المعلم الطالب القبطان", "كتب عبر زرع", "هل {} {} {} مرة؟", " "),
     "hindi": ("शिक्षक छात्र कप्तान", "लिखा पढ़ा गाया", "{} ने {} {} बार।", " "),
 }
 CITIES = [a + b for a, b in product("东西南北上下", "山河城村路桥湖港")]
-PARTS = [
-    a + b for a, b in product("bdfg", "ae")
-]  # 64 words, few more than `cwe` needs
+PARTS = [a + b for a, b in product("bdfg", "ae")]  # 64 words, few more than `cwe` needs
 
 
 def text(language, count=300):
     """A few sentences, repeated with numbers."""
     who, what, form, between = SENTENCES[language]
     pairs = list(product(who.split(), what.split()))
-    return between.join(
-        form.format(*pairs[i % len(pairs)], i) for i in range(count)
-    )
+    return between.join(form.format(*pairs[i % len(pairs)], i) for i in range(count))
 
 
 @pytest.fixture
@@ -76,9 +67,7 @@ def home(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("language", SENTENCES)
-def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(
-    vocabulary, home, language
-):
+def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary, home, language):
     (home / "own.txt").write_text(text(language), encoding="utf-8")
     form = PromptFormat(vocabulary, template="base")
     assert piece_encoder(vocabulary).exact
@@ -90,20 +79,13 @@ def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(
         assert asked.score(read_answer(example.prompt), example.references) == 1
         blocks = example.context_blocks
         before = [a.text for a, b in pairwise(blocks) if b.role == "needle"]
-        assert all(
-            t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before
-        ), before
+        assert all(t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before), before
     assert len({round(depth) for depth in example.depths}) == 4
 
 
 def study(home, **changes):
     corpora = {"essay": "texts", "qa": "qa.jsonl", "words": "words.txt"}
-    parameters = {
-        "lengths": [4096],
-        "num_examples": 3,
-        "outputs": "out",
-        "corpora": corpora,
-    }
+    parameters = {"lengths": [4096], "num_examples": 3, "outputs": "out", "corpora": corpora}
     return rk.study(model="perfect", **parameters | changes)
 
 
@@ -123,9 +105,7 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
     for cell in cells:
         own = {"vt": 0, "fwe": 0, "niah_multikey_3": 0}.get(cell.task, 1)
         assert bool(cell.record["result"]["sources"]) == own, cell.task
-    assert (
-        len(rk.evaluate(study(home, num_examples=5), progress=False)) == 13
-    )  # resumes
+    assert len(rk.evaluate(study(home, num_examples=5), progress=False)) == 13  # resumes
 
 
 @pytest.mark.filterwarnings("error")
@@ -154,11 +134,7 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
     (home / "moved").mkdir()
     for name in ("texts", "qa.jsonl", "words.txt"):
         (home / name).rename(home / "moved" / name)
-    corpora = {
-        "essay": "moved/texts",
-        "qa": "moved/qa.jsonl",
-        "words": home / "moved/words.txt",
-    }
+    corpora = {"essay": "moved/texts", "qa": "moved/qa.jsonl", "words": home / "moved/words.txt"}
     rk.evaluate(study(home, **asked, corpora=corpora), progress=False)
     with pytest.raises(UserError, match=r"sources\.essays\.name"):
         rk.evaluate(study(home, **asked, corpora="builtin"), progress=False)
@@ -166,8 +142,7 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
 
 def test_the_command_line_takes_files(home, rulerkit):
     shown = rulerkit(
-        *("show", "--tasks", "qa_1", "--lengths", "1K"),
-        *("-y", "corpora: {qa: qa.jsonl}"),
+        *("show", "--tasks", "qa_1", "--lengths", "1K"), *("-y", "corpora: {qa: qa.jsonl}")
     )
     assert "的塔建于哪一年" in shown.out
     words = ["-y", "corpora: {essay: texts, words: words.txt}"]
@@ -175,10 +150,7 @@ def test_the_command_line_takes_files(home, rulerkit):
     made = rulerkit("generate", *asked, "--output", home / "x.jsonl", *words)
     assert made.status == 0, made.err
     assert (home / "x.jsonl").read_text(encoding="utf-8").count("\n") == 500
-    few = [
-        "-y",
-        "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}",
-    ]
+    few = ["-y", "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}"]
     ran = rulerkit("evaluate", "perfect", *few, "-y", "corpora: {essay: texts}")
     assert "Own texts: essay from texts." in ran.out, ran.err
 
@@ -190,43 +162,23 @@ GOOD = '{"question": "q", "answers": ["a"], "gold_documents": ["a b"], "other_do
     ("kind", "content", "message"),
     [
         ("essay", b" \n", "it holds no text"),
-        (
-            "essay",
-            b"caf\xe9",
-            r"own cannot be used .*can't decode byte 0xe9 in position 3",
-        ),
+        ("essay", b"caf\xe9", r"own cannot be used .*can't decode byte 0xe9 in position 3"),
         ("essay", None, "No such file"),
         ("essay", [], "it holds no text"),
         ("qa", b"\n", "it holds no questions"),
         ("qa", GOOD.encode() + b"[1]", r"line 2: Input should be an object"),
         ("qa", GOOD.encode() + b"{", "line 2: Invalid JSON"),
-        (
-            "qa",
-            GOOD.replace("answers", "anwers").encode(),
-            "line 1: answers: Field required",
-        ),
-        (
-            "qa",
-            b'\n{"question": "q", "answers": ["a"]}',
-            "line 2: gold_documents: Field required",
-        ),
+        ("qa", GOOD.replace("answers", "anwers").encode(), "line 1: answers: Field required"),
+        ("qa", b'\n{"question": "q", "answers": ["a"]}', "line 2: gold_documents: Field required"),
         (
             "qa",
             GOOD.replace('["a"]', "[]").encode(),
             "line 1: answers: List should have at least 1 item",
         ),
-        (
-            "qa",
-            GOOD.replace("a b", "long " * 900).encode(),
-            "more than 3000 characters together",
-        ),
+        ("qa", GOOD.replace("a b", "long " * 900).encode(), "more than 3000 characters together"),
         ("words", b"", "it is no list of words: empty"),
         ("words", b"one\ntwo words\n", "it is no list of words: 'two words'"),
-        (
-            "words",
-            b"w" * 10_000 + b"\n",
-            r"it is no list of words: 'w{20,99}\.\.\.w",
-        ),
+        ("words", b"w" * 10_000 + b"\n", r"it is no list of words: 'w{20,99}\.\.\.w"),
         ("words", b"one\ntwo\n", "it must be a list of 60 words"),
         ("texts", b"x", "unknown key of corpora 'texts'"),
     ],
@@ -239,19 +191,12 @@ def test_what_cannot_be_used_is_one_line(home, kind, content, message):
         own.write_bytes(content)
     tasks = ["niah_single_2", "qa_1", "cwe"]
     with pytest.raises(UserError, match=message) as error:
-        rk.evaluate(
-            study(home, corpora={kind: "own"}, tasks=tasks), progress=False
-        )
+        rk.evaluate(study(home, corpora={kind: "own"}, tasks=tasks), progress=False)
     assert "\n" not in str(error.value)
 
 
 def test_a_task_keeps_the_file_that_it_names(home):
-    tasks = [
-        {"base": "niah_single_2", "essays": "texts", "name": "own"},
-        "niah_single_2",
-    ]
-    asked = study(
-        home, tasks=tasks, corpora={"base": "original", "words": "words.txt"}
-    )
+    tasks = [{"base": "niah_single_2", "essays": "texts", "name": "own"}, "niah_single_2"]
+    asked = study(home, tasks=tasks, corpora={"base": "original", "words": "words.txt"})
     assert [task.essays for task in asked.tasks] == ["texts", "paul_graham"]
     assert asked.corpora == "original"

@@ -17,11 +17,7 @@ from rulerkit.cli.many_models import print_leaderboard
 from rulerkit.common.errors import UserError
 from tests.batches import Project, told
 
-ASKED: dict[str, Any] = {
-    "tasks": ["niah_single_1", "vt"],
-    "lengths": [1024],
-    "num_examples": 40,
-}
+ASKED: dict[str, Any] = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
 
 
 def links(page):
@@ -34,14 +30,9 @@ def write_page(outputs, run, fault=None, parameters=None, **keys):
     """The page of a batch whose models have answered and whose notebook was not executed."""
     file = outputs.parent / f"{run}.yaml"
     keys |= {
-        "models": [
-            "reader-4096",
-            {"base": "perfect", "name": "checkpoint"} | (fault or {}),
-        ],
+        "models": ["reader-4096", {"base": "perfect", "name": "checkpoint"} | (fault or {})],
         "notebooks": ["01_main_results"],
-        "parameters": ASKED
-        | {"run": run, "outputs": str(outputs)}
-        | (parameters or {}),
+        "parameters": ASKED | {"run": run, "outputs": str(outputs)} | (parameters or {}),
     }
     file.write_text(json.dumps(keys))
     batch = read_batch(file)
@@ -52,9 +43,7 @@ def write_page(outputs, run, fault=None, parameters=None, **keys):
 
 def examples_of(page):
     """The examples that a page of answers holds: place -> scores of both sides."""
-    content = json.loads(
-        re.search(r'id="data">(.*?)</script>', page.read_text())[1]
-    )
+    content = json.loads(re.search(r'id="data">(.*?)</script>', page.read_text())[1])
     scores = {}
     for example in content["examples"]:
         place = f"{content['tasks'][example['t']]}/{example['l']}/{example['i']}"
@@ -65,76 +54,47 @@ def examples_of(page):
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("page") / "outputs"
-    assert (
-        "since"
-        not in write_page(outputs, "monday", parameters={"repeat": 2}).read_text()
-    )
+    assert "since" not in write_page(outputs, "monday", parameters={"repeat": 2}).read_text()
     return outputs
 
 
 def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
     page = write_page(outputs, "tuesday", {"drop": 0.3})
     text = page.read_text()
-    assert re.search(
-        "done +checkpoint predictions +2/2 cells, 80/80 examples\n", text
-    )
+    assert re.search("done +checkpoint predictions +2/2 cells, 80/80 examples\n", text)
     assert re.search("missing +checkpoint 01_main_results", text)
     assert "<h1>reader (4K window), checkpoint: 2 tasks at 1K</h1>" in text
-    assert (
-        text.index("Leaderboard")
-        < text.index("since monday")
-        < text.index("What ran")
-    )
+    assert text.index("Leaderboard") < text.index("since monday") < text.index("What ran")
     assert str(outputs.parent) not in text
     assert "checkpoint since monday<" in text
     (verdict,) = re.findall('<p class="worse">(.*?)</p>', text)
     assert "tuesday/checkpoint is worse than monday/checkpoint" in verdict
     assert re.search(r"mean -\d\d\.\d\d points \[-\d+", verdict)
     assert all(path.is_file() for path, _ in links(page))
-    places = [
-        place
-        for path, place in links(page)
-        if "tuesday-checkpoint-changes" in path.name
-    ]
+    places = [place for path, place in links(page) if "tuesday-checkpoint-changes" in path.name]
     changed = examples_of(outputs / "pages/tuesday-checkpoint-changes.html")
     assert len(places) == 13
     assert set(places) - {""} <= changed.keys()
-    assert all(
-        len(scores) == 2 for scores in changed.values()
-    )  # each changed its score
+    assert all(len(scores) == 2 for scores in changed.values())  # each changed its score
 
 
 def test_each_model_is_compared_with_the_baseline_too(outputs):
     write_page(outputs, "tuesday", {"drop": 0.3})
-    page = write_page(
-        outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60
-    )
-    verdicts = re.findall(
-        r"<h2>checkpoint since (\w+)</h2>\s*<p>([^:]*)", page.read_text()
-    )
+    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60)
+    verdicts = re.findall(r"<h2>checkpoint since (\w+)</h2>\s*<p>([^:]*)", page.read_text())
     assert (
         "checkpoint is not worse than monday/checkpoint by more than 60 points"
         in dict(verdicts)["monday"]
     )
     assert "<h2>reader-4096 since monday</h2>" in page.read_text()
-    page = write_page(
-        outputs, "thursday", {"drop": 0.3}, baseline="tuesday/checkpoint"
-    )
-    assert page.read_text().count("<h2>checkpoint since ") == 1, (
-        "the last run is the baseline"
-    )
-    pages = [
-        path for path, _ in links(page) if path.parent.parent.name == "batches"
-    ]
+    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="tuesday/checkpoint")
+    assert page.read_text().count("<h2>checkpoint since ") == 1, "the last run is the baseline"
+    pages = [path for path, _ in links(page) if path.parent.parent.name == "batches"]
     assert [path.parent.name for path in pages][:2] == ["thursday", "tuesday"]
     assert all(path.is_file() for path, _ in links(pages[1]))
-    assert (
-        "tuesday/checkpoint is worse than monday/checkpoint"
-        in pages[1].read_text()
-    )
+    assert "tuesday/checkpoint is worse than monday/checkpoint" in pages[1].read_text()
     with pytest.raises(
-        UserError,
-        match=r"^baseline in \S+: unknown model .* did you mean 'monday/",
+        UserError, match=r"^baseline in \S+: unknown model .* did you mean 'monday/"
     ):
         write_page(outputs, "friday", baseline="mondy/checkpoint")
 
@@ -142,9 +102,7 @@ def test_each_model_is_compared_with_the_baseline_too(outputs):
 def test_other_prompts_are_not_compared(outputs):
     page = write_page(outputs, "seed-1", parameters={"seed": 1})
     assert "Not comparable: " in page.read_text()
-    page = write_page(
-        outputs, "seed-1", parameters={"seed": 1, "num_examples": 3}
-    )
+    page = write_page(outputs, "seed-1", parameters={"seed": 1, "num_examples": 3})
     assert "<p>n = 3 examples per task and length" in page.read_text()
 
 
@@ -157,27 +115,16 @@ def test_figures_and_notebooks_are_linked(outputs):
     cells = [nbformat.v4.new_markdown_cell("# A <script>title</script>")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
     page = write_page(outputs, "wednesday", {"drop": 0.9})
-    others = [
-        "m-tasks",
-        "reader-4096-tasks",
-        "checkpoint",
-        "checkpoint+reader-4096",
-    ]
+    others = ["m-tasks", "reader-4096-tasks", "checkpoint", "checkpoint+reader-4096"]
     for name in others:
         figure.with_stem(name).write_bytes(b"")
     page = write_page(outputs, "wednesday", {"drop": 0.9})
     shown = re.findall(r"<figcaption>(.*?)</figcaption>", page.read_text())
-    assert shown == [
-        "checkpoint+reader-4096",
-        "m",
-        "m-tasks",
-        "checkpoint",
-        "reader-4096-tasks",
-    ], "of several models or none first, then the lowest mean"
-    assert {(figure, ""), (notebook.with_suffix(".html"), "")} <= set(links(page))
-    assert " src=" not in notebook.with_suffix(".html").read_text(), (
-        "nothing loaded"
+    assert shown == ["checkpoint+reader-4096", "m", "m-tasks", "checkpoint", "reader-4096-tasks"], (
+        "of several models or none first, then the lowest mean"
     )
+    assert {(figure, ""), (notebook.with_suffix(".html"), "")} <= set(links(page))
+    assert " src=" not in notebook.with_suffix(".html").read_text(), "nothing loaded"
     before = notebook.with_suffix(".html").stat().st_mtime_ns
     write_page(outputs, "wednesday", {"drop": 0.9})
     assert notebook.with_suffix(".html").stat().st_mtime_ns == before  # made once
@@ -192,22 +139,13 @@ def test_two_nights_of_a_batch_on_a_terminal(tmp_path, monkeypatch):
         {
             "models": [told("nightly")],
             "notebooks": ["50_own"],
-            "parameters": {
-                "run": "monday",
-                "lengths": [1024],
-                "num_examples": 12,
-                "tasks": ["vt"],
-            },
+            "parameters": {"run": "monday", "lengths": [1024], "num_examples": 12, "tasks": ["vt"]},
         }
     )
     assert project.call("batch", batch).returncode == 0
     project.set("nightly", "wrong", 1)
     project.set("nightly", "pace", 0.5)
-    for name, value in {
-        **project.environment,
-        "TERM": "xterm",
-        "COLUMNS": "150",
-    }.items():
+    for name, value in {**project.environment, "TERM": "xterm", "COLUMNS": "150"}.items():
         monkeypatch.setenv(name, value)
     screen = b""
 
@@ -217,28 +155,16 @@ def test_two_nights_of_a_batch_on_a_terminal(tmp_path, monkeypatch):
         screen += seen
         return seen
 
-    command = [
-        sys.executable,
-        "-m",
-        "rulerkit",
-        "batch",
-        str(batch),
-        "-y",
-        "run: tuesday",
-    ]
+    command = [sys.executable, "-m", "rulerkit", "batch", str(batch), "-y", "run: tuesday"]
     assert pty.spawn(command, read) == 0
     text = re.sub(r"\x1b\[[\d;?]*[a-zA-Z]", "", screen.decode())
     assert re.search(r"0/2 steps", text)
     assert re.search(
-        r"nightly predictions: 0/1 cells, \d+/12 examples; [\d,]+ tokens left; about",
-        text,
+        r"nightly predictions: 0/1 cells, \d+/12 examples; [\d,]+ tokens left; about", text
     )
     assert re.search(r"1/2 steps\s+nightly 50_own: executing", text)
     assert re.search(r"\bdone +nightly 50_own", text)
     page = project.root / "outputs/index.html"
-    assert (
-        "by more than 1 point: vt at 1K -100.00 points [-100.00, -"
-        in page.read_text()
-    )
+    assert "by more than 1 point: vt at 1K -100.00 points [-100.00, -" in page.read_text()
     (file, place), *_ = (link for link in links(page) if link[1])
     assert len(examples_of(file)[place]) == 2

@@ -21,10 +21,7 @@ from tests.test_extend import write_packages
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = sorted((ROOT / "docs").glob("*.md"))
-FOR_USERS = [
-    ROOT / "README.md",
-    *[page for page in DOCS if page.name != "reference.md"],
-]
+FOR_USERS = [ROOT / "README.md", *[page for page in DOCS if page.name != "reference.md"]]
 PAGES = [*FOR_USERS, ROOT / "docs/reference.md"]
 PAGES += [
     ROOT / name
@@ -153,9 +150,7 @@ def inline_commands():
 
 
 def reason(command):
-    return next(
-        (why for what, why in NOT_RUN.items() if re.search(what, command)), ""
-    )
+    return next((why for what, why in NOT_RUN.items() if re.search(what, command)), "")
 
 
 def of_tests(command):
@@ -165,9 +160,7 @@ def of_tests(command):
     return command
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}"
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_lines_are_short(page):
     """A row of a table cannot be broken; the reference is made from the code."""
     lines = page.read_text(encoding="utf-8").splitlines()
@@ -175,14 +168,10 @@ def test_lines_are_short(page):
     assert long == [] or page.name == "reference.md"
 
 
-@pytest.mark.parametrize(
-    "page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}"
-)
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_to_files(page):
     """A link to a folder works on some sites, and breaks the build of ours."""
-    text = re.sub(
-        r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL
-    )
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
     targets = re.findall(r"\]\(([^)#\s]+)", text)
     relative = [target for target in targets if "://" not in target]
     assert [name for name in relative if not (page.parent / name).is_file()] == []
@@ -221,11 +210,7 @@ def test_options_of_commands_exist(command):
 
 def test_every_block_is_run_or_read():
     """Python by the test that is named above, commands below; YAML holds keys that exist."""
-    known = {
-        key
-        for kind in (BatchKeys, ModelKeys, Parameters)
-        for key in keys_of(kind)
-    }
+    known = {key for kind in (BatchKeys, ModelKeys, Parameters) for key in keys_of(kind)}
     for page in FOR_USERS:
         for block in blocks_of(page):
             if block.language == "python":
@@ -256,15 +241,7 @@ def run(tmp_path_factory):
     read."""
     root = write_packages(tmp_path_factory.mktemp("pages"))
     files = subprocess.run(
-        [
-            "git",
-            "ls-files",
-            "params",
-            "notebooks",
-            "docs",
-            "Makefile",
-            "pyproject.toml",
-        ],
+        ["git", "ls-files", "params", "notebooks", "docs", "Makefile", "pyproject.toml"],
         capture_output=True,
         text=True,
         cwd=ROOT,
@@ -296,9 +273,7 @@ def run(tmp_path_factory):
         )
 
     run.root = root
-    pip = (
-        f"{sys.executable} -m pip install --quiet --no-deps --no-build-isolation"
-    )
+    pip = f"{sys.executable} -m pip install --quiet --no-deps --no-build-isolation"
     assert run(f"{pip} --target site ./boxes ./numbers_engine").returncode == 0
     asked = "--tasks vt,qa_1,niah_single_2 --lengths 1K,4K,8K -n 4"
     for name in ("baseline", "candidate", "reader-1024"):
@@ -306,25 +281,17 @@ def run(tmp_path_factory):
         assert run(f"rulerkit evaluate {model} {asked}").returncode == 0
     shutil.copytree(root / "outputs/predictions/main/baseline", root / NODE_1)
     shutil.copytree(root / "outputs/predictions/main/candidate", root / NODE_2)
-    planned = {
-        "models": ["reader-1024"],
-        "together": ["01_main_results"],
-        "parameters": ONE_CELL,
-    }
+    planned = {"models": ["reader-1024"], "together": ["01_main_results"], "parameters": ONE_CELL}
     (root / "planned.yaml").write_text(yaml.safe_dump(planned))
     assert run("rulerkit batch planned.yaml --plan").returncode == 0
     return run
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [command for command in all_commands() if not reason(command)]
-)
+@pytest.mark.parametrize("command", [command for command in all_commands() if not reason(command)])
 def test_commands_run_as_printed(run, command):
     """In a copy of the tree, with the answers that they read."""
-    smaller = [
-        words for what, words in SMALLER.items() if re.search(what, command)
-    ]
+    smaller = [words for what, words in SMALLER.items() if re.search(what, command)]
     done = run(" ".join([of_tests(command), *smaller]))
     # 1 and 3 are verdicts
     is_verdict = re.match("rulerkit (compare|gate|status)", command)
@@ -334,9 +301,7 @@ def test_commands_run_as_printed(run, command):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "command", [command for command in all_commands() if reason(command)]
-)
+@pytest.mark.parametrize("command", [command for command in all_commands() if reason(command)])
 def test_other_commands_have_a_dry_run(run, command):
     """Up to the point where the GPU, the cluster or the network would come."""
     command = of_tests(command)
@@ -346,9 +311,7 @@ def test_other_commands_have_a_dry_run(run, command):
         command = command.replace(" --plan", "") + " --dry-run"
     elif re.match("rulerkit (check|plan)", command):
         # the tokenizer of the model would be downloaded, and the paper's texts
-        command = command.replace("llama-3.1-8b", "reader-8192").replace(
-            "128K", "8K"
-        )
+        command = command.replace("llama-3.1-8b", "reader-8192").replace("128K", "8K")
         command += " -y 'corpora: builtin'"
     elif command.startswith("papermill"):
         command += " --prepare-only"
@@ -357,17 +320,11 @@ def test_other_commands_have_a_dry_run(run, command):
     else:
         pytest.skip(reason(command))  # its options were looked at above
     done = run(command)
-    assert done.returncode in ((0, 3) if "check" in command else (0,)), (
-        done.stderr[-1000:]
-    )
+    assert done.returncode in ((0, 3) if "check" in command else (0,)), done.stderr[-1000:]
 
 
 def python_of(page):
-    return [
-        block.text
-        for block in blocks_of(ROOT / "docs" / page)
-        if block.language == "python"
-    ]
+    return [block.text for block in blocks_of(ROOT / "docs" / page) if block.language == "python"]
 
 
 @pytest.mark.slow

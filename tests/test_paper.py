@@ -43,11 +43,7 @@ def upstream_rows():
 
 
 def markdown_rows(text):
-    lines = [
-        line[2:-2].split(" | ")
-        for line in text.splitlines()
-        if line.startswith("| ")
-    ]
+    lines = [line[2:-2].split(" | ") for line in text.splitlines() if line.startswith("| ")]
     return [dict(zip(lines[0], line, strict=True)) for line in lines[2:]]
 
 
@@ -109,18 +105,12 @@ def test_scores_that_reach_the_threshold_are_underlined():
     averages = r"91.6 & 89.0\textsubscript{(2nd)} & 94.1\textsubscript{(2nd)} \\"
     assert rf"\underline{{87.0}} & 81.2 & {averages}" in row
     assert r"$>$128K" in text
-    assert (
-        text.count(r"\midrule"),
-        board(found, 16).text("latex").count(r"\midrule"),
-    ) == (2, 4)
+    assert (text.count(r"\midrule"), board(found, 16).text("latex").count(r"\midrule")) == (2, 4)
 
 
 def test_upstreams_list_adds_the_models_that_the_paper_lacks():
     rows = upstream_rows().set_index("model")
-    assert rows["source"].value_counts().to_dict() == {
-        "upstream": 15,
-        "authors": 12,
-    }
+    assert rows["source"].value_counts().to_dict() == {"upstream": 15, "authors": 12}
     assert rows.loc["Qwen2.5-14B-Instruct-1M", "avg"] == pytest.approx(95.2)
     assert math.isnan(rows.loc["EXAONE-4.0-1.2B", "avg"])  # has no 128K
 
@@ -141,11 +131,7 @@ COMPARABLE = {
         (0.955, {}, "agrees"),
         (0.945, {}, "differs"),
         (0.955, {"note": ""}, "not comparable: protocol"),
-        (
-            0.955,
-            {"note": "Protocol paper with the prompts of 2025"},
-            "not comparable: protocol",
-        ),
+        (0.955, {"note": "Protocol paper with the prompts of 2025"}, "not comparable: protocol"),
         (
             0.955,
             {"tokenizer": "builtin", "template": "qwen"},
@@ -156,38 +142,25 @@ COMPARABLE = {
 )
 def test_our_scores_against_the_papers(share, columns, verdict):
     asked = {"n": 500, "wanted": 500, **COMPARABLE, **columns}
-    found = paper.against_paper(
-        summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked))
-    )
+    found = paper.against_paper(summarize(scores_of({("llama-3.1-8b", 4096): share}, **asked)))
     for length in (4096, 0):
         row = found.set_index(["category", "length"]).loc[("all", length)]
         assert row["verdict"] == verdict
         assert row["paper"] == pytest.approx(95.5)
         assert abs(row["z"]) < 0.5 or (share == 0.945 and row["z"] < -1.96)
-        assert row[["effective_length", "paper_effective_length"]].tolist() == [
-            ">4K",
-            "32K",
-        ]
+        assert row[["effective_length", "paper_effective_length"]].tolist() == [">4K", "32K"]
 
 
 def test_the_mean_over_our_lengths_against_the_papers() -> None:
     """Other tasks than the paper's are not compared, nor models that it does not have."""
-    scores = scores_at(
-        {m: {4096: 0.9, 8192: 0.8} for m in ("llama-3.1-8b", "m")}, n=20
-    )
-    found = (
-        paper.against_paper(summarize(scores))
-        .query("category == 'all'")
-        .set_index("length")
-    )
+    scores = scores_at({m: {4096: 0.9, 8192: 0.8} for m in ("llama-3.1-8b", "m")}, n=20)
+    found = paper.against_paper(summarize(scores)).query("category == 'all'").set_index("length")
     assert found.index.tolist() == [4096, 8192, 0]
     assert found["model"].unique().tolist() == ["llama-3.1-8b"]
     assert found["score"].tolist() == pytest.approx([90, 80, 85])
     assert found["paper"].tolist() == pytest.approx([95.5, 93.8, 94.65])
     assert found["z"].iloc[2] < found["z"].iloc[0]
-    few = paper.against_paper(summarize(scores, tasks=["vt"])).query(
-        "category == 'all'"
-    )
+    few = paper.against_paper(summarize(scores, tasks=["vt"])).query("category == 'all'")
     assert few["verdict"].unique().tolist() == ["not comparable: protocol, tasks"]
 
 
@@ -204,18 +177,13 @@ def test_ours_stand_among_the_papers():
     found = boards(scores_at({"m": {n: float(n < 131072) for n in SIX}}, n=4))
     each = board(found, 3)
     row = ours(each).iloc[0]
-    assert (row["avg"], row["effective_length"]) == (
-        pytest.approx(500 / 6),
-        "64K",
-    )
+    assert (row["avg"], row["effective_length"]) == (pytest.approx(500 / 6), "64K")
     assert row["avg_low"] < row["avg"] < row["avg_high"]
     printed = paper.paper_summary("v3", "all13").query("aligned == 'chat'")
     assert row["rank_dec"] == 1 + (printed["wavg_dec"] > row["wavg_dec"]).sum()
     assert each.rows["wavg_dec"].iloc[1:].dropna().is_monotonic_decreasing
     assert each.rows["baseline"].iloc[0]
-    assert ours(board(found, 12)).empty, (
-        "a chat model is not ranked among base models"
-    )
+    assert ours(board(found, 12)).empty, "a chat model is not ranked among base models"
     frame = pd.read_csv(io.StringIO(each.text("csv")))
     assert len(frame) == len(each.rows)
     assert {"4K", "4K_low", "128K_high", "wavg_dec_low"} <= set(frame.columns)
@@ -234,9 +202,7 @@ WITHOUT_16K = tuple(n for n in SIX if n != 16384)
         (WITHOUT_16K, ">128K"),
     ],
 )
-def test_a_model_with_fewer_lengths_has_no_average_and_changes_nobody(
-    lengths, effective
-):
+def test_a_model_with_fewer_lengths_has_no_average_and_changes_nobody(lengths, effective):
     """Nor do two of them, one with 256K, and one that was run on three tasks."""
     comparable = {"note": COMPARABLE["note"], "n": 4}
     shares = {
@@ -272,14 +238,10 @@ def test_a_model_with_fewer_lengths_has_no_average_and_changes_nobody(
 def test_what_columns_are_shown_changes_no_average():
     scores = scores_at({"m": dict.fromkeys(SIX, 0.9)}, n=10)
     names = ["model", "avg", "wavg_dec", "rank_inc", "effective_length"]
-    for few, whole in zip(
-        boards(scores, lengths=SIX[:2]), boards(scores), strict=True
-    ):
+    for few, whole in zip(boards(scores, lengths=SIX[:2]), boards(scores), strict=True):
         pd.testing.assert_frame_equal(few.rows[names], whole.rows[names])
     alone = board(boards(scores, upstream=False), 3)
-    assert alone.rows["avg"].notna().sum() == 17 + 1, (
-        "the paper's models and ours"
-    )
+    assert alone.rows["avg"].notna().sum() == 17 + 1, "the paper's models and ours"
 
 
 def test_only_the_papers_protocol_is_ranked_among_its_models():
@@ -293,9 +255,7 @@ def test_only_the_papers_protocol_is_ranked_among_its_models():
 
 def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
     scores = scores_at({"m": dict.fromkeys(SIX, 1.0)}, n=4)
-    reader = scores.assign(
-        model="r", label="r", engine="reader", tokenizer="builtin"
-    )
+    reader = scores.assign(model="r", label="r", engine="reader", tokenizer="builtin")
     few = scores[scores["task"] == "vt"].assign(model="few", label="few")
     each = board(boards(pd.concat([scores, reader, few])), 3)
     ranks = ours(each).set_index("model")["rank_dec"]
@@ -311,9 +271,7 @@ def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
 
 def test_an_incomplete_length_enters_no_average():
     scores = scores_at({"m": dict.fromkeys(SIX[:2], 1.0)}, n=2)
-    scores = scores.drop(
-        scores.query("task == 'vt' and length == 8192 and index == 1").index
-    )
+    scores = scores.drop(scores.query("task == 'vt' and length == 8192 and index == 1").index)
     each = board(boards(scores), 3)
     row = ours(each).iloc[0]
     assert (row[4096], row["8192_have"]) == (pytest.approx(100), "1/2")
@@ -342,9 +300,7 @@ def test_the_names_of_our_models_are_bold():
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 
 
-@pytest.mark.skipif(
-    BROWSER is None, reason="no chromium here: sorting is tried in a real browser"
-)
+@pytest.mark.skipif(BROWSER is None, reason="no chromium here: sorting is tried in a real browser")
 def test_the_page_sorts(tmp_path):
     """Clicks on the heads of Table 3: names up, 128K down then up, with what is missing last both
     times."""
@@ -358,16 +314,9 @@ def test_the_page_sorts(tmp_path):
       document.title = orders.join("|");
     </script>"""
     file = tmp_path / "page.html"
-    html = (
-        f"<meta charset=utf-8><title></title>{page(boards(scores)).text}{clicks}"
-    )
+    html = f"<meta charset=utf-8><title></title>{page(boards(scores)).text}{clicks}"
     file.write_text(html, encoding="utf-8")
-    options = [
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={tmp_path}",
-    ]
+    options = ["--headless", "--no-sandbox", "--disable-gpu", f"--user-data-dir={tmp_path}"]
     done = subprocess.run(
         [str(BROWSER), *options, "--dump-dom", file.as_uri()],
         capture_output=True,
@@ -382,9 +331,7 @@ def test_the_page_sorts(tmp_path):
     values = rows.set_index("model")[131072].to_dict()
     assert len(names) == len(values) + 2  # ours, and one without 128K
     assert names == sorted(names, key=str.lower)
-    assert [values[name] for name in down[:-2]] == sorted(
-        values.values(), reverse=True
-    )
+    assert [values[name] for name in down[:-2]] == sorted(values.values(), reverse=True)
     assert [values[name] for name in up[:-2]] == sorted(values.values())
     assert set(down[-2:]) == set(up[-2:]), "what is missing comes last"
     assert effective.index("Gemini-1.5-Pro") < effective.index("GPT-4")
@@ -393,25 +340,12 @@ def test_the_page_sorts(tmp_path):
 def test_the_notebook_shows_everything_in_outputs(tmp_path):
     asked = {"lengths": [4096], "num_examples": 2, "run": "small"}
     asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}
-    rk.evaluate(
-        rk.study(models=["reader-4096", "perfect"], **asked), progress=False
-    )
-    cells = run(
-        "leaderboard",
-        tmp_path,
-        run="small",
-        paper_version="v1",
-    )
+    rk.evaluate(rk.study(models=["reader-4096", "perfect"], **asked), progress=False)
+    cells = run("leaderboard", tmp_path, run="small", paper_version="v1")
     html = shown(cells, "tables", "text/html")
-    assert all(
-        f"<summary>Table {number}:" in html for number in leaderboard.TABLES
-    )
+    assert all(f"<summary>Table {number}:" in html for number in leaderboard.TABLES)
     assert "Command-R (35B)" in html, "version 1 of the paper"
-    tables = {
-        f"table_{n}{end}"
-        for n in leaderboard.TABLES
-        for end in (".csv", ".md", ".tex")
-    }
+    tables = {f"table_{n}{end}" for n in leaderboard.TABLES for end in (".csv", ".md", ".tex")}
     folder = tmp_path / "outputs/tables/small/leaderboard"
     assert files(folder) == tables | {"leaderboard.html", "published.tex"}
     rows = markdown_rows((folder / "table_14.md").read_text(encoding="utf-8"))
@@ -420,10 +354,6 @@ def test_the_notebook_shows_everything_in_outputs(tmp_path):
     assert by_name["perfect reader"]["4K"].startswith("**100.0** ±")
     study = rk.study(**asked, model=None)
     for leave_out in ("perfect", ["perfect"]):
-        assert set(leaderboard.everything(study, leave_out)["model"]) == {
-            "reader-4096"
-        }
-    with pytest.raises(
-        UserError, match="unknown model in run small 'perfct': did you mean"
-    ):
+        assert set(leaderboard.everything(study, leave_out)["model"]) == {"reader-4096"}
+    with pytest.raises(UserError, match="unknown model in run small 'perfct': did you mean"):
         leaderboard.everything(study, ["perfct"])

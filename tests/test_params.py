@@ -14,10 +14,7 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.escape import latex_text
 from rulerkit.common.settings import Parameters
 from rulerkit.evaluation.notebook import known_names, notebook_parameters
-from rulerkit.evaluation.study import (
-    load_files,
-    study,
-)
+from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.tasks import THIRTEEN
 from rulerkit.inference.readers import Reader
 from tests.projects import REPOSITORY
@@ -41,10 +38,7 @@ def write(path, text):
 
 
 def names(asked):
-    return [
-        model["name"] if isinstance(model, dict) else model.name
-        for model in asked.models
-    ]
+    return [model["name"] if isinstance(model, dict) else model.name for model in asked.models]
 
 
 def refused(given, says):
@@ -55,11 +49,7 @@ def refused(given, says):
 
 
 def notebook(path, source):
-    cell = {
-        "cell_type": "code",
-        "metadata": {"tags": ["parameters"]},
-        "source": source,
-    }
+    cell = {"cell_type": "code", "metadata": {"tags": ["parameters"]}, "source": source}
     return write(path, json.dumps({"cells": [cell]}))
 
 
@@ -67,13 +57,7 @@ def globals_of(injected, **values):
     """A notebook's globals behind papermill: its cells in `In`, the injected one among them, and
     all names set."""
     cells = ["", "lengths = [4096]", f"# Parameters\n{injected}", "lenghts = 3"]
-    return {
-        "In": cells,
-        "get_ipython": lambda: None,
-        "rk": rk,
-        "lenghts": 3,
-        **values,
-    }
+    return {"In": cells, "get_ipython": lambda: None, "rk": rk, "lenghts": 3, **values}
 
 
 # --- defaults and composing -----------------------------------------------------------------------
@@ -84,73 +68,47 @@ def test_defaults_are_those_of_the_notebook(project):
     assert names(asked) == ["reader-8192"]
     assert tuple(task.name for task in asked.tasks) == THIRTEEN
     assert asked.predictions == project / "outputs/predictions/main"
-    cells = json.loads(
-        (REPOSITORY / "notebooks/01_main_results.ipynb").read_text()
-    )["cells"]
+    cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())["cells"]
     given = {}
     exec("".join(cells[1]["source"]), given)
     left_out = ("repeat", "edition", "max_failures", "soft", "plugins")
     fields = {
-        name: field
-        for name, field in Parameters.model_fields.items()
-        if name not in left_out
+        name: field for name, field in Parameters.model_fields.items() if name not in left_out
     }
-    assert {name: given[name] for name in fields} == {
-        n: f.default for n, f in fields.items()
-    }
+    assert {name: given[name] for name in fields} == {n: f.default for n, f in fields.items()}
 
 
 def test_files_compose_and_later_ones_win(project, tmp_path):
-    mine = write(
-        tmp_path / "elsewhere/mine.yaml", "num_examples: 3\nrun: second\n"
-    )
-    files = [
-        "params/models/reader-4096.yaml",
-        REPOSITORY / "params/sizes/paper.yaml",
-    ]
+    mine = write(tmp_path / "elsewhere/mine.yaml", "num_examples: 3\nrun: second\n")
+    files = ["params/models/reader-4096.yaml", REPOSITORY / "params/sizes/paper.yaml"]
     merged = load_files([*files, "mine.yaml"])
     assert merged == load_files([*files, mine])
     asked = study(merged)
     assert names(asked) == ["reader-4096"]
     assert asked.lengths == (4096, 8192, 16384, 32768, 65536, 131072)
-    assert (asked.num_examples, asked.run, asked.corpora) == (
-        3,
-        "second",
-        "original",
-    )
+    assert (asked.num_examples, asked.run, asked.corpora) == (3, "second", "original")
     assert study(merged, seed=2).seed == 2
 
 
 def test_every_file_of_params_can_be_used():
     for path in sorted((REPOSITORY / "params").glob("[ms]*/*.yaml")):
         asked = study(load_files([path]))
-        assert asked.title == (
-            path.stem if path.parent.name == "models" else "reader-8192"
-        )
+        assert asked.title == (path.stem if path.parent.name == "models" else "reader-8192")
 
 
 # --- models ---------------------------------------------------------------------------------------
 
 
-def test_globs_and_paths_count_from_the_project_root(
-    project, tmp_path, monkeypatch
-):
+def test_globs_and_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
     for step in (2000, 1000, 3000):
         (project / f"checkpoints/r7-{step}").mkdir(parents=True)
     (tmp_path / "elsewhere/checkpoints/r7-9000").mkdir(parents=True)
     asked = study(models=["perfect", "checkpoints/r7-*"])
     assert names(asked) == ["perfect", "r7-1000", "r7-2000", "r7-3000"]
-    assert names(study(models=["checkpoints/r7-[12]000"])) == [
-        "r7-1000",
-        "r7-2000",
-    ]
-    with pytest.raises(
-        UserError, match=r"no folder .*project/checkpoints/r7-9000"
-    ):
+    assert names(study(models=["checkpoints/r7-[12]000"])) == ["r7-1000", "r7-2000"]
+    with pytest.raises(UserError, match=r"no folder .*project/checkpoints/r7-9000"):
         rk.load_model({"path": "checkpoints/r7-9000"})
-    with pytest.raises(
-        UserError, match=r"no folder .*project/a: a path counts from"
-    ):
+    with pytest.raises(UserError, match=r"no folder .*project/a: a path counts from"):
         study(model="./a")
     here = tmp_path / "elsewhere/checkpoints/r7-9000"
     write(here / "config.json", "{}")
@@ -169,49 +127,28 @@ def test_models_win_over_model_and_may_be_made_in_python(project):
     assert names(study(model="mute", models=["reader-16K"])) == ["reader-16384"]
     assert names(study(model="mute", models=None)) == ["mute"]
     assert names(study(model=None)) == []
-    echo = rk.model(
-        lambda prompts: [prompt[-5:] for prompt in prompts], name="echo"
-    )
-    asked = study(
-        models=["mute", echo],
-        tasks=["vt"],
-        lengths=[1024],
-        num_examples=2,
-        repeat=2,
-    )
+    echo = rk.model(lambda prompts: [prompt[-5:] for prompt in prompts], name="echo")
+    asked = study(models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2, repeat=2)
     assert asked.title == "mute+echo"
     cells = rk.evaluate(asked, progress=False)
     assert [(cell.model, cell.run) for cell in cells[2:]] == [("echo", "main"), ("echo", "main-repeat2")]  # fmt: skip
     assert all(len(row["pred"]) == 5 for row in cells[2].rows)
-    assert (
-        cells[2].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
-    )
+    assert cells[2].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
 
 
 def test_what_is_no_model(project):
-    refused(
-        {"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5"
-    )
+    refused({"model": 5}, "a hub id or a mapping (several stand in `models`); seen: 5")
     refused({"models": "mute"}, "-y 'models: [reader-4096, reader-8192]'")
     refused({"models": ["mute", {"base": "mute"}]}, "models: mute named twice")
     both = [{"base": "vt", "num_hops": hops, "name": "chain"} for hops in (2, 3)]
-    refused(
-        {"tasks": both},
-        "two different tasks are named chain: give one of them another",
-    )
-    refused(
-        {"tasks": both[:1] + [both[0] | {"name": "vt"}]},
-        "vt is another task's name",
-    )
+    refused({"tasks": both}, "two different tasks are named chain: give one of them another")
+    refused({"tasks": both[:1] + [both[0] | {"name": "vt"}]}, "vt is another task's name")
     study(tasks=[{"base": "vt", "max_new_tokens": 60, "name": "vt"}])
     refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
     drawn = {"path": "a/b", "sampling": {"top_k": 0}}
-    refused(
-        {"model": drawn},
-        "sampling.top_k: 0 is not allowed; it takes a whole number",
-    )
+    refused({"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number")
 
 
 # --- values ---------------------------------------------------------------------------------------
@@ -238,14 +175,8 @@ def test_values_that_are_not_allowed(project):
     [
         ("", "it must hold `name: value` lines"),
         ("lengths: [4096", "is not YAML"),
-        (
-            "model: {base: mute, label: a, label: b}",
-            "the key 'label' stands twice",
-        ),
-        (
-            "run: no",
-            "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or",
-        ),
+        ("model: {base: mute, label: a, label: b}", "the key 'label' stands twice"),
+        ("run: no", "'no' is not a plain value: write numbers as 10 or 0.5, truth as true or"),
     ],
 )
 def test_files_that_hold_no_parameters(project, text, says):
@@ -260,19 +191,13 @@ def test_files_that_hold_no_parameters(project, text, says):
 
 
 def test_in_a_notebook_only_known_names_are_read(project):
-    source = globals_of(
-        "num_examples = 3", num_examples=3, lengths=[8192], seed=7, text="x"
-    )
+    source = globals_of("num_examples = 3", num_examples=3, lengths=[8192], seed=7, text="x")
     asked = study(source, notebook="01_main_results")
     assert (asked.num_examples, asked.lengths, asked.seed) == (3, (8192,), 7)
-    refused(
-        globals_of("num_exampels = 3"),
-        "unknown parameter 'num_exampels': did you mean",
-    )
+    refused(globals_of("num_exampels = 3"), "unknown parameter 'num_exampels': did you mean")
     refused(globals_of("epochs = 3"), "unknown parameter 'epochs'")
     path = notebook(
-        project / "notebooks/90.ipynb",
-        "epochs: int = 10  # of training\nlengths = [1]\n",
+        project / "notebooks/90.ipynb", "epochs: int = 10  # of training\nlengths = [1]\n"
     )
     assert notebook_parameters(path) == ["epochs", "lengths"]
     assert set(known_names()) >= {*Parameters.model_fields, "epochs"}
@@ -287,47 +212,29 @@ def test_in_a_notebook_only_known_names_are_read(project):
 def test_tables_and_figures_are_named_after_the_models_they_show(project):
     from matplotlib.figure import Figure
 
-    asked = study(
-        notebook="01_main", models=["perfect", "reader-4096"], run="second"
-    )
+    asked = study(notebook="01_main", models=["perfect", "reader-4096"], run="second")
     table = asked.save_table("a | b", "tasks")
-    assert (
-        table
-        == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
-    )
+    assert table == project / "outputs/tables/second/01_main/perfect+reader-4096-tasks.md"
     assert table.read_text() == "a | b"
-    frame = pd.DataFrame(
-        {"a_b": ["50 %", None], "n": [-1.23456, math.nan], "k": [131072, 2]}
-    )
+    frame = pd.DataFrame({"a_b": ["50 %", None], "n": [-1.23456, math.nan], "k": [131072, 2]})
     csv = asked.save_table(frame, "numbers")
     assert csv.read_text().startswith("a_b,n,k\n50 %,-1.23456,131072\n")
-    *_, head, _, first, second, _, _ = (
-        csv.with_suffix(".tex").read_text().splitlines()
-    )
+    *_, head, _, first, second, _, _ = csv.with_suffix(".tex").read_text().splitlines()
     assert head == r"a\_b & n & k \\"
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     asked.save_table(frame, "numbers", latex=frame[["k"]])
     assert (
-        csv.with_suffix(".tex")
-        .read_text()
-        .startswith("\\begin{tabular}{r}\n\\toprule\nk \\\\\n")
+        csv.with_suffix(".tex").read_text().startswith("\\begin{tabular}{r}\n\\toprule\nk \\\\\n")
     )
-    pdf, png = study(notebook="00_tasks", model=None).save_figure(
-        Figure().subplots(), "figure_1"
-    )
+    pdf, png = study(notebook="00_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
     assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")
     assert png.read_bytes().startswith(b"\x89PNG")
-    tables = [
-        asked.save_table(frame, "x", notes=["n = 5 %"]),
-        asked.save_table(frame[:0], "x"),
-    ]
+    tables = [asked.save_table(frame, "x", notes=["n = 5 %"]), asked.save_table(frame[:0], "x")]
     assert tables[0] == tables[1]
     assert not tables[1].with_suffix(".tex").exists(), "nothing to print"
     many, others = (
-        study(
-            models=[f"reader-{window}" for window in (*range(1000, 1006), last)]
-        ).title
+        study(models=[f"reader-{window}" for window in (*range(1000, 1006), last)]).title
         for last in (1006, 1007)
     )
     assert len(many) <= 80
@@ -336,23 +243,17 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
 
 
 def test_long_texts_are_broken_into_lines_and_notes_stay_small():
-    table = pd.DataFrame(
-        {"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]}
-    )
+    table = pd.DataFrame({"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]})
     text = latex_text(table, ["n = 5 %"])
     assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
     assert text.endswith("{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
-    assert latex_text(table[["verdict", "n"]]).startswith(
-        "\\begin{tabular}{lr}\n"
-    )
+    assert latex_text(table[["verdict", "n"]]).startswith("\\begin{tabular}{lr}\n")
 
 
 # --- several models -------------------------------------------------------------------------------
 
 
-def test_a_session_holds_the_last_model_until_another_is_asked_for(
-    project, capsys
-):
+def test_a_session_holds_the_last_model_until_another_is_asked_for(project, capsys):
     loads, closed = [], []
 
     def build(name):
@@ -373,16 +274,12 @@ def test_a_session_holds_the_last_model_until_another_is_asked_for(
         assert capsys.readouterr().err == ""
         again = study(model=two, num_examples=1, **small)
         rk.evaluate(again, progress=False, session=session)
-        assert capsys.readouterr().err.startswith(
-            "two: nothing was asked, all answers are stored"
-        )
+        assert capsys.readouterr().err.startswith("two: nothing was asked, all answers are stored")
     # two was made by the caller, who closes it
     assert (closed, session.model) == (["one"], None)
 
 
-def test_what_a_session_loaded_it_closes_and_so_does_evaluate_without_one(
-    project, monkeypatch
-):
+def test_what_a_session_loaded_it_closes_and_so_does_evaluate_without_one(project, monkeypatch):
     closed = []
     monkeypatch.setattr(Reader, "close", lambda self: closed.append(self.name))
     small = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 1}
@@ -390,16 +287,12 @@ def test_what_a_session_loaded_it_closes_and_so_does_evaluate_without_one(
     rk.evaluate(study(model=described, **small), progress=False)
     assert closed == ["one"]
     with rk.Session() as session:
-        rk.evaluate(
-            study(model=described, **small), progress=False, session=session
-        )
+        rk.evaluate(study(model=described, **small), progress=False, session=session)
         assert closed == ["one"]
     assert closed == ["one", "one"]
 
 
-def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
-    project, capsys
-):
+def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project, capsys):
     def broken(prompts):
         if len(calls) > 2:
             raise rk.UserError("the key is refused")
@@ -408,12 +301,7 @@ def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(
 
     calls = []
     models = [rk.model(broken, name="broken", batch_size=1), "perfect"]
-    asked = study(
-        models=models,
-        tasks=["niah_single_1"],
-        lengths=[512, 1024],
-        num_examples=2,
-    )
+    asked = study(models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2)
     cells = rk.evaluate(asked, progress=False)
     assert {(cell.model, cell.length): len(cell.rows) for cell in cells} == {
         ("broken", 512): 2,

@@ -11,19 +11,7 @@ from hypothesis import strategies as st
 from rulerkit.generation.pieces import PieceEncoder, encode_units, piece_encoder
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
-WHITE = [
-    " ",
-    "  ",
-    "   ",
-    "\n",
-    "\n\n",
-    "\t",
-    "\r\n",
-    "\u00a0",
-    "\u3000",
-    "\u2009",
-    "\u200b",
-]
+WHITE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2009", "\u200b"]
 ATOMS = [
     *WHITE,
     *[
@@ -90,24 +78,17 @@ BORDERS = [
 ]
 """Cuts that some vocabulary takes amiss, or nearly; the bar is where to cut if that is called
 clean."""
-WORDS = st.lists(
-    st.one_of(st.sampled_from(ATOMS), st.text(max_size=6)), max_size=5
-).map("".join)
+WORDS = st.lists(st.one_of(st.sampled_from(ATOMS), st.text(max_size=6)), max_size=5).map("".join)
 
 
 def check_cuts(vocabulary, parts):
     encoder = piece_encoder(vocabulary)
     joined = [*encoder.encode(parts[:1], starts=True), *map(encoder, parts[1:])]
-    assert (
-        np.concatenate(joined).tolist()
-        == vocabulary.encode("".join(parts)).tolist()
-    ), parts
+    assert np.concatenate(joined).tolist() == vocabulary.encode("".join(parts)).tolist(), parts
 
 
 @settings(
-    max_examples=60,
-    deadline=None,
-    suppress_health_check=[HealthCheck.function_scoped_fixture],
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
 )
 @given(
     texts=st.lists(WORDS, min_size=2, max_size=4),
@@ -119,13 +100,9 @@ def test_clean_cuts_are_exact(vocabulary, texts, border, draw):
     answer prefix does."""
     encoder = piece_encoder(vocabulary)
     assert encoder.exact
-    text = (texts[0] + border.replace("|", "") + "".join(texts[1:]) + "a").encode(
-        "utf-8", "ignore"
-    )
+    text = (texts[0] + border.replace("|", "") + "".join(texts[1:]) + "a").encode("utf-8", "ignore")
     text = text.decode()
-    cuts = [
-        i for i in range(1, len(text)) if encoder.clean_cut(text[:i], text[i:])
-    ]
+    cuts = [i for i in range(1, len(text)) if encoder.clean_cut(text[:i], text[i:])]
     for chosen in (cuts, sorted(draw.sample(cuts, draw.randint(0, len(cuts))))):
         bounds = [0, *chosen, len(text)]
         check_cuts(vocabulary, [text[a:b] for a, b in pairwise(bounds)])
@@ -136,10 +113,7 @@ def test_a_tokenizer_that_merges_across_borders_is_not_called_exact():
     out."""
 
     def encode_many(texts):
-        return [
-            [len(text[: i + 1]) * 7 % 251 for i in range(len(text))]
-            for text in texts
-        ]
+        return [[len(text[: i + 1]) * 7 % 251 for i in range(len(text))] for text in texts]
 
     assert not PieceEncoder(Tokenizer(encode_many, str)).exact
 

@@ -7,18 +7,12 @@ from rulerkit.batch.checks import FAIL, too_many_gpus
 from rulerkit.batch.plan import plan_model
 
 PRICES = {"prompt": 2.0, "completion": 10.0, "date": "2026-11-01"}
-SERVICE = {
-    "path": "m",
-    "base_url": "http://127.0.0.1:9/v1",
-    "tokenizer": "builtin",
-}
+SERVICE = {"path": "m", "base_url": "http://127.0.0.1:9/v1", "tokenizer": "builtin"}
 SERVICE |= {"name": "service", "engine": "openai"}
 
 
 def planned(**parameters):
-    study = rk.study(
-        {"lengths": ["4K", "128K"], "num_examples": 500} | parameters
-    )
+    study = rk.study({"lengths": ["4K", "128K"], "num_examples": 500} | parameters)
     (model,) = study.models
     return plan_model(model, study)
 

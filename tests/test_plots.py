@@ -62,9 +62,7 @@ def frontier_of(*names):
         for i, name in enumerate(names)
         for n, length in enumerate(LENGTHS)
     }
-    suite = scores_of(
-        share, TASKS_OF["frontier"], n=20, wanted=20, suite="frontier", floor=0.2
-    )
+    suite = scores_of(share, TASKS_OF["frontier"], n=20, wanted=20, suite="frontier", floor=0.2)
     ruler = scores_of(share, n=20, wanted=20)
     return rk.frontier(pd.concat([suite, ruler]))
 
@@ -80,11 +78,7 @@ def judged_answers():
 
 def signature_of(function):
     own = isfunction(function) and function.__module__.startswith(plots.__name__)
-    return (
-        signature(function).parameters
-        if own and function.__name__[0] != "_"
-        else ()
-    )
+    return signature(function).parameters if own and function.__name__[0] != "_" else ()
 
 
 def texts(axes):
@@ -96,28 +90,16 @@ def boxes(figure, slanted=True):
     slanted texts, whose boxes overlap though they do not, only if wanted."""
     figure.draw_without_rendering()
     unseen = set()
-    for axis in (
-        axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)
-    ):
+    for axis in (axis for axes in figure.axes for axis in (axes.xaxis, axes.yaxis)):
         low, high = sorted(axis.get_view_interval())
         unseen |= {
-            tick.label1
-            for tick in axis.get_major_ticks()
-            if not low <= tick.get_loc() <= high
+            tick.label1 for tick in axis.get_major_ticks() if not low <= tick.get_loc() <= high
         }
     found = [
-        t
-        for t in figure.findobj(matplotlib.text.Text)
-        if t.get_text().strip() and t.get_visible()
+        t for t in figure.findobj(matplotlib.text.Text) if t.get_text().strip() and t.get_visible()
     ]
-    found = [
-        t
-        for t in found
-        if t not in unseen and (slanted or t.get_rotation() % 90 == 0)
-    ]
-    return [
-        (t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found
-    ]
+    found = [t for t in found if t not in unseen and (slanted or t.get_rotation() % 90 == 0)]
+    return [(t.get_text(), matplotlib.text.Text.get_window_extent(t)) for t in found]
 
 
 def assert_fit_for_print(axes):
@@ -145,21 +127,13 @@ def test_lines_are_the_scores_and_bars_their_intervals():
     summary = summary_of("a", "b")
     axes = plots.score_by_length(summary.lengths)
     rows = summary.lengths.query("category == 'all'")
-    for line, bars, name in zip(
-        axes.get_lines(), axes.collections, ("a", "b"), strict=True
-    ):
+    for line, bars, name in zip(axes.get_lines(), axes.collections, ("a", "b"), strict=True):
         own = rows[rows["model"] == name]
-        np.testing.assert_allclose(
-            line.get_xdata(), LENGTHS, rtol=0.03
-        )  # side by side
+        np.testing.assert_allclose(line.get_xdata(), LENGTHS, rtol=0.03)  # side by side
         np.testing.assert_allclose(line.get_ydata(), own["score"])
         ends = np.array([segment[:, 1] for segment in bars.get_segments()])
         np.testing.assert_allclose(ends, own[["low", "high"]])
-    assert [label.get_text() for label in axes.get_xticklabels()] == [
-        "4K",
-        "8K",
-        "16K",
-    ]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["4K", "8K", "16K"]
 
 
 @pytest.mark.parametrize("num_models", [1, 8, 14, 20])
@@ -167,9 +141,7 @@ def test_every_model_is_named_and_nothing_overlaps(num_models):
     names = [f"model number {i}" for i in range(num_models)]
     summary = summary_of(*names)
     axes = plots.score_by_length(
-        summary.lengths,
-        plots.thresholds(summary.models),
-        plots.remarks(summary.cells),
+        summary.lengths, plots.thresholds(summary.models), plots.remarks(summary.cells)
     )
     said = {text for text, _ in boxes(axes.figure)}
     assert {name.upper() for name in names} <= said
@@ -180,19 +152,14 @@ def test_every_model_is_named_and_nothing_overlaps(num_models):
 def test_threshold_is_drawn_and_named():
     summary = summary_of("a")
     assert plots.thresholds(summary.models) == {"Llama2-7B (chat) at 4K": 85.6}
-    axes = plots.score_by_length(
-        summary.lengths, plots.thresholds(summary.models)
-    )
+    axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     assert (
         axes.figure.get_supxlabel()
         == "thin dashed: Llama2-7B (chat) at 4K = 85.6; stand-in corpora"
     )
     axes = plots.score_by_length(summary.lengths, 50)
-    assert (
-        axes.figure.get_supxlabel()
-        == "thin dashed: threshold = 50; stand-in corpora"
-    )
+    assert axes.figure.get_supxlabel() == "thin dashed: threshold = 50; stand-in corpora"
 
 
 def test_figures_say_what_the_texts_and_the_means_are():
@@ -222,14 +189,8 @@ def test_figures_say_what_the_texts_and_the_means_are():
 
 def test_an_incomplete_length_is_a_gap():
     summary = summary_of("a", "b", have=2)
-    axes = plots.score_by_length(
-        summary.lengths, note=plots.remarks(summary.cells)
-    )
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [
-        False,
-        False,
-        True,
-    ]
+    axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
+    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
     note = "reference readers; stand-in corpora; incomplete"
     below = " ".join(axes.figure.get_supxlabel().split())
     assert re.fullmatch(f"{note}; digest [0-9a-f]{{16}}", below)
@@ -243,12 +204,7 @@ def test_only_scores_are_drawn_where_a_model_has_none():
     rows = lengths[(lengths["model"] == "b") | (lengths["length"] < LENGTHS[-1])]
     axes = plots.score_by_length(rows, published=["Llama2-7B", "GPT-4"])
     assert [len(line.get_xdata()) for line in axes.get_lines()] == [2, 3, 1, 6]
-    assert {text for text, _ in boxes(axes.figure)} >= {
-        "A",
-        "B",
-        "Llama2 (7B)",
-        "GPT-4",
-    }
+    assert {text for text, _ in boxes(axes.figure)} >= {"A", "B", "Llama2 (7B)", "GPT-4"}
     assert_fit_for_print(axes)
 
 
@@ -256,9 +212,7 @@ def test_only_scores_are_drawn_where_a_model_has_none():
     ("lines", "num_lines"), [((), 8), (["gpt-4", "yi-34b"], 2), (["LWM (7B)"], 1)]
 )
 def test_many_printed_models_are_a_few_named_lines_and_a_band(lines, num_lines):
-    axes = plots.score_by_length(
-        summary_of("a").lengths, published="all", lines=lines
-    )
+    axes = plots.score_by_length(summary_of("a").lengths, published="all", lines=lines)
     printed = rk.paper.published_scores("all")
     shown = texts(axes)
     assert len(shown) == len(axes.get_lines()) - 1 == num_lines
@@ -267,16 +221,11 @@ def test_many_printed_models_are_a_few_named_lines_and_a_band(lines, num_lines):
         assert list(line.get_ydata()) == list(printed[text.get_text()].values())
 
     # The band is as wide as the scores that have no line, and the note counts them.
-    others = [
-        scores[131072] for name, scores in printed.items() if name not in shown
-    ]
+    others = [scores[131072] for name, scores in printed.items() if name not in shown]
     (band,) = (part for part in axes.collections if part.get_alpha() == 0.15)
     ends = [y for x, y in band.get_paths()[0].vertices if x == 131072]
     assert (min(ends), max(ends)) == (min(others), max(others))
-    assert (
-        f"grey band: {17 - num_lines} further models"
-        in axes.figure.get_supxlabel()
-    )
+    assert f"grey band: {17 - num_lines} further models" in axes.figure.get_supxlabel()
     assert_fit_for_print(axes)
 
 
@@ -302,17 +251,8 @@ def rows_of(axes):
     names = [label.get_text() for label in axes.get_yticklabels()]
     dots = [line for line in axes.get_lines() if line.get_markersize() == 2.9]
     # the claimed length stands right of its ring
-    effective = [
-        text.get_text() for text in axes.texts if text.get_ha() == "right"
-    ]
-    return list(
-        zip(
-            names,
-            effective,
-            [line.get_xdata()[0] for line in dots],
-            strict=True,
-        )
-    )
+    effective = [text.get_text() for text in axes.texts if text.get_ha() == "right"]
+    return list(zip(names, effective, [line.get_xdata()[0] for line in dots], strict=True))
 
 
 def test_published_models_stand_by_their_effective_length():
@@ -331,9 +271,7 @@ def test_published_models_stand_by_their_effective_length():
 
 def test_own_models_stand_in_colour_among_the_published_ones():
     models = summary_of("a", "b", "c").models
-    (axes,) = plots.claimed_and_effective(
-        models, ["gpt-4", "Qwen3-14B", "yi-34b"]
-    )
+    (axes,) = plots.claimed_and_effective(models, ["gpt-4", "Qwen3-14B", "yi-34b"])
     rows = {name: text for name, text, _ in rows_of(axes)}
     own = models[models["category"] == "all"].set_index("label")
     assert rows == {
@@ -343,9 +281,7 @@ def test_own_models_stand_in_colour_among_the_published_ones():
         **own["effective_length"],
     }
     bold = [
-        label.get_text()
-        for label in axes.get_yticklabels()
-        if label.get_fontweight() == "bold"
+        label.get_text() for label in axes.get_yticklabels() if label.get_fontweight() == "bold"
     ]
     assert sorted(bold) == ["A", "B", "C"]
     assert_fit_for_print(axes)
@@ -362,18 +298,12 @@ def test_own_models_stand_in_colour_among_the_published_ones():
 def test_a_point_between_gaps_has_its_interval():
     rows = summary_of("a", "b").lengths.query("category == 'all'")
     columns = ["score", "low", "high"]
-    gap = rows.assign(
-        **{name: rows[name].mask(rows["length"] == 8192) for name in columns}
-    )
+    gap = rows.assign(**{name: rows[name].mask(rows["length"] == 8192) for name in columns})
     for shown, bars in ((gap, 2), (rows[rows["length"] == 4096], 1)):
         axes = plots.score_by_length(shown)
         known = shown.dropna(subset=["score"]).groupby("model")[["low", "high"]]
         drawn = [
-            [
-                part[:, 1].tolist()
-                for part in line.get_segments()
-                if part.ndim == 2
-            ]
+            [part[:, 1].tolist() for part in line.get_segments() if part.ndim == 2]
             for line in axes.collections
         ]
         assert drawn == [part.to_numpy().tolist() for _, part in known]
@@ -382,33 +312,23 @@ def test_a_point_between_gaps_has_its_interval():
 
 
 def test_a_floor_does_not_look_like_a_level_at_all_lengths():
-    rows = (
-        summary_of("a", "b").lengths.query("category == 'all'").assign(floor=5.0)
-    )
+    rows = summary_of("a", "b").lengths.query("category == 'all'").assign(floor=5.0)
     shown = rows[(rows["label"] == "A") | (rows["length"] == 4096)]
     (axes,) = plots.series_by_length(shown, "label", flat=["B"])
     line, floor, level = axes.get_lines()
-    assert floor.get_linestyle() not in (
-        line.get_linestyle(),
-        level.get_linestyle(),
-    )
+    assert floor.get_linestyle() not in (line.get_linestyle(), level.get_linestyle())
     assert level.get_ydata().tolist() == [100, 100, 100]
 
 
 @pytest.mark.parametrize("num_models", [3, 12])
-@pytest.mark.parametrize(
-    "name", ["score_by_length", "series_by_length", "scores_over_models"]
-)
+@pytest.mark.parametrize("name", ["score_by_length", "series_by_length", "scores_over_models"])
 def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
     names = [
-        f"meta-llama-3.1-8b-instruct-ours-128k-finetuned-step-{i}000"
-        for i in range(num_models)
+        f"meta-llama-3.1-8b-instruct-ours-128k-finetuned-step-{i}000" for i in range(num_models)
     ]
     rows = summary_of(*names).lengths.query("category == 'all'")
     series = {"series": "label"} if name == "series_by_length" else {}
-    (axes,) = np.ravel(
-        getattr(plots, name)(rows, **series, note="small protocol", threshold=50)
-    )
+    (axes,) = np.ravel(getattr(plots, name)(rows, **series, note="small protocol", threshold=50))
     said = {text.replace("\n", "") for text, _ in boxes(axes.figure)}
     assert {name.upper() for name in names} <= said
     assert_fit_for_print(axes)
@@ -420,16 +340,10 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
 
 def test_a_long_name_of_a_task_is_whole():
     name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
-    rows = pd.DataFrame(
-        [("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"]
-    )
-    differences = plots.differences_by_task(
-        rows.assign(difference=-2.0, low=-5.0, high=1.0), 1
-    )
+    rows = pd.DataFrame([("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"])
+    differences = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
     names = [name, "vt", "cwe"]
-    correlations = plots.correlation_heatmap(
-        pd.DataFrame(np.eye(3), names, names), [name]
-    )
+    correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name])
     assert correlations.get_yticklabels()[0].get_color() != "black"
     for axes in (differences, correlations):
         assert name in {text.replace("\n", "") for text, _ in boxes(axes.figure)}
@@ -438,18 +352,11 @@ def test_a_long_name_of_a_task_is_whole():
     assert width > differences.figure.get_figwidth() / 2
 
 
-@pytest.mark.parametrize(
-    "lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)]
-)
+@pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
 def test_names_of_many_lengths_do_not_touch(lengths):
-    cells = (
-        summary_of("a")
-        .cells.head(4)
-        .assign(floor=99.0, label="cut off", count=3, share=1.0)
-    )
+    cells = summary_of("a").cells.head(4).assign(floor=99.0, label="cut off", count=3, share=1.0)
     cells = pd.concat(
-        cells.assign(length=length, task=list("abcd"), name="a")
-        for length in lengths
+        cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
     )
     assert_fit_for_print(plots.score_by_length(cells.assign(category="all")))
     assert_fit_for_print(plots.tasks_by_length(cells)[0])
@@ -459,9 +366,7 @@ def test_names_of_many_lengths_do_not_touch(lengths):
 def test_notes_of_several_panels_stand():
     rows = summary_of("a").lengths
     figure, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
-    plots.score_by_length(
-        rows, note="reference readers; stand-in corpora", ax=axes[0]
-    )
+    plots.score_by_length(rows, note="reference readers; stand-in corpora", ax=axes[0])
     plots.score_by_length(
         rows, note="small protocol; stand-in corpora", published="all", ax=axes[1]
     )
@@ -474,51 +379,21 @@ def test_notes_of_several_panels_stand():
 
 
 def test_parts_without_an_item_are_grey_and_leave_gaps():
-    depths = pd.DataFrame(
-        {"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)}
-    )
-    about = {
-        "run": "r",
-        "model": "m",
-        "label": "m",
-        "task": "vt",
-        "category": "vt",
-        "length": 4096,
-    }
+    depths = pd.DataFrame({"depth": [5.0, 15.0, 95.0], "recalled": 1.0, "index": range(3)})
+    about = {"run": "r", "model": "m", "label": "m", "task": "vt", "category": "vt", "length": 4096}
     bins = by_bin(depths.assign(**about))
     (axes,) = plots.depth_map(bins, "vt")
-    assert axes.collections[0].get_array()[:, 0].tolist() == [
-        100,
-        100,
-        *[None] * 7,
-        100,
-    ]
+    assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
     (axes,) = plots.recall_by_depth(bins)
-    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [
-        True
-    ] * 7 + [False]
+    assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
-    for panels in (
-        plots.depth_map(repeated, "vt"),
-        plots.recall_by_depth(repeated),
-    ):
-        assert [axes.get_title() for axes in panels] == [
-            "m [r]\nvt",
-            "m [r-repeat2]\nvt",
-        ]
+    for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
+        assert [axes.get_title() for axes in panels] == ["m [r]\nvt", "m [r-repeat2]\nvt"]
 
 
 def test_the_failures_of_repetitions_are_named_by_their_run():
-    about = {
-        "model": "m",
-        "name": "M",
-        "task": "vt",
-        "label": "complete",
-        "length": 4096,
-    }
-    rows = pd.DataFrame(
-        [{"run": run, **about, "count": 1, "share": 1.0} for run in "ab"]
-    )
+    about = {"model": "m", "name": "M", "task": "vt", "label": "complete", "length": 4096}
+    rows = pd.DataFrame([{"run": run, **about, "count": 1, "share": 1.0} for run in "ab"])
     titles = [axes.get_title() for axes in plots.failures_by_length(rows)]
     assert titles == ["M [a]\nvt", "M [b]\nvt"]
 
@@ -527,10 +402,7 @@ def test_the_failures_of_repetitions_are_named_by_their_run():
 
 
 def test_no_two_kinds_of_failures_look_alike():
-    looks = [
-        str(sorted(bar_properties(kind).items()))
-        for kind in failures.definitions()
-    ]
+    looks = [str(sorted(bar_properties(kind).items())) for kind in failures.definitions()]
     assert len(set(looks)) == len(looks)
 
 
@@ -540,13 +412,9 @@ def test_fields_show_the_scores():
     assert len(panels) == 1
     own = summary.cells[summary.cells["model"] == "b"]
     assert texts(panels[0]) == [f"{score:.1f}" for score in own["score"]]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(
-        THIRTEEN
-    )
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(THIRTEEN)
     assert_fit_for_print(panels[0])
-    (one,) = plots.tasks_by_length(
-        own[own["task"] == "vt"], note="small protocol"
-    )
+    (one,) = plots.tasks_by_length(own[own["task"] == "vt"], note="small protocol")
     assert_fit_for_print(one)
     assert one.get_window_extent().height / one.figure.dpi > 0.16
 
@@ -557,10 +425,7 @@ def test_fields_show_the_scores():
 def test_figure_1_shows_both_laws_in_natural_logarithms():
     cwe = plots.word_counts(generate("cwe", 4096, 1)[0])
     alphas = (1.5, 2.0, 2.5, 3.0)
-    fwe = {
-        a: plots.word_counts(generate({"base": "fwe", "alpha": a}, 4096, 1)[0])
-        for a in alphas
-    }
+    fwe = {a: plots.word_counts(generate({"base": "fwe", "alpha": a}, 4096, 1)[0]) for a in alphas}
     left, right = plots.word_frequencies(cwe, fwe, num_types=30)
     assert [bar.get_height() for bar in left.patches] == [30] * 10 + [3] * 20
     dots = [line for line in right.get_lines() if line.get_linestyle() == "None"]
@@ -590,21 +455,14 @@ def figures(tmp_path_factory):
     summary = rk.summarize(scores)
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
     shares = failures.shares(failures.label(cells))
-    note = (
-        plots.remarks(summary.cells)
-        + "; a note that is longer than one line of a column"
-    )
-    four = summary.cells[summary.cells["task"] != "cwe"].rename(
-        columns={"task": "panel"}
-    )
+    note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
+    four = summary.cells[summary.cells["task"] != "cwe"].rename(columns={"task": "panel"})
     grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}
     thirteen = summary_of("a", "b").lengths
     alphas = {2.0: plots.word_counts(generate("fwe", 2048, 1)[0])}
     words = plots.word_counts(generate("cwe", 4096, 1)[0])
     frontier = frontier_of("a model with a name of some length", "b")
-    correlations = pd.DataFrame(
-        np.linspace(-1, 1, 324).reshape(18, 18)
-    ).add_prefix("niah_task_")
+    correlations = pd.DataFrame(np.linspace(-1, 1, 324).reshape(18, 18)).add_prefix("niah_task_")
     correlations.index = correlations.columns
     return {
         "score_by_length": lambda **ax: plots.score_by_length(
@@ -621,37 +479,20 @@ def figures(tmp_path_factory):
         ),
         "recall_by_depth": lambda **ax: plots.recall_by_depth(bins, note, **ax),
         "depth_map": lambda **ax: plots.depth_map(bins, "vt", note, **ax),
-        "tasks_by_length": lambda **ax: plots.tasks_by_length(
-            summary.cells, note=note, **ax
-        ),
+        "tasks_by_length": lambda **ax: plots.tasks_by_length(summary.cells, note=note, **ax),
         "correlation_heatmap": lambda **ax: plots.correlation_heatmap(
             correlations, ["niah_task_3"], list("aabbccddeeffgghhii"), note, **ax
         ),
-        "failures_by_length": lambda **ax: plots.failures_by_length(
-            shares, note, **ax
-        ),
+        "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
         "differences_by_task": lambda **ax: plots.differences_by_task(
-            compare.compare_study(study, cells).rows,
-            1,
-            ("reader-1024", "reader-dropping"),
-            **ax,
+            compare.compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
         ),
         "published_since": lambda **ax: plots.published_since(**ax),
-        "scores_by_scorer": lambda **ax: plots.scores_by_scorer(
-            judged_answers(), "a note", **ax
-        ),
-        "word_frequencies": lambda **ax: plots.word_frequencies(
-            words, alphas, **ax
-        ),
-        "capability_map": lambda **ax: plots.capability_map(
-            frontier, note=note, **ax
-        ),
-        "frontier_by_length": lambda **ax: plots.frontier_by_length(
-            frontier, note, **ax
-        ),
-        "capabilities_by_length": lambda **ax: plots.capabilities_by_length(
-            frontier, note, **ax
-        ),
+        "scores_by_scorer": lambda **ax: plots.scores_by_scorer(judged_answers(), "a note", **ax),
+        "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
+        "capability_map": lambda **ax: plots.capability_map(frontier, note=note, **ax),
+        "frontier_by_length": lambda **ax: plots.frontier_by_length(frontier, note, **ax),
+        "capabilities_by_length": lambda **ax: plots.capabilities_by_length(frontier, note, **ax),
         "published_frontier": lambda **ax: plots.published_frontier(
             rk.paper.published_frontier(), note, **ax
         ),
@@ -659,18 +500,13 @@ def figures(tmp_path_factory):
 
 
 def luminance(color):
-    parts = [
-        c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4
-        for c in to_rgb(color)
-    ]
+    parts = [c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055) ** 2.4 for c in to_rgb(color)]
     return 0.2126 * parts[0] + 0.7152 * parts[1] + 0.0722 * parts[2]
 
 
 def ground_of(text):
     """The colour on which a text stands: that of its field in a heatmap, else the paper's."""
-    collections = (
-        text.axes.collections if text.axes and text in text.axes.texts else ()
-    )
+    collections = text.axes.collections if text.axes and text in text.axes.texts else ()
     for field in (part for part in collections if isinstance(part, QuadMesh)):
         column, row = (int(place) for place in text.get_position())
         return field.to_rgba(field.get_array())[row, column]
@@ -679,12 +515,9 @@ def ground_of(text):
 
 @pytest.mark.parametrize("ground", ["white", "black"])
 @pytest.mark.parametrize(
-    "name",
-    [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])],
+    "name", [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])]
 )
-def test_a_figure_is_readable_in_print_and_drawn_where_asked(
-    figures, name, ground, monkeypatch
-):
+def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, ground, monkeypatch):
     """All text of 7 points or more, with a contrast of 4.5 to 1, nothing cut or on another; in a
     dark style of the user too."""
     if ground == "black":
@@ -696,9 +529,7 @@ def test_a_figure_is_readable_in_print_and_drawn_where_asked(
     for text in figure.findobj(matplotlib.text.Text):
         if text.get_text().strip() and text.get_visible():
             assert text.get_fontsize() >= 7, text
-            dark, light = sorted(
-                (luminance(text.get_color()), luminance(ground_of(text)))
-            )
+            dark, light = sorted((luminance(text.get_color()), luminance(ground_of(text))))
             assert (light + 0.05) / (dark + 0.05) >= 4.5, text
     assert_fit_for_print(drawn[0])
     given = plt.subplots(1, len(drawn), squeeze=False)[1].ravel()
@@ -709,26 +540,17 @@ def test_a_figure_is_readable_in_print_and_drawn_where_asked(
 
 
 def test_what_the_user_sets_wins():
-    own = {
-        "font.size": 9,
-        "axes.prop_cycle": matplotlib.cycler(color=["#112233", "#445566"]),
-    }
+    own = {"font.size": 9, "axes.prop_cycle": matplotlib.cycler(color=["#112233", "#445566"])}
     with plt.rc_context(own):
         axes = plots.score_by_length(summary_of("a", "b", "c").lengths)
-    assert [line.get_color() for line in axes.get_lines()] == [
-        "#112233",
-        "#445566",
-        "#112233",
-    ]
+    assert [line.get_color() for line in axes.get_lines()] == ["#112233", "#445566", "#112233"]
     assert {text.get_fontsize() for text in axes.get_legend().get_texts()} == {9}
     with plt.style.context("rulerkit.data.rulerkit"):
         assert matplotlib.rcParams["font.size"] == 7
 
 
 def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path):
-    plots.score_by_length(summary_of("a").lengths).figure.savefig(
-        tmp_path / "figure.pdf"
-    )
+    plots.score_by_length(summary_of("a").lengths).figure.savefig(tmp_path / "figure.pdf")
     content = (tmp_path / "figure.pdf").read_bytes()
     assert b"/Type3" not in content
     assert b"/FontFile2" in content

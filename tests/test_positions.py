@@ -19,26 +19,15 @@ EXAMPLES = 300
 def depth_of_an_answer(example, random):
     """Where one answer drawn among an example's stands in the context, 0 to 1: by tokens, for QA by
     document."""
-    pieces = [
-        p
-        for p in example.pieces
-        if p.role in ("haystack", "needle", "distractor")
-    ]
-    sizes = [
-        1 if example.task.startswith("qa") else piece.num_tokens
-        for piece in pieces
-    ]
+    pieces = [p for p in example.pieces if p.role in ("haystack", "needle", "distractor")]
+    sizes = [1 if example.task.startswith("qa") else piece.num_tokens for piece in pieces]
     answers = [i for i, piece in enumerate(pieces) if piece.role == "needle"]
     chosen = answers[random.randrange(len(answers))]
     return (sum(sizes[:chosen]) + random.random() * sizes[chosen]) / sum(sizes)
 
 
 @pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(n, marks=[pytest.mark.slow] * (n in ("cwe", "fwe")))
-        for n in THIRTEEN
-    ],
+    "name", [pytest.param(n, marks=[pytest.mark.slow] * (n in ("cwe", "fwe"))) for n in THIRTEEN]
 )
 def test_answers_may_stand_anywhere(name):
     from scipy.stats import kstest
@@ -50,10 +39,5 @@ def test_answers_may_stand_anywhere(name):
     assert len({example.context_text for example in examples}) == EXAMPLES
     if name == "qa_1":
         groups = load_qa("fictional").groups
-        gold = {
-            int(str(p.key))
-            for e in examples
-            for p in e.blocks
-            if p.role == "needle"
-        }
+        gold = {int(str(p.key)) for e in examples for p in e.blocks if p.role == "needle"}
         assert {groups[document] for document in gold} == set(groups)

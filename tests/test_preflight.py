@@ -72,32 +72,15 @@ R1 = (
 TEMPLATES = {
     "llama-3.1": (
         LLAMA31,
-        (
-            "<|begin_of_text|>",
-            "<|start_header_id|>",
-            "<|end_header_id|>",
-            "<|eot_id|>",
-        ),
+        ("<|begin_of_text|>", "<|start_header_id|>", "<|end_header_id|>", "<|eot_id|>"),
         "<|begin_of_text|>",
         True,
     ),
-    "qwen2.5": (
-        CHATML,
-        ("<|im_start|>", "<|im_end|>", "<|endoftext|>"),
-        None,
-        False,
-    ),
-    "gemma": (
-        GEMMA,
-        ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"),
-        "<bos>",
-        True,
-    ),
+    "qwen2.5": (CHATML, ("<|im_start|>", "<|im_end|>", "<|endoftext|>"), None, False),
+    "gemma": (GEMMA, ("<bos>", "<eos>", "<start_of_turn>", "<end_of_turn>"), "<bos>", True),
     "glm-4": (
         "[gMASK]<sop>"
-        + PLAIN_ROLES.replace(" + END", "").replace(
-            "<|assistant|>\\n", "<|assistant|>"
-        ),
+        + PLAIN_ROLES.replace(" + END", "").replace("<|assistant|>\\n", "<|assistant|>"),
         ("[gMASK]", "<sop>", "<|user|>", "<|assistant|>", "<|system|>"),
         "[gMASK]",
         False,
@@ -130,13 +113,7 @@ def folder(trained, tmp_path_factory):
     beside them."""
     from tokenizers import Tokenizer, normalizers, processors
 
-    def make(
-        name,
-        template=None,
-        lower=False,
-        vocab_size=0,
-        **config,
-    ):
+    def make(name, template=None, lower=False, vocab_size=0, **config):
         text, special, bos, added = TEMPLATES[name]
         place = tmp_path_factory.mktemp(name.replace(".", "-"))
         backend = Tokenizer.from_file(str(trained))
@@ -145,8 +122,7 @@ def folder(trained, tmp_path_factory):
             backend.normalizer = normalizers.Lowercase()
         if added and bos:
             backend.post_processor = processors.TemplateProcessing(
-                single=f"{bos} $A",
-                special_tokens=[(bos, backend.token_to_id(bos))],
+                single=f"{bos} $A", special_tokens=[(bos, backend.token_to_id(bos))]
             )
         backend.save(str(place / "tokenizer.json"))
         settings = {
@@ -166,9 +142,7 @@ def folder(trained, tmp_path_factory):
 
 
 def asked_of(tokenizer, function=None, **spec):
-    return rk.model(
-        function or answers, name="m", tokenizer=str(tokenizer), **spec
-    )
+    return rk.model(function or answers, name="m", tokenizer=str(tokenizer), **spec)
 
 
 def answers(prompts):
@@ -178,13 +152,7 @@ def answers(prompts):
 def one(model, spec="vt", length=LENGTH, index=0):
     return make_case(
         model,
-        generate(
-            task(spec).with_corpora("builtin"),
-            length,
-            index + 1,
-            42,
-            model.prompt_format,
-        ),
+        generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format),
         index,
     )
 
@@ -198,12 +166,7 @@ def fails(findings):
 
 @pytest.mark.parametrize(
     ("name", "prefix_in"),
-    [
-        ("llama-3.1", "assistant"),
-        ("gemma", "assistant"),
-        ("glm-4", "user"),
-        ("qwen2.5", "user"),
-    ],
+    [("llama-3.1", "assistant"), ("gemma", "assistant"), ("glm-4", "user"), ("qwen2.5", "user")],
 )
 def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)
@@ -245,9 +208,7 @@ def test_a_bos_that_the_template_leaves_out_is_noted(folder):
 
 
 def with_ids(whole, ids, example=None):
-    return replace(
-        whole, example=replace(example or whole.example, whole_ids=ids)
-    )
+    return replace(whole, example=replace(example or whole.example, whole_ids=ids))
 
 
 def with_blocks(whole, blocks, example=None):
@@ -262,9 +223,7 @@ def ids_of(whole, text):
 
 def template_not_counted(whole):
     """Made for the bare tokenizer, and framed afterwards."""
-    made = generate(
-        whole.task, LENGTH, 1, 42, PromptFormat(whole.tokenizer, template="base")
-    )[0]
+    made = generate(whole.task, LENGTH, 1, 42, PromptFormat(whole.tokenizer, template="base"))[0]
     before, after = (Piece(text, "template") for text in whole.form.around)
     *rest, prefix = made.blocks
     return with_blocks(whole, [before, *rest, after, prefix], made)
@@ -276,16 +235,12 @@ def underfilled(whole):
 
 
 def changed_ids(change):
-    return lambda whole: with_ids(
-        whole, np.concatenate(change(whole.example.ids))
-    )
+    return lambda whole: with_ids(whole, np.concatenate(change(whole.example.ids)))
 
 
 def changed_end(change):
     """A fault in the last two pieces: the end of the template and the answer prefix."""
-    return lambda w: with_blocks(
-        w, [*w.example.blocks[:-2], *change(*w.example.blocks[-2:])]
-    )
+    return lambda w: with_blocks(w, [*w.example.blocks[:-2], *change(*w.example.blocks[-2:])])
 
 
 FAULTS = [
@@ -293,17 +248,12 @@ FAULTS = [
     ("BOS", changed_ids(lambda ids: [ids[1:]])),
     ("ids", changed_ids(lambda ids: [ids[:90], ids[90:91] + 1, ids[91:]])),
     ("template", changed_end(lambda template, prefix: [template])),
-    (
-        "template",
-        changed_end(lambda template, prefix: [template, prefix, prefix]),
-    ),
+    ("template", changed_end(lambda template, prefix: [template, prefix, prefix])),
     ("template", changed_end(lambda template, prefix: [prefix, template])),
     ("template", lambda whole: with_blocks(whole, whole.example.blocks[2:])),
     (
         "needles",
-        lambda whole: with_blocks(
-            whole, [b for b in whole.example.blocks if b.role != "needle"]
-        ),
+        lambda whole: with_blocks(whole, [b for b in whole.example.blocks if b.role != "needle"]),
     ),
     ("budget", template_not_counted),
     ("budget", underfilled),
@@ -314,9 +264,7 @@ FAULTS = [
 def test_a_faulty_prompt_is_caught(folder, name, fault):
     whole = one(asked_of(folder("llama-3.1")))
     assert fails(check_case(whole)) == set()
-    (finding,) = [
-        f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name
-    ]
+    (finding,) = [f for f in check_case(fault(whole)) if f.level == FAIL and f.name == name]
     assert finding.fix
     assert finding.where == f"vt at {LENGTH}, example 0"
 
@@ -340,28 +288,21 @@ def test_a_stop_string_inside_an_answer(folder, settings, spec):
 
 def test_the_template_of_another_model(folder):
     for form in ("qwen", CHATML):
-        assert fails(
-            check_case(one(asked_of(folder("llama-3.1"), template=form)))
-        ) == {"template marks"}, form
-    assert (
-        fails(check_case(one(asked_of(folder("llama-3.1"), template="base"))))
-        == set()
-    )
+        assert fails(check_case(one(asked_of(folder("llama-3.1"), template=form)))) == {
+            "template marks"
+        }, form
+    assert fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
 
 
 def test_the_tokenizer_of_another_model(folder):
     own = folder("gemma")
     right = rk.load_model({"path": str(own), "name": "m"})
     assert fails(check_case(one(right))) == set()
-    assert any(
-        f.name == "tokenizer" and f.level == "ok" for f in check_case(one(right))
-    )
+    assert any(f.name == "tokenizer" and f.level == "ok" for f in check_case(one(right)))
     other = str(folder("gemma", lower=True))
     wrong = rk.load_model({"path": str(own), "name": "m", "tokenizer": other})
     assert "tokenizer" in fails(check_case(one(wrong)))
-    small = rk.load_model(
-        {"path": str(folder("gemma", vocab_size=300)), "name": "m"}
-    )
+    small = rk.load_model({"path": str(folder("gemma", vocab_size=300)), "name": "m"})
     (finding,) = [f for f in check_case(one(small)) if f.name == "tokenizer"]
     assert finding.level == FAIL
     assert "vocabulary of 300" in finding.seen
@@ -371,19 +312,14 @@ def test_a_system_prompt_that_is_dropped(folder):
     place = folder("qwen2.5")
     asked = asked_of(place, system_prompt="Answer briefly.")
     assert fails(check_case(one(asked))) == set()
-    assert fails(check_case(replace(one(asked_of(place)), model=asked))) >= {
-        "template"
-    }
+    assert fails(check_case(replace(one(asked_of(place)), model=asked))) >= {"template"}
 
 
 def test_a_thought_without_room(folder):
     place = folder("deepseek", template=R1)
     assert fails(check_case(one(asked_of(place)))) == {"thinking"}
     for more in ({}, {"prefix_in": "user"}, {"thinking_room": "inside"}):
-        assert (
-            fails(check_case(one(asked_of(place, thinking_tokens=256, **more))))
-            == set()
-        )
+        assert fails(check_case(one(asked_of(place, thinking_tokens=256, **more)))) == set()
     asked = asked_of(place, thinking_tokens=256, prefix_in="assistant")
     (inside,) = [f for f in check_case(one(asked)) if f.level == FAIL]
     assert "answers without a thought" in inside.seen
@@ -394,16 +330,8 @@ def test_a_chat_model_without_a_template_is_a_finding(folder):
     (place / "tokenizer_config.json").write_text("{}")
     spec = {"path": str(place), "name": "m", "aligned": "chat"}
     found = check(study({"models": [spec], "lengths": [LENGTH]}), ask=False)["m"]
-    assert [(finding.level, finding.name) for finding in found] == [
-        (FAIL, "model")
-    ]
-    for part in (
-        "model m",
-        "no chat template",
-        "`template: NAME`",
-        "qwen",
-        "`template: base`",
-    ):
+    assert [(finding.level, finding.name) for finding in found] == [(FAIL, "model")]
+    for part in ("model m", "no chat template", "`template: NAME`", "qwen", "`template: base`"):
         assert part in found[0].seen
 
 
@@ -414,9 +342,7 @@ class Server(Engine):
     """An engine that does something to what it is sent, and counts as servers do."""
 
     def __init__(self, tokenizer, change, echoes=False):
-        super().__init__(
-            {"name": "server", "engine": "function", "tokenizer": str(tokenizer)}
-        )
+        super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
         self.change, self.echoes = change, echoes
 
     def answer(self, examples):
@@ -427,12 +353,7 @@ class Server(Engine):
             text = example.prompt + text if self.echoes else text
             yield (
                 example,
-                Answer(
-                    text,
-                    "stop",
-                    tokenizer.count(text),
-                    {"prompt_tokens": len(ids)},
-                ),
+                Answer(text, "stop", tokenizer.count(text), {"prompt_tokens": len(ids)}),
             )
 
 
@@ -444,16 +365,8 @@ def the_same(ids):
     ("change", "names", "says"),
     [
         (the_same, set(), ""),
-        (
-            lambda ids: ids[len(ids) // 2 :],
-            {"engine's count", "both ends"},
-            "was cut",
-        ),
-        (
-            lambda ids: np.concatenate([ids[:1], ids]),
-            {"engine's count"},
-            "second BOS",
-        ),
+        (lambda ids: ids[len(ids) // 2 :], {"engine's count", "both ends"}, "was cut"),
+        (lambda ids: np.concatenate([ids[:1], ids]), {"engine's count"}, "second BOS"),
         (
             lambda ids: np.concatenate([ids[:5], ids, ids[:5]]),
             {"engine's count"},
@@ -464,9 +377,7 @@ def the_same(ids):
 def test_what_a_server_does_to_a_prompt(folder, change, names, says):
     found = list(check_answers(Server(folder("llama-3.1"), change), LENGTH))
     assert fails(found) == names
-    assert says in "".join(
-        finding.fix for finding in found if finding.level == FAIL
-    )
+    assert says in "".join(finding.fix for finding in found if finding.level == FAIL)
 
 
 def test_functions_that_echo_truncate_or_say_nothing():
@@ -482,7 +393,5 @@ def test_functions_that_echo_truncate_or_say_nothing():
     assert fails(echoed) == {"asked"}
     assert "returned the prompt" in echoed[0].seen
     assert fails(
-        check_answers(
-            asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH
-        )
+        check_answers(asked_of("builtin", lambda prompts: [" "] * len(prompts)), LENGTH)
     ) == {"answer"}

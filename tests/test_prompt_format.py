@@ -49,9 +49,7 @@ LLAMA3_LIKE = (
 
 
 def example(form, name="niah_single_1", length=1400):
-    return generate(
-        task(name).with_corpora("builtin"), length, 1, prompt_format=form
-    )[0]
+    return generate(task(name).with_corpora("builtin"), length, 1, prompt_format=form)[0]
 
 
 @pytest.mark.parametrize("name", TABLE_6)
@@ -61,22 +59,16 @@ def test_forms_byte_for_byte(name):
     made = example(PromptFormat("builtin", template=name))
     question = made.text_of("question").removesuffix(DIRECT)
     user = f"{made.text_of('instruction')}{made.context_text}{question}".strip()
-    assert user.startswith(
-        "A special magic number is hidden within the following text."
-    )
+    assert user.startswith("A special magic number is hidden within the following text.")
     assert made.answer_prefix.startswith(" The special magic number for ")
     assert made.prompt == TABLE_6[name].replace("{t}", user) + made.answer_prefix
     made = example(PromptFormat("builtin", template=name, prefix_in="user"))
     before, _, after = TABLE_6[name].removesuffix(DIRECT).partition("{t}")
     assert made.prompt.startswith(before + "A special magic number")
-    assert made.prompt.endswith(
-        "provided text?" + DIRECT + made.answer_prefix + after
-    )
+    assert made.prompt.endswith("provided text?" + DIRECT + made.answer_prefix + after)
 
 
-@pytest.mark.parametrize(
-    "name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"]
-)
+@pytest.mark.parametrize("name", ["base", "llama2", "glm", "llama3", "lwm", "rwkv"])
 def test_ids_of_every_form(vocabulary, name):
     """One BOS at most, put before the ids of the text as the vocabulary itself encodes it; all
     within the length. The 2024 demonstration begins with a blank, glm's frame ends with one: both
@@ -93,10 +85,7 @@ def test_ids_of_every_form(vocabulary, name):
             ids = made.ids.tolist()
             assert ids == [*form.bos, *vocabulary.encode(made.prompt).tolist()]
             assert made.num_tokens == len(ids) <= 1400 - made.max_new_tokens
-            assert (
-                made.prompt.startswith(before + " Memorize")
-                or made.task[:2] != "vt"
-            )
+            assert made.prompt.startswith(before + " Memorize") or made.task[:2] != "vt"
             for bos in vocabulary.leading_ids:
                 assert ids.count(bos) == (ids[0] == bos) <= 1
                 if name not in ("command-r", "glm", "llama3", "jamba"):
@@ -107,11 +96,7 @@ def test_llama3_opens_itself(data):
     form = PromptFormat(str(data / "tokenizers/llama-3"), template="llama3")
     assert form.bos == ()
     made = example(form)
-    assert made.ids.tolist()[:3] == [
-        128000,
-        128006,
-        form.tokenizer.encode("user")[0],
-    ]
+    assert made.ids.tolist()[:3] == [128000, 128006, form.tokenizer.encode("user")[0]]
     assert made.ids.tolist().count(128000) == 1
 
 
@@ -122,35 +107,24 @@ def test_own_template_of_a_folder(data):
     form = PromptFormat(str(data / "tokenizers" / "qwen2.5"))
     made = example(form, "vt")
     assert made.prompt == CHATML.replace("{t}", made.input) + made.answer_prefix
-    assert made.prompt.endswith(
-        "<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix
-    )
+    assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
     assert made.answer_prefix.startswith(" Answer: According to the chain(s)")
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
 
 def test_a_system_prompt(data):
-    form = PromptFormat(
-        str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief."
-    )
-    assert (
-        form.around[0]
-        == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
-    )
+    form = PromptFormat(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
+    assert form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
 
 
 def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
-    form = PromptFormat(
-        str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE
-    )
+    form = PromptFormat(str(data / "tokenizers" / "llama-3"), template=LLAMA3_LIKE)
     made = example(form, "vt")
     value = made.prompt.rpartition("are assigned the value ")[2].partition(",")[0]
     assert made.prompt.endswith(f"<|end_header_id|>\n\n{made.answer_prefix}")
-    assert made.answer_prefix.endswith(
-        f"5 variables are assigned the value {value}, they are: "
-    )
+    assert made.answer_prefix.endswith(f"5 variables are assigned the value {value}, they are: ")
     assert made.ids.tolist().count(128000) == 1
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
 
@@ -162,10 +136,7 @@ def test_a_template_with_the_date():
         "26 Jul 2024|2024-07-26|26 Jul 2024|",
         "",
     )
-    assert (
-        "Today Date: 26 Jul 2024"
-        in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
-    )
+    assert "Today Date: 26 Jul 2024" in PromptFormat("builtin", template=LLAMA3_LIKE).around[0]
 
 
 def test_a_template_with_generation_marks():
@@ -203,15 +174,9 @@ def test_thinking_can_be_switched(thinking):
 
 def test_sentencepiece_template_has_one_bos(data, tmp_path):
     """A folder of Llama-2's kind, whose template writes `<s>` into the text."""
-    (tmp_path / "tokenizer.model").symlink_to(
-        data / "tokenizers" / "llama-2" / "tokenizer.model"
-    )
+    (tmp_path / "tokenizer.model").symlink_to(data / "tokenizers" / "llama-2" / "tokenizer.model")
     template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
-    settings = {
-        "bos_token": "<s>",
-        "add_bos_token": True,
-        "chat_template": template,
-    }
+    settings = {"bos_token": "<s>", "add_bos_token": True, "chat_template": template}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
     made = example(PromptFormat(str(tmp_path)))
     assert made.ids.tolist()[0] == 1
@@ -272,14 +237,8 @@ def test_a_system_prompt_may_be_a_switch_that_is_not_printed():
 
 def test_a_thought_has_its_tokens_beside_the_length_or_inside():
     plain = example(PromptFormat("builtin"), length=4096)
-    for thinking, place, kept in (
-        (0, "inside", 0),
-        (500, "inside", 500),
-        (500, "beside", 0),
-    ):
-        form = PromptFormat(
-            "builtin", thinking_tokens=thinking, thinking_room=place
-        )
+    for thinking, place, kept in ((0, "inside", 0), (500, "inside", 500), (500, "beside", 0)):
+        form = PromptFormat("builtin", thinking_tokens=thinking, thinking_room=place)
         made = example(form, length=4096)
         assert 4096 - 25 <= made.num_tokens + made.max_new_tokens + kept <= 4096
         assert made.prompt.endswith(plain.answer_prefix) == (not thinking)
@@ -294,17 +253,8 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
         ({"template": "llama-2"}, "llama2"),
         ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
-        (
-            {"template": "{{ messages[0].content }}{{ messages[0].content }}"},
-            "message",
-        ),
-        (
-            {
-                "template": "{{ messages[-1].content }}",
-                "system_prompt": "Be brief.",
-            },
-            "system",
-        ),
+        ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
+        ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
     ],
 )
 def test_what_is_refused(settings, named):

@@ -57,16 +57,12 @@ def test_no_line_is_drawn_over_a_length_that_was_not_published():
         for line in axes.lines:
             x, y = line.get_data()
             points = [
-                (length, score)
-                for length, score in zip(x, y, strict=True)
-                if not np.isnan(score)
+                (length, score) for length, score in zip(x, y, strict=True) if not np.isnan(score)
             ]
             drawn += len(points)
             # Two points that are connected are neighbours in the data of the line.
             connected = [
-                (a, b)
-                for a, b in pairwise(zip(x, y, strict=True))
-                if not np.isnan(a[1] + b[1])
+                (a, b) for a, b in pairwise(zip(x, y, strict=True)) if not np.isnan(a[1] + b[1])
             ]
             assert all(b[0] == 2 * a[0] for a, b in connected)
     assert drawn == len(ROWS)

@@ -28,9 +28,7 @@ def project(tmp_path, monkeypatch):
     """A project, whose GPUs are locked in a folder of its own."""
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
-    monkeypatch.setenv(
-        "CUDA_VISIBLE_DEVICES", ""
-    )  # what is set later is taken back
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # what is set later is taken back
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(project.root / "tmp"))
@@ -41,11 +39,7 @@ def project(tmp_path, monkeypatch):
 def jobs_of(project, models, **parameters):
     """The models' jobs alone, without notebooks: they are asked what a notebook over all would
     need."""
-    content = {
-        "models": models,
-        "together": ["50_asks"],
-        "parameters": parameters,
-    }
+    content = {"models": models, "together": ["50_asks"], "parameters": parameters}
     jobs = [job for job in read_batch(project.batch(content)).jobs if job.model]
     for job in jobs:
         job.save()
@@ -54,19 +48,13 @@ def jobs_of(project, models, **parameters):
 
 def run(jobs, gpus=(), side_by_side=None):
     states = outcomes(execute(jobs, gpus, side_by_side))
-    assert {
-        each.step.title: each.message for each in states if each.state != "done"
-    } == {}
+    assert {each.step.title: each.message for each in states if each.state != "done"} == {}
 
 
 def overlapping(rows):
     """The questions to different models that were under way at the same time."""
     pairs = combinations(rows, 2)
-    return [
-        (a, b)
-        for a, b in pairs
-        if a.model != b.model and a.begin < b.end and b.begin < a.end
-    ]
+    return [(a, b) for a, b in pairs if a.model != b.model and a.begin < b.end and b.begin < a.end]
 
 
 def gpus(row):
@@ -108,11 +96,7 @@ def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
     (job,) = jobs_of(project, [told("a", gpus=2)])
     for status in execute([job], ["0", "1", "2"]):
         if status and status.state == "running":
-            assert [is_locked(project, gpu) for gpu in "012"] == [
-                True,
-                True,
-                False,
-            ]
+            assert [is_locked(project, gpu) for gpu in "012"] == [True, True, False]
     assert status.state == "done" or not status
     assert not is_locked(project, "0")
     assert {row.gpus for row in project.journal()} == {"0,1"}
@@ -120,22 +104,15 @@ def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
 
 def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project):
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
-    with pytest.raises(
-        UserError,
-        match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm",
-    ):
+    with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"):
         check(jobs, ["0", "1"])
     check(jobs, [])
     check(jobs, ["0", "1", "2", "3"])
-    with pytest.raises(
-        UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"
-    ):
+    with pytest.raises(UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"):
         check(jobs_of(project, [told("spread", gpus=1, nodes=2)]), ["0"])
     run(jobs[1:], use_gpus("0-3"))
     check(jobs, ["0"])  # where only notebooks are left no GPU is needed
-    assert [status.state for status in outcomes(execute(jobs[1:], ["0"]))] == [
-        "done before"
-    ]
+    assert [status.state for status in outcomes(execute(jobs[1:], ["0"]))] == ["done before"]
 
 
 # --- handing them out -----------------------------------------------------------------------------
@@ -145,39 +122,21 @@ def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
     """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and one that takes none; those that can
     must run at once."""
     sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0}
-    for name, others in (
-        ("b", "c"),
-        ("c", "b"),
-        ("d", "e f"),
-        ("e", "d f"),
-        ("f", "d e"),
-    ):
+    for name, others in (("b", "c"), ("c", "b"), ("d", "e f"), ("e", "d f"), ("f", "d e")):
         project.set(name, "meets", others)
-    run(
-        jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]),
-        use_gpus("0-3"),
-    )
+    run(jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]), use_gpus("0-3"))
     rows = project.journal()
     assert {row.model: len(gpus(row)) for row in rows} == sizes
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert {row.gpus for row in rows if row.model == "g"} == {""}, (
-        "it runs beside, and sees none"
-    )
-    used = [
-        set().union(*(gpus(row) for row in rows if row.model in n))
-        for n in ("bc", "def")
-    ]
+    assert {row.gpus for row in rows if row.model == "g"} == {""}, "it runs beside, and sees none"
+    used = [set().union(*(gpus(row) for row in rows if row.model in n)) for n in ("bc", "def")]
     assert list(map(len, used)) == [4, 3], "at the same time"
     order = list(dict.fromkeys(row.model for row in rows if row.model != "g"))
-    assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], (
-        "the largest first"
-    )
+    assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
 
 
 @pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
-def test_what_another_user_put_in_the_place_of_a_lock_is_named(
-    tmp_path, monkeypatch, kind
-):
+def test_what_another_user_put_in_the_place_of_a_lock_is_named(tmp_path, monkeypatch, kind):
     """A FIFO would block whoever opens it; a link would make a file elsewhere."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
@@ -193,9 +152,7 @@ def test_what_another_user_put_in_the_place_of_a_lock_is_named(
     assert list(tmp_path.iterdir()) == [place]
 
 
-def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(
-    project, monkeypatch
-):
+def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(project, monkeypatch):
     """Another job on this machine may have other GPUs by the same numbers."""
     monkeypatch.setenv("SLURM_JOB_ID", "7")
     with (project.root / "tmp/rulerkit-gpu-0").open("w") as file:
@@ -217,17 +174,10 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
     the same two, either may leave a job to the other and end with 75; the next call finds all done.
     """
     project.set("b", "meets", "go")
-    common = {
-        "together": ["50_asks"],
-        "parameters": {"run": "one", "num_examples": 3},
-    }
-    one = project.batch(
-        {"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one"
-    )
+    common = {"together": ["50_asks"], "parameters": {"run": "one", "num_examples": 3}}
+    one = project.batch({"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one")
     models = [told("c", gpus=2), told("d", gpus=1)]
-    other = project.batch(
-        {**common, "models": models, "parameters": {"run": "other"}}, "other"
-    )
+    other = project.batch({**common, "models": models, "parameters": {"run": "other"}}, "other")
     with project.started("batch", one, "--gpus", "0,1") as first:
         project.wait_for("b")
         with (
@@ -236,16 +186,12 @@ def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
         ):
             waiting = "waiting: other processes hold the GPUs"
             for each in (second, third):
-                wait_until(
-                    "it waits", lambda each=each: waiting in each.out.read_text()
-                )
+                wait_until("it waits", lambda each=each: waiting in each.out.read_text())
             project.go()
             ended = [each.end() for each in (first, second, third)]
     assert ended[2][0] == 0, ended
     for status, said in ended[:2]:
-        assert status == (ExitStatus.ELSEWHERE if "elsewhere" in said else 0), (
-            said
-        )
+        assert status == (ExitStatus.ELSEWHERE if "elsewhere" in said else 0), said
     assert project.call("batch", one, "--gpus", "0,1").returncode == 0
     rows = project.journal()
     assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
@@ -266,12 +212,7 @@ def test_a_gpu_that_a_dead_process_held_is_free(project):
     project.go()
     run([job], ["0"])
     (other,) = jobs_of(project, [told("b", gpus=1)])
-    assert (
-        project.call(
-            "run", other.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1"
-        ).returncode
-        == 0
-    )
+    assert project.call("run", other.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1").returncode == 0
     assert {row.gpus for row in project.journal() if row.model == "b"} == {""}
 
 
@@ -284,10 +225,7 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
         project.wait_for("a")
         second = project.call("run", job.file)
         whole = project.call(
-            "batch",
-            project.root / "params/batches/mine.yaml",
-            "-y",
-            "num_examples: 3",
+            "batch", project.root / "params/batches/mine.yaml", "-y", "num_examples: 3"
         )
         status = project.call("status", job.file.parents[1])
         project.go()
@@ -297,21 +235,16 @@ def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
     assert ended == 0
     assert re.search(r"^done +a predictions", said, re.MULTILINE), said
     assert (second.returncode, second.stderr) == (75, "")
-    assert re.match(
-        rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout
-    )
+    assert re.match(rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout)
     assert (whole.returncode, status.returncode) == (75, 3)
     assert (
-        "another process is doing a part of this batch: run the same command again"
-        in whole.stderr
+        "another process is doing a part of this batch: run the same command again" in whole.stderr
     )
     assert "page:" not in whole.stdout
     assert set(project.asked("a").values()) == {1}
     (tmp_path / "empty").mkdir()
     file = os.path.relpath(job.file, tmp_path / "empty")
-    again = project.call(
-        "run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME=""
-    )
+    again = project.call("run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME="")
     assert again.stdout == "1 step was done before; nothing was asked again\n"
     assert list((tmp_path / "empty").iterdir()) == []
 
@@ -339,17 +272,9 @@ def test_gpus_are_seen_without_nvidia_smi(tmp_path, monkeypatch):
     ):
         (info / "METADATA").write_text(f"Name: torch\nVersion: {version}\n")
         ended = subprocess.run(
-            [sys.executable, "-c", code],
-            env=environment | more,
-            capture_output=True,
-            text=True,
+            [sys.executable, "-c", code], env=environment | more, capture_output=True, text=True
         )
         seen.append(ended.stdout.strip() or ended.stderr)
     one = "{'CUDA_VISIBLE_DEVICES': '1'}"
     both = "{'CUDA_VISIBLE_DEVICES': '1', 'HIP_VISIBLE_DEVICES': '1'}"
-    assert seen == [
-        f"['0', '1'] {one}",
-        f"[] {one}",
-        f"['3'] {both}",
-        f"['5'] {one}",
-    ]
+    assert seen == [f"['0', '1'] {one}", f"[] {one}", f"['3'] {both}", f"['5'] {one}"]

@@ -28,11 +28,7 @@ def said(model, examples):
 
 
 def mean_score(model, examples, folder):
-    return float(
-        score([predict(model, examples, folder / "run", progress=False)])[
-            "score"
-        ].mean()
-    )
+    return float(score([predict(model, examples, folder / "run", progress=False)])["score"].mean())
 
 
 def within(seen, planted, num_trials):
@@ -62,13 +58,9 @@ def within(seen, planted, num_trials):
         ({"drop": 0.5, "memory": 0.4}, "qa_1", 1, 0.4 + 0.6 * 0.5),
     ],
 )
-def test_a_planted_rate_is_the_one_that_is_scored(
-    effects, spec, items, expected, tmp_path
-):
+def test_a_planted_rate_is_the_one_that_is_scored(effects, spec, items, expected, tmp_path):
     seen = mean_score(reader(**effects), asked(spec), tmp_path)
-    assert within(seen, expected, MANY * items), (
-        f"{seen:.3f} seen, {expected:.3f} planted"
-    )
+    assert within(seen, expected, MANY * items), f"{seen:.3f} seen, {expected:.3f} planted"
     assert not within(seen, expected - 0.3, MANY * items), (
         "a test that would pass for any rate proves nothing"
     )
@@ -83,17 +75,11 @@ def test_a_planted_rate_is_the_one_that_is_scored(
         ({"memory": 0.5}, "qa_1"),
     ],
 )
-def test_where_there_is_nothing_to_err_about_all_is_right(
-    effects, spec, tmp_path
-):
-    assert (
-        mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
-    )
+def test_where_there_is_nothing_to_err_about_all_is_right(effects, spec, tmp_path):
+    assert mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
 
 
-@pytest.mark.parametrize(
-    ("name", "half"), [("niah_single_2", 1500), ("vt", 1500)]
-)
+@pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("vt", 1500)])
 def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
     near, far, expected = [], [], []
     for example, answer in reader(fade=half).answer(asked(name, 4096)):
@@ -101,9 +87,7 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
         for piece in example.pieces:
             if piece.role == "needle":
                 away = example.num_tokens - before
-                found = (
-                    str(piece.key if name == "vt" else piece.value) in answer.text
-                )
+                found = str(piece.key if name == "vt" else piece.value) in answer.text
                 (near if away < 2048 else far).append(found)
                 expected.append(2 ** (-away / half))
             before += piece.num_tokens
@@ -112,64 +96,37 @@ def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
     assert sum(near) / len(near) > sum(far) / len(far) + 0.1
 
 
-def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(
-    tmp_path,
-):
+def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path):
     model = reader(drop=0.0, template="gpt-4")
     examples = generate(
-        task("qa_1").with_corpora("builtin"),
-        2048,
-        5,
-        prompt_format=model.prompt_format,
+        task("qa_1").with_corpora("builtin"), 2048, 5, prompt_format=model.prompt_format
     )
     assert DIRECT in examples[0].prompt
     assert mean_score(model, examples, tmp_path) == 1
 
 
 def test_a_confused_reader_takes_a_neighbouring_line():
-    for example, answer in reader(confuse=1.0).answer(
-        asked("niah_multikey_2", 2048, 20)
-    ):
+    for example, answer in reader(confuse=1.0).answer(asked("niah_multikey_2", 2048, 20)):
         lines = [piece for piece in example.pieces if piece.value]
-        wanted = next(
-            i for i, piece in enumerate(lines) if piece.role == "needle"
-        )
-        taken = next(
-            i for i, piece in enumerate(lines) if piece.value == answer.text
-        )
+        wanted = next(i for i, piece in enumerate(lines) if piece.role == "needle")
+        taken = next(i for i, piece in enumerate(lines) if piece.value == answer.text)
         assert 0 < abs(taken - wanted) <= 2
 
 
-@pytest.mark.parametrize(
-    ("name", "copied"),
-    [("niah_single_2", 0), ("cwe", 0.2), ("fwe", 0.8)],
-)
-def test_floors_are_the_scores_of_readers_that_do_not_read(
-    name, copied, tmp_path
-):
+@pytest.mark.parametrize(("name", "copied"), [("niah_single_2", 0), ("cwe", 0.2), ("fwe", 0.8)])
+def test_floors_are_the_scores_of_readers_that_do_not_read(name, copied, tmp_path):
     """BENCHMARK.md, section 7: aggregation tasks reward copying a part of the context."""
     examples = asked(name, 8192, NUM_EXAMPLES)
     seen = floors(examples)
     reader = mean_score(load_model("floor-copy"), examples, tmp_path)
     assert seen == pytest.approx({"copy": reader})
     assert seen["copy"] >= copied
-    assert (
-        max(seen.values()) == 0
-        if name == "niah_single_2"
-        else max(seen.values()) <= 1
-    )
+    assert max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
 
 
 # --- the same again -------------------------------------------------------------------------------
 
-ALL = {
-    "copy": 0.3,
-    "copy_from": 1000,
-    "fade": 2000,
-    "drop": 0.2,
-    "confuse": 0.3,
-    "memory": 0.3,
-}
+ALL = {"copy": 0.3, "copy_from": 1000, "fade": 2000, "drop": 0.2, "confuse": 0.3, "memory": 0.3}
 
 
 def test_answers_repeat_exactly_whatever_else_was_asked():
@@ -179,9 +136,7 @@ def test_answers_repeat_exactly_whatever_else_was_asked():
         assert said(reader(**ALL), examples) == first
         backwards = {
             e.index: a.text
-            for e, a in reader(**ALL).answer(
-                examples[i] for i in reversed(range(8))
-            )
+            for e, a in reader(**ALL).answer(examples[i] for i in reversed(range(8)))
         }
         assert [backwards[i] for i in range(8)] == first
 
@@ -190,15 +145,10 @@ def test_answers_repeat_exactly_whatever_else_was_asked():
 
 
 def test_effects_belong_to_the_identity_and_the_label():
-    plain, dropping = (
-        load_model("reader-8192"),
-        load_model({"base": "reader-8192", "drop": 0.2}),
+    plain, dropping = (load_model("reader-8192"), load_model({"base": "reader-8192", "drop": 0.2}))
+    assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, (
+        "old predictions stay valid"
     )
-    assert plain.identity() == {
-        "engine": "reader",
-        "window": 8192,
-        "reader_version": 1,
-    }, "old predictions stay valid"
     assert dropping.identity() == plain.identity() | {"drop": 0.2}
     assert (dropping.name, dropping.label) == (
         "reader-8192-drop_0.2",

@@ -10,15 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
-from tiny_recurrent import (
-    NETWORKS,
-    SHAPES,
-    VOCABULARY,
-    build,
-    torch,
-    transformers,
-    write_pth,
-)
+from tiny_recurrent import NETWORKS, SHAPES, VOCABULARY, build, torch, transformers, write_pth
 
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.writer import predict
@@ -42,13 +34,8 @@ def words(tmp_path_factory):
     # so that lists of words fit into 1K
     text = load_haystack("prose").words + 3 * load_words().everything
     folder = tmp_path_factory.mktemp("words")
-    assert (
-        save_tokenizer(folder, [" ".join(text)], VOCABULARY, bos=False)
-        == VOCABULARY
-    )
-    torch.set_num_threads(
-        1
-    )  # idle threads that spin make tiny models slow on a busy machine
+    assert save_tokenizer(folder, [" ".join(text)], VOCABULARY, bos=False) == VOCABULARY
+    torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine
     return folder
 
 
@@ -66,23 +53,13 @@ def specs(words, tmp_path_factory):
     for version in (5, 7):
         name = f"rwkv-{version}"
         write_pth(root / f"{name}.pth", version)
-        made[name] = {
-            "engine": "rwkv",
-            "path": str(root / f"{name}.pth"),
-            "strategy": "cpu fp32",
-        }
-    return {
-        name: {"name": name} | spec | here.get(name, {})
-        for name, spec in made.items()
-    }
+        made[name] = {"engine": "rwkv", "path": str(root / f"{name}.pth"), "strategy": "cpu fp32"}
+    return {name: {"name": name} | spec | here.get(name, {}) for name, spec in made.items()}
 
 
 def asked(one, name, length, count):
     return generate(
-        task(name).with_corpora("builtin"),
-        length,
-        count,
-        prompt_format=one.prompt_format,
+        task(name).with_corpora("builtin"), length, count, prompt_format=one.prompt_format
     )
 
 
@@ -94,20 +71,13 @@ def answers_of(one, count=3, most=16):
 
 
 @pytest.mark.parametrize(
-    "kind",
-    [*NETWORKS, *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))],
+    "kind", [*NETWORKS, *(pytest.param(f"rwkv-{v}", marks=needs_rwkv) for v in (5, 7))]
 )
 def test_prompts_are_answered(kind, specs, tmp_path):
     one = load_model(specs[kind])
     texts = []
-    for name, length, count in (
-        ("niah_single_2", 1024, 1),
-        ("cwe", 1024, 1),
-        ("vt", 4096, 2),
-    ):
-        cell = predict(
-            one, asked(one, name, length, count), tmp_path / "run", progress=False
-        )
+    for name, length, count in (("niah_single_2", 1024, 1), ("cwe", 1024, 1), ("vt", 4096, 2)):
+        cell = predict(one, asked(one, name, length, count), tmp_path / "run", progress=False)
         assert [row["index"] for row in cell.rows] == list(range(count))
         for row in cell.rows:
             assert row["num_prompt_tokens"] < row["length"] <= length
@@ -116,45 +86,29 @@ def test_prompts_are_answered(kind, specs, tmp_path):
     assert one.too_long(1 << 20) is None or kind == "jamba"
     assert len(set(texts)) > 2, "the answers hardly depend on the prompts"
     one.close()
-    assert texts[0].startswith(
-        answers_of(one, count=1)[0].text[:-4]
-    )  # loaded again
+    assert texts[0].startswith(answers_of(one, count=1)[0].text[:-4])  # loaded again
 
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_an_answer_does_not_depend_on_its_batch(kind, words):
-    pair = (
-        build(kind).float().eval(),
-        transformers.PreTrainedTokenizerFast.from_pretrained(words),
-    )
-    alone, batched = (
-        model(pair, name="tiny", batch_size=size) for size in (1, 8)
-    )
+    pair = (build(kind).float().eval(), transformers.PreTrainedTokenizerFast.from_pretrained(words))
+    alone, batched = (model(pair, name="tiny", batch_size=size) for size in (1, 8))
     prompts = [
         replace(example, index=10 * i + example.index, max_new_tokens=16)
         for i, length in enumerate((400, 512, 600))
         for example in asked(alone, "niah_single_2", length, 2)
     ]
     assert len({example.num_tokens for example in prompts}) > 2
-    expected = {
-        example.index: answer for example, answer in alone.answer(prompts)
-    }
-    assert {
-        example.index: answer for example, answer in batched.answer(prompts)
-    } == expected
+    expected = {example.index: answer for example, answer in alone.answer(prompts)}
+    assert {example.index: answer for example, answer in batched.answer(prompts)} == expected
     assert len({answer.text for answer in expected.values()}) > 1, (
         "the answers hardly depend on the prompts"
     )
 
 
 @pytest.mark.parametrize("kind", ["Jamba", "Mamba2"])
-def test_recurrent_models_refuse_chunks_that_would_change_their_answers(
-    kind, words
-):
-    pair = (
-        build(kind),
-        transformers.PreTrainedTokenizerFast.from_pretrained(words),
-    )
+def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind, words):
+    pair = (build(kind), transformers.PreTrainedTokenizerFast.from_pretrained(words))
     with pytest.raises(UserError, match=r"prefill_chunk_size.* leave it out"):
         answers_of(model(pair, name="tiny", prefill_chunk_size=256))
 
@@ -166,9 +120,7 @@ def test_recurrent_models_refuse_chunks_that_would_change_their_answers(
 @pytest.mark.parametrize("kind", ["rwkv-5", "rwkv-7"])
 def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(kind, specs):
     whole = answers_of(load_model(specs[kind] | {"prefill_chunk_size": 4096}))
-    assert (
-        answers_of(load_model(specs[kind] | {"prefill_chunk_size": 200})) == whole
-    )
+    assert answers_of(load_model(specs[kind] | {"prefill_chunk_size": 200})) == whole
     assert len({answer.text for answer in whole.values()}) == len(whole)
 
 
@@ -179,10 +131,7 @@ def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
     for spec, message in [
         ({"path": str(tmp_path / "a.pth")}, "cannot be loaded"),
         ({"path": str(tmp_path)}, r"name the `file` .* a\.pth, b\.pth"),
-        (
-            {"path": "BlinkDL/rwkv-5-world"},
-            r"a hub id \(org/name\) with the `file`",
-        ),
+        ({"path": "BlinkDL/rwkv-5-world"}, r"a hub id \(org/name\) with the `file`"),
         ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is not allowed"),
     ]:
         with pytest.raises(UserError, match=message) as caught:

@@ -63,9 +63,7 @@ def described(folder, **more):
     )
 
 
-def test_a_form_is_had_from_a_server_and_used_without_one(
-    folder, server, rulerkit
-):
+def test_a_form_is_had_from_a_server_and_used_without_one(folder, server, rulerkit):
     model = described(folder)
     ended = rulerkit("check", model, "--tasks", "vt", "--lengths", "8K")
     assert "`rulerkit form m http" in ended.out + ended.err
@@ -74,17 +72,10 @@ def test_a_form_is_had_from_a_server_and_used_without_one(
     assert ended.status == 0, ended.err
     file = folder.parent / "params/forms/m.jinja"
     assert str(file) in ended.out
-    for thinks, mark in (
-        (None, "<think>"),
-        (True, "<think>"),
-        (False, "</think>"),
-    ):
+    for thinks, mark in ((None, "<think>"), (True, "<think>"), (False, "</think>")):
         more = {} if thinks is None else {"enable_thinking": thinks}
         form = load_model(json.loads(described(folder, **more))).prompt_format
-        assert form.around == (
-            '<s>{% "quoted\\n" é }<|user|>',
-            f"<|assistant|>{mark}\n",
-        )
+        assert form.around == ('<s>{% "quoted\\n" é }<|user|>', f"<|assistant|>{mark}\n")
         assert form.bos == ()
         assert form.opens_thought == (thinks is not False)
 
@@ -109,9 +100,7 @@ def test_the_check_compares_with_what_a_server_renders(folder, server, rulerkit)
 
     def line(**more):
         model = json.dumps(about | more)
-        ended = rulerkit(
-            "check", model, "--tasks", "vt", "--lengths", "8K", "--no-ask"
-        )
+        ended = rulerkit("check", model, "--tasks", "vt", "--lengths", "8K", "--no-ask")
         lines = ended.out.splitlines()
         return next((one for one in lines if "server's form" in one), "")
 
@@ -143,16 +132,11 @@ def test_a_date_that_a_template_prints_is_no_difference(folder, server):
     assert "there '12 Jun 1999" in rendered_on(date(1999, 6, 12))
 
 
-def test_a_form_that_depends_on_the_message_is_not_stored(
-    folder, server, rulerkit
-):
+def test_a_form_that_depends_on_the_message_is_not_stored(folder, server, rulerkit):
     model = described(folder)
     whole = server.render
     for render, words in (
-        (
-            lambda body: whole(body)[: -len(body["messages"][0]["content"])],
-            "changes",
-        ),
+        (lambda body: whole(body)[: -len(body["messages"][0]["content"])], "changes"),
         (lambda body: [*whole(body), len(whole(body))], "depends on the message"),
         (lambda body: ["x"], "does not render chats"),
         (lambda body: [10**6], "no text for an id|does not render|changes"),

@@ -21,12 +21,9 @@ def write_cell(outputs, length=1024, have=4, model="m", **record):
     write_record(path, about)
     path.write_bytes(lines_of(about, map(row, range(4 - have, 4))))
     failures = [
-        {"index": n, "time": "", "reason": "it broke", "refused": n == 0}
-        for n in range(4 - have)
+        {"index": n, "time": "", "reason": "it broke", "refused": n == 0} for n in range(4 - have)
     ]
-    path.with_name(f"{length}.failures.jsonl").write_bytes(
-        lines_of(about, failures)
-    )
+    path.with_name(f"{length}.failures.jsonl").write_bytes(lines_of(about, failures))
     return path
 
 
@@ -55,9 +52,7 @@ def test_versions_of_a_service_are_named(tmp_path):
     write_cell(tmp_path, 4096)
     assert footnotes(scored(tmp_path)[0]) == []
     rows = [row(0), row(1, "m-2")]
-    write_cell(tmp_path, 2048).write_bytes(
-        lines_of(record_of("m", length=2048), rows)
-    )
+    write_cell(tmp_path, 2048).write_bytes(lines_of(record_of("m", length=2048), rows))
     for _ in ("read", "from the cache"):
         assert footnotes(scored(tmp_path)[0]) == [
             "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the "
@@ -83,22 +78,12 @@ def test_a_cache_that_cannot_be_written_is_left_out(tmp_path):
     assert len(scored(tmp_path)[1]) == 4
 
 
-def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
-    tmp_path, rulerkit
-):
+def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(tmp_path, rulerkit):
     for length, have in ((1024, 4), (2048, 2), (4096, 0)):
         write_cell(tmp_path, length, have)
     cells = scored(tmp_path)[0]
-    for allowed, second in (
-        (None, ""),
-        (1, ""),
-        (2, 100.0),
-        (0.5, 100.0),
-        (0.49, ""),
-    ):
-        table = summarize(
-            score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]
-        ).cells
+    for allowed, second in ((None, ""), (1, ""), (2, 100.0), (0.5, 100.0), (0.49, "")):
+        table = summarize(score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]).cells
         haves = [
             "",
             "" if second else "2/4, 1 refused by the service, 1 failed",
@@ -111,9 +96,7 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(
     folder = str(tmp_path / "predictions")
     words = "0/4, 1 refused by the service, 3 failed"
     assert words in rulerkit("score", folder).out
-    said = rulerkit(
-        "report", folder, "--max-failures", "2", "--format", "csv"
-    ).out
+    said = rulerkit("report", folder, "--max-failures", "2", "--format", "csv").out
     assert words in said
     assert (
         "m on vt at 2K: 2/4, 1 refused by the service, 1 failed"
@@ -125,12 +108,8 @@ def test_a_model_without_any_answer_is_named(tmp_path):
     write_cell(tmp_path)
     write_cell(tmp_path, model="silent", have=0)
     cells, scores = scored(tmp_path)
-    assert footnotes(cells) == [
-        "silent has no answer: 4 requests failed, the first: it broke."
-    ]
-    with pytest.raises(
-        UserError, match=r"nothing to summarize.*4 requests failed"
-    ):
+    assert footnotes(cells) == ["silent has no answer: 4 requests failed, the first: it broke."]
+    with pytest.raises(UserError, match=r"nothing to summarize.*4 requests failed"):
         summarize(scores[scores["model"] == "silent"])
 
 
@@ -138,9 +117,7 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     for model in ("one", "two"):
         write_cell(tmp_path, 1024, 4, model)
         write_cell(tmp_path, 2048, 4 if model == "one" else 3, model)
-    sides = [
-        tmp_path / "predictions" / "main" / model for model in ("one", "two")
-    ]
+    sides = [tmp_path / "predictions" / "main" / model for model in ("one", "two")]
     found = compare(*sides)
     assert list(found.rows.loc[found.rows["level"] == "cell", "length"]) == [1024]
     assert (
@@ -153,9 +130,7 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
         compare(*sides, lengths=[2048])
 
 
-def test_a_category_without_cells_is_refused_with_those_that_are_there(
-    tmp_path, rulerkit
-):
+def test_a_category_without_cells_is_refused_with_those_that_are_there(tmp_path, rulerkit):
     write_cell(tmp_path)
     folder = str(tmp_path / "predictions")
     assert rulerkit("report", folder, "--category", "vt").status == 0

@@ -15,13 +15,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
-from rulerkit.analysis.results import (
-    ANSWER_COLUMNS,
-    LABEL_COLUMNS,
-    answers_of,
-    export,
-    load,
-)
+from rulerkit.analysis.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, load
 from rulerkit.cli import main
 from rulerkit.common.errors import UserError
 from rulerkit.report.browser import browse
@@ -33,12 +27,7 @@ TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 ASKED: dict[str, Any] = {
     "models": [
         "perfect",
-        {
-            "base": "perfect",
-            "name": "nearby",
-            "label": "perfect reader",
-            "confuse": 1.0,
-        },
+        {"base": "perfect", "name": "nearby", "label": "perfect reader", "confuse": 1.0},
     ],
     "tasks": TASKS,
     "lengths": [1024, 2048],
@@ -56,9 +45,7 @@ def outputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def content_of(page: Any) -> dict[str, Any]:
     """What a page of examples holds."""
-    match = re.search(
-        r'<script type="application/json" id="data">(.*?)</script>', page.text
-    )
+    match = re.search(r'<script type="application/json" id="data">(.*?)</script>', page.text)
     assert match
     return dict(json.loads(match[1]))
 
@@ -82,15 +69,11 @@ def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> Non
     assert json.loads(one["knobs"])["freq_cw"] > 1
 
 
-def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(
-    outputs: Path,
-) -> None:
+def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(outputs: Path) -> None:
     file = outputs / "predictions/main/perfect/vt/1024.jsonl"
     everything = load(outputs, answers=False)
     pattern = str(outputs.parent / "out*")
-    pd.testing.assert_frame_equal(
-        load(outputs, file, pattern, answers=False), everything
-    )
+    pd.testing.assert_frame_equal(load(outputs, file, pattern, answers=False), everything)
     assert len(load(file)) == 6
     with pytest.raises(UserError, match="nothing matches"):
         load(str(outputs / "x*"))
@@ -101,9 +84,7 @@ def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(
 def test_labels_are_those_of_the_failures(outputs: Path) -> None:
     results = load(outputs, labels=True)
     cells = read_cells(outputs / "predictions")
-    expected = label(cells).set_index(["model", "task", "length", "index"])[
-        "label"
-    ]
+    expected = label(cells).set_index(["model", "task", "length", "index"])["label"]
     keys = results.set_index(["model", "task", "length", "index"])
     assert (keys["failure"] == expected.loc[keys.index]).all()
     assert keys["failure"].nunique() > 1
@@ -117,22 +98,15 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     assert rows.index.equals(wrong.index)
     whole = load(outputs, labels=True).loc[wrong.index]
     pd.testing.assert_frame_equal(rows, whole)
-    pd.testing.assert_frame_equal(
-        answers_of(load(outputs).loc[wrong.index], labels=True), whole
-    )
-    twice = answers_of(
-        pd.concat([wrong, wrong]), labels=True
-    )  # indices stand twice
+    pd.testing.assert_frame_equal(answers_of(load(outputs).loc[wrong.index], labels=True), whole)
+    twice = answers_of(pd.concat([wrong, wrong]), labels=True)  # indices stand twice
     pd.testing.assert_frame_equal(twice, pd.concat([whole, whole]))
 
 
 def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
-    rows = [
-        {"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]}
-        for i in range(3)
-    ]
+    rows = [{"index": i, "pred": "AAAAA", "outputs": ["AAAAA", "BBBBB"]} for i in range(3)]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems: list[str] = []
     results = load(tmp_path, labels=True, report=problems.append)
@@ -148,9 +122,7 @@ def test_gaps_in_files_of_other_programs_are_named(tmp_path: Path) -> None:
     file = tmp_path / "llama/synthetic/4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
     rows = [
-        {"index": index, "pred": "AAAAA", "outputs": ["AAAAA"]}
-        for index in range(100)
-        if index % 4
+        {"index": index, "pred": "AAAAA", "outputs": ["AAAAA"]} for index in range(100) if index % 4
     ]
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems: list[str] = []
@@ -178,16 +150,12 @@ def strange(tmp_path: Path) -> Path:
     asked = {"tasks": ["qa_1"], "lengths": [1024], "num_examples": 6}
     outputs = tmp_path / "outputs"
     rk.evaluate(rk.study(asked, model=model, outputs=outputs), progress=False)
-    other = rk.study(
-        asked, model="perfect", lengths=[1024, 2048], outputs=outputs
-    )
+    other = rk.study(asked, model="perfect", lengths=[1024, 2048], outputs=outputs)
     rk.evaluate(other, progress=False)
     return outputs
 
 
-def test_half_of_a_surrogate_pair_is_exported(
-    strange: Path, tmp_path: Path, rulerkit: Any
-) -> None:
+def test_half_of_a_surrogate_pair_is_exported(strange: Path, tmp_path: Path, rulerkit: Any) -> None:
     file = tmp_path / "all.jsonl"
     ended = rulerkit("export", strange, "-o", file)
     assert ended.status == 0, ended.err
@@ -232,9 +200,7 @@ def test_a_page_runs_its_own_script_and_no_other(
         assert f"{tag}-src 'sha256-{digest}'" in policy
 
 
-def test_a_damaged_cell_is_left_out_by_name(
-    outputs: Path, tmp_path: Path
-) -> None:
+def test_a_damaged_cell_is_left_out_by_name(outputs: Path, tmp_path: Path) -> None:
     copy = Path(shutil.copytree(outputs, tmp_path / "outputs"))
     file = copy / "predictions/main/perfect/vt/1024.jsonl"
     file.write_bytes(file.read_bytes().replace(b'"pred"', b'"prod"', 1))
@@ -245,30 +211,22 @@ def test_a_damaged_cell_is_left_out_by_name(
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
-def test_exports_hold_every_row_and_column(
-    outputs: Path, tmp_path: Path, kind: str
-) -> None:
+def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: str) -> None:
     if kind == "parquet":
         pytest.importorskip("pyarrow", reason="parquet needs pyarrow")
     results, file = load(outputs), tmp_path / f"results.{kind}"
     export(results, file)
     readers = {"csv": pd.read_csv, "parquet": pd.read_parquet}
-    back = (
-        readers[kind](file) if kind in readers else pd.read_json(file, lines=True)
-    )
+    back = readers[kind](file) if kind in readers else pd.read_json(file, lines=True)
     assert list(back.columns) == list(results.columns)
-    assert (
-        back["prediction"].fillna("").tolist() == results["prediction"].tolist()
-    )
+    assert back["prediction"].fillna("").tolist() == results["prediction"].tolist()
     references = back["references"].map(json.loads if kind == "csv" else list)
     assert references.tolist() == results["references"].tolist()
     with pytest.raises(UserError, match="allowed: parquet, csv, jsonl"):
         export(results, tmp_path / "results.xls")
 
 
-def test_commands(
-    outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def run(*words: str) -> str:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("sys.argv", ["rulerkit", *words])
@@ -284,9 +242,7 @@ def test_commands(
     assert len(file.read_text().splitlines()) == 96
     page = tmp_path / "page.html"
     said = run("browse", str(outputs), "-o", str(page), "--most", "40")
-    assert (
-        f"open {page} in a browser: 40 of 96 answers can be opened there" in said
-    )
+    assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
     assert '"remarks":"reference readers; stand-in corpora' in page.read_text()
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
@@ -303,9 +259,7 @@ def test_commands(
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
-        (
-            tmp_path / "perfect"
-        ).mkdir()  # the checkpoint itself stands in the working directory
+        (tmp_path / "perfect").mkdir()  # the checkpoint itself stands in the working directory
         (tmp_path / "perfect/config.json").touch()
         same = "{base: vt_2_chains, num_hops: 4, num_chains: 1}"
         again = ("--tasks", same, *third[2:])
@@ -320,9 +274,7 @@ def test_commands(
 # --- the page -------------------------------------------------------------------------------------
 
 
-def test_the_heatmap_has_the_means_and_wrong_items_are_traced(
-    outputs: Path,
-) -> None:
+def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> None:
     results = load(outputs)
     content = content_of(browse(results))
     means = results.groupby(["model", "task", "length"])["score"].mean()
@@ -336,9 +288,7 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(
     multikey = content["tasks"].index("niah_multikey_1")
     wrong = [e for e in content["examples"] if e["t"] == multikey and e["s"] == 0]
     assert wrong
-    for example in (
-        wrong
-    ):  # the value of another key: a distractor, with its window and its depth
+    for example in wrong:  # the value of another key: a distractor, with its window and its depth
         (item, role, depth), *_ = example["x"]
         assert role == "distractor"
         window = next(w for w in example["w"] if w[0] == "distractor")
@@ -348,22 +298,16 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(
         assert example["r"][0] in needle[3]
 
 
-def test_a_page_of_few_examples_has_the_worst_of_every_cell(
-    outputs: Path,
-) -> None:
+def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> None:
     results = load(outputs)
     examples = content_of(browse(results, most=16))["examples"]
     assert len(examples) == 16
-    assert (
-        len({(e["t"], e["l"]) for e in examples}) == 8
-    )  # one question each, of both models
+    assert len({(e["t"], e["l"]) for e in examples}) == 8  # one question each, of both models
     worst = results.groupby(["task", "length"])["score"].min()
     assert min(e["s"] for e in examples) == 100 * worst.min()
 
 
-def test_a_thousand_examples_take_less_than_three_megabytes(
-    tmp_path: Path,
-) -> None:
+def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> None:
     asked = {"models": ["reader-1024"], "lengths": [2048], "num_examples": 80}
     study = rk.study(asked, tasks=list(rk.THIRTEEN), outputs=tmp_path)
     results = rk.score(rk.evaluate(study, progress=False))
@@ -394,13 +338,7 @@ def test_the_page_has_rows_for_what_a_model_was_asked(outputs, tmp_path):
     scores = load(outputs)
     own = scores[(scores["model"] == "perfect") | (scores["task"] == "vt")]
     page = browse(own).save(tmp_path / "page.html")
-    command = [
-        chromium,
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        "--dump-dom",
-    ]
+    command = [chromium, "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
     dom = subprocess.run(
         [*command, page.as_uri()], capture_output=True, text=True, timeout=120
     ).stdout

@@ -46,9 +46,7 @@ def test_an_empty_folder_is_its_own_root(nowhere, rulerkit):
 
 
 @pytest.mark.parametrize("place", ["notebooks", "deep/er"])
-def test_a_folder_inside_a_project_belongs_to_it(
-    nowhere, project, rulerkit, monkeypatch, place
-):
+def test_a_folder_inside_a_project_belongs_to_it(nowhere, project, rulerkit, monkeypatch, place):
     monkeypatch.chdir(project / place)
     own = "model: {engine: reader, window: 100, label: mine}"
     (project / "params/models/perfect.yaml").write_text(own)
@@ -64,9 +62,7 @@ def test_a_folder_inside_a_project_belongs_to_it(
     assert file.exists()
 
 
-def test_all_commands_look_for_a_folder_in_the_same_place(
-    nowhere, project, monkeypatch
-):
+def test_all_commands_look_for_a_folder_in_the_same_place(nowhere, project, monkeypatch):
     """`evaluate ./ck` and `check -y 'model: ./ck'` mean one checkpoint, also below the root."""
     monkeypatch.chdir(project / "deep")
     (project / "deep/ck").mkdir()
@@ -80,9 +76,7 @@ def test_all_commands_look_for_a_folder_in_the_same_place(
 def test_papermill_writes_where_its_kernel_works(nowhere, project):
     """Called from an empty folder, results lie there; with the project as working directory, in
     the project."""
-    parameters = (
-        'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 1\n'
-    )
+    parameters = 'model = "perfect"\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 1\n'
     file = project / "notebooks/10_small.ipynb"
     notebook(file, parameters, SMALL)
     call = [sys.executable, "-m", "papermill", str(file), "out.ipynb"]
@@ -119,9 +113,7 @@ def server():
 
 def test_an_address_is_a_model(nowhere, server, rulerkit):
     host = server.url.removeprefix("http://").removesuffix("/v1")
-    ended = rulerkit(
-        "evaluate", f"http://{host}", *ASKED, "-y", "tokenizer: builtin"
-    )
+    ended = rulerkit("evaluate", f"http://{host}", *ASKED, "-y", "tokenizer: builtin")
     assert ended.status == 0, ended.err
     name = f"m-{host.replace(':', '-')}"
     (record,) = nowhere.rglob("1024.json")
@@ -135,18 +127,14 @@ def test_an_address_is_a_model(nowhere, server, rulerkit):
 
 def test_what_an_address_does_not_say_is_asked_for(nowhere, server):
     server.listing = {"data": [{"id": "org/a"}, {"id": "org/b"}]}
-    with pytest.raises(
-        UserError, match=r"serves 2 models \(org/a, org/b\): name"
-    ):
+    with pytest.raises(UserError, match=r"serves 2 models \(org/a, org/b\): name"):
         Given([server.url]).study()
     chosen = Given([f"{server.url}#org/b"]).study().models[0]
     assert (chosen["path"], chosen["label"].split()[0]) == ("org/b", "b")
     server.listing = {"error": "no"}
     with pytest.raises(UserError, match="is no list of models"):
         Given([server.url]).study()
-    with pytest.raises(
-        UserError, match=r"nothing answers at http://127\.0\.0\.1:1/v1"
-    ):
+    with pytest.raises(UserError, match=r"nothing answers at http://127\.0\.0\.1:1/v1"):
         Given(["http://127.0.0.1:1"]).study()
 
 
@@ -160,10 +148,6 @@ def test_help_is_grouped_and_errors_are_red_on_a_terminal(rulerkit):
 
     reader, writer = pty.openpty()
     code = "from rulerkit.cli import main; main()"
-    subprocess.run(
-        [sys.executable, "-c", code, "evaluate"], stderr=writer, check=False
-    )
+    subprocess.run([sys.executable, "-c", code, "evaluate"], stderr=writer, check=False)
     os.close(writer)
-    assert os.read(reader, 100).startswith(
-        b"\x1b[31m\x1b[1mrulerkit:\x1b[0m no model"
-    )
+    assert os.read(reader, 100).startswith(b"\x1b[31m\x1b[1mrulerkit:\x1b[0m no model")

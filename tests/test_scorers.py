@@ -29,15 +29,10 @@ def cases():
 
 @pytest.mark.parametrize("case", cases(), ids=lambda case: case["case"])
 def test_each_case_scores_as_the_harness_own_function_gave(case):
-    answer, references = (
-        json.loads(case["answer"]),
-        json.loads(case["references"]),
-    )
+    answer, references = (json.loads(case["answer"]), json.loads(case["references"]))
     match = MATCH.get(case["task"], "all")
     recorded = {name: float(case[name]) for name in NAMES}
-    scored = {
-        name: score_answer(name, match, answer, references) for name in NAMES
-    }
+    scored = {name: score_answer(name, match, answer, references) for name in NAMES}
     assert scored == pytest.approx(recorded, abs=0.005)
 
 
@@ -58,30 +53,20 @@ TEXTS = st.text(alphabet="aAbB1 \t\n\x00\u200bİß</think>", max_size=30)
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=4))
 def test_upstream_is_upstream_on_any_text(answer, references):
     judged = re.sub(r"[\x00-\x1f]", "\n", answer.strip()).strip()
-    assert score_answer("upstream", "all", answer, references) == upstream_all(
-        judged, references
-    )
-    assert score_answer("upstream", "part", answer, references) == upstream_part(
-        judged, references
-    )
+    assert score_answer("upstream", "all", answer, references) == upstream_all(judged, references)
+    assert score_answer("upstream", "part", answer, references) == upstream_part(judged, references)
 
 
 @pytest.mark.skipif(not find_spec("lm_eval"), reason="lm-eval is not installed")
 @settings(deadline=None)
 @given(TEXTS, st.lists(TEXTS, min_size=1, max_size=4))
 def test_lm_eval_is_lm_eval_on_any_text(answer, references):
-    from lm_eval.tasks.ruler.common_utils import (
-        process_results,
-        process_results_part,
-    )
+    from lm_eval.tasks.ruler.common_utils import process_results, process_results_part
 
     doc = {"max_length": 4096, "outputs": references}
     # What its models do with `think_end_token=</think>` before an answer is stored.
     text = answer.split("</think>")[-1].lstrip()
-    for match, function in (
-        ("all", process_results),
-        ("part", process_results_part),
-    ):
+    for match, function in (("all", process_results), ("part", process_results_part)):
         for name, judged in (("lm-eval", answer), ("lm-eval:think", text)):
             own = function(doc, [judged])["4096"]
             assert score_answer(name, match, answer, references) == own
@@ -90,9 +75,7 @@ def test_lm_eval_is_lm_eval_on_any_text(answer, references):
 def harness_file(tmp_path, score):
     """A samples file of lm-eval for qa_1 with two answers; `score` is what it says of the first."""
     rows = []
-    for index, (answer, said) in enumerate(
-        [("10th", score), ("in the 10th", 2 / 3)]
-    ):
+    for index, (answer, said) in enumerate([("10th", score), ("in the 10th", 2 / 3)]):
         outputs = ["in the 10th century", "10th", "in the 10th"]
         rows.append(
             {
@@ -106,11 +89,7 @@ def harness_file(tmp_path, score):
                 "4096": said,
             }
         )
-    file = (
-        tmp_path
-        / "my__model"
-        / "samples_ruler_qa_squad_2026-01-31T10-00-00.jsonl"
-    )
+    file = tmp_path / "my__model" / "samples_ruler_qa_squad_2026-01-31T10-00-00.jsonl"
     file.parent.mkdir()
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     return file
@@ -118,21 +97,13 @@ def harness_file(tmp_path, score):
 
 def test_score_as_says_how_many_points_are_the_scorer(tmp_path, rulerkit):
     file = harness_file(tmp_path, 1 / 3)
-    ended = rulerkit(
-        "score", file, "--as", "lm-eval", "--as", "nemo-skills:think"
-    )
+    ended = rulerkit("score", file, "--as", "lm-eval", "--as", "nemo-skills:think")
     assert ended.status == 0
     (row,) = [line for line in ended.out.splitlines() if line.startswith("qa_1")]
-    assert row.split() == [
-        *("qa_1,", "4K", "100.0"),
-        *("50.0", "(-50.0)"),
-        *("0.0", "(-100.0)"),
-    ]
+    assert row.split() == [*("qa_1,", "4K", "100.0"), *("50.0", "(-50.0)"), *("0.0", "(-100.0)")]
 
 
-def test_a_file_of_lm_eval_with_another_score_than_its_rule_gives_is_refused(
-    tmp_path, rulerkit
-):
+def test_a_file_of_lm_eval_with_another_score_than_its_rule_gives_is_refused(tmp_path, rulerkit):
     file = harness_file(tmp_path, 1.0)
     ended = rulerkit("score", file, "--as", "upstream")
     assert ended.status == 2
@@ -158,6 +129,4 @@ def test_tasks_that_other_harnesses_do_not_have_are_refused(tmp_path):
         score_as(cells, ["lm-eval"])
     judged = score_as(cells[:1], NAMES)
     others = judged.drop(columns=["nemo-skills:think"])
-    assert (others[["score", *NAMES[: NAMES.index("rulerkit:think")]]] == 1).all(
-        axis=None
-    )
+    assert (others[["score", *NAMES[: NAMES.index("rulerkit:think")]]] == 1).all(axis=None)

@@ -15,45 +15,18 @@ from rulerkit.generation.match_rules import (
     string_match_all,
     string_match_part,
 )
-from rulerkit.scoring.scores import (
-    COLUMNS,
-    answer_of,
-    category,
-    clean,
-    score,
-)
+from rulerkit.scoring.scores import COLUMNS, answer_of, category, clean, score
 from rulerkit.store.cells import Cell
 from rulerkit.store.other_formats import read_predictions, task_name
 from tests.records import record_of
 
 
-def cell(
-    rows, task="vt", length=4096, match="all", thinking=0, model="m", **record
-):
-    kind = {
-        "name": task,
-        "family": "",
-        "category": category(task),
-        "match": match,
-    }
-    form = {
-        "template": "base",
-        "thinking_tokens": thinking,
-        "before": "",
-        "after": "",
-    }
-    about = {
-        "num_examples": 2,
-        "label": "M",
-        "claimed_length": 8192,
-        "aligned": "base",
-    } | record
+def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
+    kind = {"name": task, "family": "", "category": category(task), "match": match}
+    form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
+    about = {"num_examples": 2, "label": "M", "claimed_length": 8192, "aligned": "base"} | record
     about |= {"task": kind | {"edition": None}, "prompt_format": form}
-    return Cell(
-        Path(f"{task}/{length}.jsonl"),
-        record_of(model, length=length, **about),
-        rows,
-    )
+    return Cell(Path(f"{task}/{length}.jsonl"), record_of(model, length=length, **about), rows)
 
 
 def row(pred, outputs, index=0, reason="stop"):
@@ -69,10 +42,7 @@ def row(pred, outputs, index=0, reason="stop"):
 
 def test_models_that_share_a_label_are_told_apart_by_their_names():
     models = {"vt": "n", "cwe": "m", "fwe": "m"}
-    cells = [
-        cell([row("1", ["1"])], task, model=model)
-        for task, model in models.items()
-    ]
+    cells = [cell([row("1", ["1"])], task, model=model) for task, model in models.items()]
     assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(label(cells)["name"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(score(cells[1:])["label"]) == ["M", "M"]
@@ -134,12 +104,7 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
 @pytest.mark.parametrize(
     ("pred", "references", "all_", "part"),
     [
-        (
-            "I do not know",
-            ["no"],
-            1.0,
-            1.0,
-        ),  # a substring is enough, as upstream counts
+        ("I do not know", ["no"], 1.0, 1.0),  # a substring is enough, as upstream counts
         ("abcde", ["abcde", "fghij", "klmno", "pqrst"], 0.25, 1.0),
         ("", ["abcde"], 0.0, 0.0),
         ("123", ["1234"], 0.0, 0.0),
@@ -169,16 +134,10 @@ def test_named_items(pred, items):
 
 def test_strict_scores_ask_for_nothing_else():
     assert strict_items("a, b", ["A", "B"]) == (1.0, 1.0, 1.0)
-    assert strict_items("a, b, c, d", ["a", "b"]) == (
-        0.5,
-        pytest.approx(2 / 3),
-        0.0,
-    )
+    assert strict_items("a, b, c, d", ["a", "b"]) == (0.5, pytest.approx(2 / 3), 0.0)
     assert strict_items("a", ["a", "b"]) == (1.0, pytest.approx(2 / 3), 0.0)
     assert strict_items("", ["a"]) == (0.0, 0.0, 0.0)
-    assert (
-        strict_items("I know", ["no"]).f1 == 0
-    )  # where the lenient match gives full marks
+    assert strict_items("I know", ["no"]).f1 == 0  # where the lenient match gives full marks
     rows = [row("AB CD", ["ab", "cd"]), row("AB, CD, and EF", ["ab", "cd"], 1)]
     for task in ("vt", "cwe", "fwe"):
         found = score([cell(rows, task=task)])
@@ -247,20 +206,8 @@ def test_score_gives_a_row_per_example():
     assert found["empty"].tolist() == [False, True, False]
     assert found["cut_off"].tolist() == [False, False, True]
     first = found.iloc[0].to_dict()
-    about = {
-        "run": "main",
-        "model": "m",
-        "aligned": "base",
-        "claimed_length": 8192,
-        "task": "vt",
-    }
-    about |= {
-        "category": "vt",
-        "length": 4096,
-        "wanted": 5,
-        "stand_in": True,
-        "seed": 42,
-    }
+    about = {"run": "main", "model": "m", "aligned": "base", "claimed_length": 8192, "task": "vt"}
+    about |= {"category": "vt", "length": 4096, "wanted": 5, "stand_in": True, "seed": 42}
     assert {key: first[key] for key in about} == about
 
 
@@ -269,11 +216,7 @@ def test_thinking_models_answer_after_their_thought():
     found = score([cell(rows, thinking=1000)])
     assert found["score"].tolist() == [0.0, 0.0]
     assert found["empty"].tolist() == [False, False]
-    assert (
-        found["cut_thought"].tolist()
-        == found["cut_off"].tolist()
-        == [False, True]
-    )
+    assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
     # Without a mark at its beginning nobody can tell that a text is a thought.
     assert score([cell(rows)])["score"].tolist() == [1.0, 0.0]
 
@@ -314,9 +257,7 @@ def test_one_example_has_one_answer(tmp_path):
     write(file, upstream)
     assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]
     write(file, [*upstream, upstream_row(0, "c", ["a"])])
-    with pytest.raises(
-        UserError, match="line 3: another answer to the example of line 1"
-    ):
+    with pytest.raises(UserError, match="line 3: another answer to the example of line 1"):
         read_predictions(file)
 
 
@@ -326,9 +267,7 @@ def test_a_cell_counts_once():
 
 
 def test_task_names():
-    assert [
-        task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")
-    ] == [
+    assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == [
         "vt",
         "qa_1",
         "qa_2",
@@ -346,13 +285,7 @@ def write(path, rows):
 
 def upstream_row(index, pred, outputs):
     others = {"others": {}, "truncation": -1, "length": 4000}
-    return {
-        "index": index,
-        "pred": pred,
-        "input": "...",
-        "outputs": outputs,
-        **others,
-    }
+    return {"index": index, "pred": pred, "input": "...", "outputs": outputs, **others}
 
 
 def test_upstream_tree(tmp_path):
@@ -362,19 +295,11 @@ def test_upstream_tree(tmp_path):
     rows = [upstream_row(0, said, [reference]) for said, reference in preds]
     write(pred / "niah_single_1.jsonl", rows)
     for part, city in enumerate(("Rome", "Oslo")):
-        write(
-            pred / f"qa_1-{part}.jsonl",
-            [upstream_row(0, f"in {city}", ["rome", "Roma"])],
-        )
+        write(pred / f"qa_1-{part}.jsonl", [upstream_row(0, f"in {city}", ["rome", "Roma"])])
     found = score(read_predictions(tmp_path))
-    means = found.groupby(["model", "task", "length"])["score"].agg(
-        ["mean", "size"]
-    )
+    means = found.groupby(["model", "task", "length"])["score"].agg(["mean", "size"])
     assert means.to_dict("index") == {
-        ("my-model", "niah_single_1", 4096): {
-            "mean": pytest.approx(2 / 3),
-            "size": 3,
-        },
+        ("my-model", "niah_single_1", 4096): {"mean": pytest.approx(2 / 3), "size": 3},
         ("my-model", "qa_1", 4096): {"mean": 0.5, "size": 2},
     }
     assert found["index"].tolist() == [0, 1, 2, 0, 1]
@@ -383,8 +308,6 @@ def test_upstream_tree(tmp_path):
 def test_lines_end_with_newlines_only(tmp_path):
     file = tmp_path / "4096/pred/vt.jsonl"
     file.parent.mkdir(parents=True)
-    line = json.dumps(
-        upstream_row(0, "a\u2028b\u0085c", ["c"]), ensure_ascii=False
-    )
+    line = json.dumps(upstream_row(0, "a\u2028b\u0085c", ["c"]), ensure_ascii=False)
     file.write_text(line + "\n\n" + line, encoding="utf-8")
     assert score(read_predictions(file))["score"].tolist() == [1.0, 1.0]

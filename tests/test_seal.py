@@ -69,10 +69,7 @@ def test_the_digest_below_a_table_is_that_of_the_folder(run, rulerkit):
 
 def test_rows_that_were_given_are_in_the_digest():
     row = {"index": 0, "pred": "a", "outputs": ["a"]}
-    cells = [
-        Cell(Path("vt/1024.jsonl"), record_of(), [row | {"pred": text}])
-        for text in "aab"
-    ]
+    cells = [Cell(Path("vt/1024.jsonl"), record_of(), [row | {"pred": text}]) for text in "aab"]
     one, same, other = (cell.seal for cell in cells)
     assert (one == same, one == other) == (True, False)
 
@@ -97,9 +94,7 @@ def test_one_changed_answer_is_named_though_its_checksum_is_right(run):
     record = json.loads(file.with_suffix(".json").read_text())
     first, *others = map(json.loads, file.open("rb"))
     file.write_bytes(lines_of(record, [first | {"pred": "none"}, *others]))
-    assert states(run, sealed) == {
-        "main/reader-2048 vt 1024": ["changed", "same"]
-    }
+    assert states(run, sealed) == {"main/reader-2048 vt 1024": ["changed", "same"]}
 
 
 def test_what_cannot_be_had_is_absent_and_never_the_same(run):
@@ -139,12 +134,7 @@ def test_one_byte_of_any_file_of_a_cell_is_found(run, byte):
 
 
 FAILED = {"time": "", "reason": "it broke", "refused": False}
-SOFT = {
-    "gold_probability": 0.5,
-    "gold_product": 0.5,
-    "gold_greedy": True,
-    "num_tokens": 2,
-}
+SOFT = {"gold_probability": 0.5, "gold_product": 0.5, "gold_greedy": True, "num_tokens": 2}
 
 
 @pytest.fixture
@@ -169,16 +159,9 @@ CHANGES = {
     "a line twice at the end": lambda lines: [*lines, lines[0]],
     "the first line dropped": lambda lines: lines[1:],
     "the first two exchanged": lambda lines: lines[1::-1] + lines[2:],
-    "two of a record exchanged": lambda lines: [
-        *lines[:2],
-        *reversed(lines[2:4]),
-        *lines[4:],
-    ],
+    "two of a record exchanged": lambda lines: [*lines[:2], *reversed(lines[2:4]), *lines[4:]],
     "a blank line": lambda lines: [*lines, b"\n"],
-    "a blank at the end of a line": lambda lines: [
-        lines[0].replace(b"\n", b" \n"),
-        *lines[1:],
-    ],
+    "a blank at the end of a line": lambda lines: [lines[0].replace(b"\n", b" \n"), *lines[1:]],
     "no file": lambda lines: None,
 }
 
@@ -230,9 +213,7 @@ def test_a_cell_of_failures_alone_is_sealed_too(run, sides):
 
 
 @pytest.mark.parametrize("lost", ["rows", "the last row", "half a row", "record"])
-def test_no_number_goes_missing_without_a_line_that_names_the_file(
-    run, rulerkit, lost
-):
+def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit, lost):
     """A file that was cut at the end of a line has nothing wrong in it."""
     rk.score(rk.read_cells(run))
     file = run / "reader-2048/vt/2048.jsonl"
@@ -254,9 +235,7 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(
     assert str(file) in told[0]
 
 
-def test_a_disk_that_loses_rows_leaves_the_time_of_their_file(
-    run, tmp_path, rulerkit
-):
+def test_a_disk_that_loses_rows_leaves_the_time_of_their_file(run, tmp_path, rulerkit):
     """The numbers come from the cache then; what reads the answers leaves the file out by name."""
     rk.score(rk.read_cells(run))
     file = run / "reader-2048/vt/2048.jsonl"
@@ -282,15 +261,11 @@ def test_a_comparison_names_the_files_that_lack_answers(run, rulerkit):
     assert f"incomplete: {file} (3 of 4 examples)" in ended.err
 
 
-def test_a_copy_to_share_names_no_host_no_path_and_no_user(
-    run, tmp_path, rulerkit
-):
+def test_a_copy_to_share_names_no_host_no_path_and_no_user(run, tmp_path, rulerkit):
     sealed = seals.seal(run)
     ended = rulerkit("seal", run, "--anonymous", "-o", tmp_path / "shared")
     assert sealed.digest in ended.out
-    said = b"".join(
-        path.read_bytes() for path in tmp_path.glob("shared/**/*.json*")
-    )
+    said = b"".join(path.read_bytes() for path in tmp_path.glob("shared/**/*.json*"))
     assert socket.gethostname().encode() not in said
     assert not re.search(rb'"(host|base_url|serve)"', said)
     assert str(tmp_path).encode() not in said

@@ -14,15 +14,7 @@ from tests.batches import Project
 from tests.test_openai import serving
 from tests.text_server import PROBE, ReaderServer
 
-REPEATED = [
-    "https://",
-    "---a",
-    "eyJ-",
-    "key ",
-    "Bearer ",
-    "password",
-    "--api-key",
-]
+REPEATED = ["https://", "---a", "eyJ-", "key ", "Bearer ", "password", "--api-key"]
 """Beginnings of what is looked for: from each a scan may go to the end of the text."""
 
 
@@ -116,9 +108,7 @@ class Echo:
         if PLANTED["environment"] in sent:
             names = ("query", "extra_body", "bearer", "header")
             keys = [PLANTED[name] for name in names]
-            sent += (
-                f" {self.server.url}?code={keys[0]} wrong: {' '.join(keys[1:])}"
-            )
+            sent += f" {self.server.url}?code={keys[0]} wrong: {' '.join(keys[1:])}"
         return sent
 
 
@@ -163,16 +153,7 @@ def commands(project):
         yield command, "keyed" if command == "plan" else batch
     junit = "--junit", made / "gate.xml"
     some = ("-y", "max_failures: 0.5")
-    yield (
-        "gate",
-        "keyed",
-        "owned",
-        *SMALL,
-        *some,
-        *junit,
-        "--page",
-        made / "gate.html",
-    )
+    yield ("gate", "keyed", "owned", *SMALL, *some, *junit, "--page", made / "gate.html")
     yield "compare", f"{run}/keyed", f"{run}/owned", "--junit", made / "two.xml"
     for command in ("score", "report", "seal", "verify"):
         yield command, run
@@ -186,10 +167,7 @@ def test_planted_keys_stand_in_nothing_that_others_can_read(tmp_path):
     (tmp_path / "project").mkdir()
     project = Project(tmp_path / "project")
     (project.root / "made").mkdir()
-    environment = {
-        "A_KEY_OF_OURS": PLANTED["environment"],
-        "A_HEADER_OF_OURS": PLANTED["header"],
-    }
+    environment = {"A_KEY_OF_OURS": PLANTED["environment"], "A_HEADER_OF_OURS": PLANTED["header"]}
     with serving(ReaderServer(load_tokenizer("builtin"))) as server:
         echo = Echo(server)
         plant(project, server)

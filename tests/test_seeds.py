@@ -36,12 +36,8 @@ def test_a_fresh_seed_is_drawn_once_for_a_run_and_recorded(project):
 
 def test_a_run_with_answers_gets_no_fresh_seed(project):
     """A number that was never asked would break its seal."""
-    rk.evaluate(
-        rk.study(**ASKED | {"num_examples": 1}, model="mute"), progress=False
-    )
-    with pytest.raises(
-        UserError, match="run main has answers, and no fresh seed"
-    ):
+    rk.evaluate(rk.study(**ASKED | {"num_examples": 1}, model="mute"), progress=False)
+    with pytest.raises(UserError, match="run main has answers, and no fresh seed"):
         rk.study(seed="fresh")
     assert not (project / "outputs/predictions/main/seed.txt").exists()
 
@@ -58,12 +54,7 @@ def test_all_jobs_of_a_batch_have_the_seed_that_was_drawn(project):
     content = {"models": ["mute", "perfect"], "together": ["01_main_results"]}
     file.write_text(json.dumps(content))
     jobs = read_batch(file, {"seed": "fresh"}).jobs
-    seeds = {
-        study.seed
-        for job in jobs
-        for notebook in job.asks
-        for study in notebook.studies
-    }
+    seeds = {study.seed for job in jobs for notebook in job.asks for study in notebook.studies}
     (seed,) = seeds
     given = {notebook.parameters["seed"] for job in jobs for notebook in job.asks}
     assert given == {seed}
@@ -104,16 +95,11 @@ def test_whether_a_model_does_better_on_questions_it_has_seen(project, has_seen)
     model = rk.model(learnt, name="learnt")
     for name in ASKED["tasks"]:
         asked = rk.task(name).with_corpora("builtin")
-        for example in rk.generate(
-            asked, 1024, 12, has_seen, model.prompt_format
-        ):
+        for example in rk.generate(asked, 1024, 12, has_seen, model.prompt_format):
             seen[example.prompt] = " ".join(example.references)
 
     public, unseen = (
-        rk.evaluate(
-            rk.study(**ASKED, models=[model], run=run, seed=seed),
-            progress=False,
-        )
+        rk.evaluate(rk.study(**ASKED, models=[model], run=run, seed=seed), progress=False)
         for run, seed in (("main", 42), ("new", 7))
     )
     found = rk.compare(public, unseen, by="index")
@@ -127,20 +113,13 @@ def test_whether_a_model_does_better_on_questions_it_has_seen(project, has_seen)
 
     other = rk.study(**ASKED, model="mute", run="other", seed=7)
     with pytest.raises(UserError, match="not one model under two seeds"):
-        seeds_text(
-            rk.compare(public, rk.evaluate(other, progress=False), by="index")
-        )
+        seeds_text(rk.compare(public, rk.evaluate(other, progress=False), by="index"))
 
 
 def test_qa_says_that_its_questions_are_public(project):
     cells = [
         rk.evaluate(
-            rk.study(
-                **ASKED | {"tasks": ["vt", "qa_1"]},
-                model="perfect",
-                run=run,
-                seed=seed,
-            ),
+            rk.study(**ASKED | {"tasks": ["vt", "qa_1"]}, model="perfect", run=run, seed=seed),
             progress=False,
         )
         for run, seed in (("main", 42), ("new", 7))

@@ -49,19 +49,11 @@ def spec(folder, *options, **more):
     command line."""
     program = f"{shlex.quote(sys.executable)} -m tests.text_server --journal {folder}/journal"
     command = f"cd {ROOT} && exec {program} --port {{port}} --key {{key}} {' '.join(options)}"
-    return {
-        "name": "served",
-        "path": "any",
-        "serve": command,
-        "tokenizer": "builtin",
-        **more,
-    }
+    return {"name": "served", "path": "any", "serve": command, "tokenizer": "builtin", **more}
 
 
 def journal(folder):
-    return [
-        json.loads(line) for line in (folder / "journal").read_text().splitlines()
-    ]
+    return [json.loads(line) for line in (folder / "journal").read_text().splitlines()]
 
 
 def examples(model, count):
@@ -81,9 +73,7 @@ def served(folder, model, **more):
     )  # fmt: skip
     try:
         assert serving.stdout
-        assert serving.stdout.readline().startswith(
-            "served answers at http://127.0.0.1:"
-        )
+        assert serving.stdout.readline().startswith("served answers at http://127.0.0.1:")
         assert "Ctrl-C" in serving.stdout.readline()
         yield str(file), serving
     finally:
@@ -93,9 +83,7 @@ def served(folder, model, **more):
 
 def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     outputs = str(tmp_path / "outputs")
-    study = rk.study(
-        model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs
-    )
+    study = rk.study(model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs)
     session = rk.Session()
     cells = rk.evaluate(study, progress=False, session=session)
     assert [cell.task for cell in cells] == list(THIRTEEN)
@@ -115,9 +103,7 @@ def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path):
     cell = predict(model, examples(model, 40), tmp_path / "run", progress=False)
     model.close()
     assert cell.complete
-    assert all(
-        string_match_all(row["pred"], row["outputs"]) == 1 for row in cell.rows
-    )
+    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in cell.rows)
     prompts = [entry["prompt"] for entry in journal(tmp_path)]
     assert sorted(prompts) == sorted(set(prompts))
     assert len(prompts) == 40
@@ -137,20 +123,13 @@ def test_a_replica_that_dies_hands_its_work_to_the_others(tmp_path, capfd):
             os.kill(journal(tmp_path)[-1]["pid"], signal.SIGKILL)
     model.close()
     assert sorted(answers) == list(range(40))
-    assert all(
-        string_match_all(answers[i].text, asked[i].references) == 1
-        for i in answers
-    )
+    assert all(string_match_all(answers[i].text, asked[i].references) == 1 for i in answers)
     said = capfd.readouterr().err
-    assert re.search(
-        r"model served-replica[12]: its server ended \(exit status 137\)", said
-    )
+    assert re.search(r"model served-replica[12]: its server ended \(exit status 137\)", said)
     assert "the other servers take over its work" in said
 
 
-def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_next(
-    tmp_path,
-):
+def test_an_answer_that_is_given_up_half_way_leaves_the_server_ready_for_the_next(tmp_path):
     """One that has no page about its health: its list of models says that it is ready."""
     model = load_model(spec(tmp_path, "--pace 0.05 --health 404", concurrency=2))
     asked = examples(model, 20)
@@ -176,9 +155,7 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     assert len(file.read_text().splitlines()) == 5
     again = load_model(spec(tmp_path, concurrency=1))
     assert predict(again, asked, tmp_path / "run", progress=False).complete
-    assert (
-        len(journal(tmp_path)) == 6 + 7
-    )  # the one that it died of was asked again
+    assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
 
 
 def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path):
@@ -197,12 +174,8 @@ def test_a_command_that_does_not_run_is_one_line(tmp_path):
     wrong = {"name": "wrong", "path": "x", "tokenizer": "builtin"}
     words = r"its server did not start \(exit status 127\): .*no-such-command: not found"
     with pytest.raises(UserError, match=words):
-        _ = load_model(
-            wrong | {"serve": "no-such-command --port {port}"}
-        ).prompt_format
-    with pytest.raises(
-        UserError, match=r"starts the server and names its \{port\}"
-    ):
+        _ = load_model(wrong | {"serve": "no-such-command --port {port}"}).prompt_format
+    with pytest.raises(UserError, match=r"starts the server and names its \{port\}"):
         load_model(wrong | {"serve": "vllm serve x"})
 
 
@@ -220,13 +193,9 @@ HELD = "\nimport rulerkit as rk\nsession = rk.Session()" + EVALUATE.replace(
 def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path):
     outputs = tmp_path / "outputs"
     model = spec(tmp_path, "--pace 0.2")
-    parent = subprocess.Popen(
-        [sys.executable, "-c", EVALUATE, json.dumps(model), str(outputs)]
-    )
+    parent = subprocess.Popen([sys.executable, "-c", EVALUATE, json.dumps(model), str(outputs)])
     until = time.monotonic() + 60
-    while (
-        sum(file.read_text().count("\n") for file in outputs.rglob("*.jsonl")) < 5
-    ):
+    while sum(file.read_text().count("\n") for file in outputs.rglob("*.jsonl")) < 5:
         assert time.monotonic() < until, "no answers"
         time.sleep(0.05)
     server = journal(tmp_path)[0]["pid"]
@@ -250,9 +219,7 @@ def test_a_served_model_is_found_and_used_by_every_process(tmp_path, rulerkit):
         assert "asks the server that runs at" in rulerkit.capsys.readouterr().err
         assert len({entry["pid"] for entry in journal(tmp_path)}) == 1
         other = load_model({**model, "serve": model["serve"] + " --pace 0"})
-        assert (
-            find_servers(other.about_server) == []
-        )  # another command is another server
+        assert find_servers(other.about_server) == []  # another command is another server
         again = rulerkit("serve", file)
         assert again.status == 2
         assert "is served already, at http://127.0.0.1:" in again.err
@@ -277,9 +244,7 @@ def test_a_served_model_that_is_killed_is_named_and_then_started_anew(tmp_path):
         with pytest.raises(UserError, match=words):
             list(answers)
     assert gone_within(15, "text_server --journal " + str(tmp_path))
-    assert (
-        len(list(model.answer(asked))) == 20
-    )  # the entry of the dead server is no trap
+    assert len(list(model.answer(asked))) == 20  # the entry of the dead server is no trap
 
 
 def test_others_cannot_plant_a_server(tmp_path):
@@ -287,27 +252,20 @@ def test_others_cannot_plant_a_server(tmp_path):
     folder = tmp_path / f"rulerkit-servers-{os.getuid()}"
     folder.mkdir(mode=0o777)
     folder.chmod(0o777)
-    (folder / "x.json").write_text(
-        f'[{os.getpid()}, ["http://127.0.0.1:1/v1", "k"]]'
-    )
+    (folder / "x.json").write_text(f'[{os.getpid()}, ["http://127.0.0.1:1/v1", "k"]]')
     assert find_servers(lambda: pytest.fail("the registry was read")) == []
 
 
 def test_a_model_that_is_no_server_cannot_be_served(rulerkit):
     ended = rulerkit("serve", "perfect")
     assert ended.status == 2
-    assert (
-        "model perfect (engine reader) is no server that can be started"
-        in ended.err
-    )
+    assert "model perfect (engine reader) is no server that can be started" in ended.err
 
 
 @pytest.mark.slow
 def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
     """A restart gives the memory back; `rulerkit serve` keeps a model loaded across kernels."""
-    manager = pytest.importorskip("jupyter_client").KernelManager(
-        kernel_name="python3"
-    )
+    manager = pytest.importorskip("jupyter_client").KernelManager(kernel_name="python3")
     manager.start_kernel(env={**os.environ, "PYTHONPATH": str(ROOT)})
     kernel = manager.client()
     code = f"import sys\nsys.argv = {['', json.dumps(spec(tmp_path)), str(tmp_path / 'outputs')]!r}"
@@ -319,9 +277,7 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
         )
         assert reply["content"]["status"] == "ok"
         assert processes("text_server --journal " + str(tmp_path))
-        manager.restart_kernel(
-            now=True
-        )  # as a kernel that hangs: killed, not asked
+        manager.restart_kernel(now=True)  # as a kernel that hangs: killed, not asked
         assert gone_within(15, "text_server --journal " + str(tmp_path))
     finally:
         kernel.stop_channels()
@@ -338,37 +294,22 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
     monkeypatch.setenv("RULERKIT_HOME", str(project))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
     models = [
-        spec(tmp_path, f"--pace 0.1 --journal {tmp_path}/{name}", gpus=1)
-        | {"name": name}
+        spec(tmp_path, f"--pace 0.1 --journal {tmp_path}/{name}", gpus=1) | {"name": name}
         for name in ("served", "b")
     ]
 
     def batch(run):
         """The GPUs that the servers of each model had."""
-        small = {
-            "tasks": ["vt"],
-            "lengths": [1024],
-            "num_examples": 12,
-            "run": run,
-        }
+        small = {"tasks": ["vt"], "lengths": [1024], "num_examples": 12, "run": run}
         file = project / "params/batches/served.yaml"
-        parameters = {
-            "models": models,
-            "notebooks": ["10_small"],
-            "parameters": small,
-        }
+        parameters = {"models": models, "notebooks": ["10_small"], "parameters": small}
         file.write_text(json.dumps(parameters))
         call = [*PROGRAM, "batch", str(file), "--gpus", "0-3"]
-        done = subprocess.run(
-            call, capture_output=True, text=True, cwd=project, timeout=120
-        )
+        done = subprocess.run(call, capture_output=True, text=True, cwd=project, timeout=120)
         assert done.returncode == 0, done.stdout + done.stderr
         gpus = {}
         for name in ("served", "b"):
-            rows = [
-                json.loads(line)
-                for line in (tmp_path / name).read_text().splitlines()
-            ]
+            rows = [json.loads(line) for line in (tmp_path / name).read_text().splitlines()]
             assert len({row["prompt"] for row in rows}) == len(rows) == 12
             gpus[name] = {row["gpus"] for row in rows}
             (tmp_path / name).unlink()
@@ -377,23 +318,17 @@ def test_a_batch_gives_free_gpus_to_replicas_and_none_to_a_model_that_is_served(
     first = batch("one")
     assert [len(gpus) for gpus in first.values()] == [2, 2]
     assert first["served"] | first["b"] == {"0", "1", "2", "3"}
-    with served(
-        tmp_path, models[0], env=os.environ | {"CUDA_VISIBLE_DEVICES": "7"}
-    ):
+    with served(tmp_path, models[0], env=os.environ | {"CUDA_VISIBLE_DEVICES": "7"}):
         assert batch("two") == {"served": {"7"}, "b": {"0", "1", "2", "3"}}
 
 
-def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(
-    tmp_path, monkeypatch
-):
+def test_a_server_asks_for_its_key_and_is_reached_without_a_proxy(tmp_path, monkeypatch):
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy"):
         monkeypatch.setenv(name, "http://127.0.0.1:9")
     model = load_model(spec(tmp_path))
     assert len(list(model.answer(examples(model, 1)))) == 1
     where = {"path": "any", "base_url": model.replicas[0].address.url}
-    stranger = load_model(
-        {**where, "tokenizer": "builtin", "prompt_path": "text"}
-    )
+    stranger = load_model({**where, "tokenizer": "builtin", "prompt_path": "text"})
     with pytest.raises(UserError, match="HTTP 401"):
         list(stranger.answer(examples(stranger, 1)))
     model.close()

@@ -44,14 +44,10 @@ def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing
 
 
 @pytest.mark.parametrize("ratio", [0.7, 1.05, 1.5])
-@pytest.mark.parametrize(
-    "name", ["niah_single_2", "vt", "fwe", "niah_multikey_3"]
-)
+@pytest.mark.parametrize("name", ["niah_single_2", "vt", "fwe", "niah_multikey_3"])
 def test_half_a_context_of_another_tokenizer_is_seen(server, ratio, name):
     counting(server, ratio, frame=30)
-    answers, problem = ask(
-        model := client(server, prompt_path="chat"), some(model, 3, name, 2048)
-    )
+    answers, problem = ask(model := client(server, prompt_path="chat"), some(model, 3, name, 2048))
     assert (len(answers), problem) == (3, "")
     counting(server, ratio, frame=30, context=round(ratio * 1200))
     model = client(server, prompt_path="chat")
@@ -64,9 +60,7 @@ def test_a_long_frame_hides_no_cut(server):
     counting(server, frame=900)
     ask_and_check(client(server, prompt_path="chat"))
     counting(server, frame=900, context=1150)
-    answers, problem = ask(
-        model := client(server, prompt_path="chat"), some(model)
-    )
+    answers, problem = ask(model := client(server, prompt_path="chat"), some(model))
     assert answers == {}
     assert "it read 1150 of 17" in problem
 
@@ -77,27 +71,19 @@ def test_cached_tokens_that_are_counted_apart_are_added(server, ratio):
     ask_and_check(client(server, prompt_path="chat"), 4)
     # Those that are within the count do not make up for what is missing.
     counting(server, ratio, cached=200, context=600)
-    answers, problem = ask(
-        model := client(server, prompt_path="chat"), some(model)
-    )
+    answers, problem = ask(model := client(server, prompt_path="chat"), some(model))
     assert answers == {}
     assert "the server cut the prompt" in problem
 
 
-def test_what_a_server_adds_to_each_prompt_is_said_below_the_table(
-    server,
-    tmp_path,
-    rulerkit,
-):
+def test_what_a_server_adds_to_each_prompt_is_said_below_the_table(server, tmp_path, rulerkit):
     def evaluated(frame, run):
         counting(server, frame=frame)
         mapping = f"{{path: m, base_url: '{server.url}', tokenizer: builtin, prompt_path: chat}}"
         asked = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "1")
         return rulerkit("evaluate", mapping, *asked, "-y", f"run: {run}").out
 
-    assert "adds 700 tokens to each prompt, beyond its length" in evaluated(
-        700, "a"
-    )
+    assert "adds 700 tokens to each prompt, beyond its length" in evaluated(700, "a")
     assert "to each prompt" not in evaluated(8, "b")
 
 
@@ -105,9 +91,7 @@ def test_a_limit_of_the_server_counts_its_frame(server):
     server.listing = {"data": [{"id": "m", "max_model_len": 1500}]}
     assert client(server, prompt_path="chat").too_long(1024) is None
     counting(server, frame=600)
-    assert "1624 tokens are needed" in client(
-        server, prompt_path="chat"
-    ).too_long(1024)
+    assert "1624 tokens are needed" in client(server, prompt_path="chat").too_long(1024)
 
 
 # --- answers beyond their limit -------------------------------------------------------------------
@@ -115,9 +99,7 @@ def test_a_limit_of_the_server_counts_its_frame(server):
 
 @pytest.mark.parametrize("counts", [True, False])
 @pytest.mark.parametrize("path", ["chat", "text"])
-def test_an_answer_ends_at_its_limit_whatever_the_server_does(
-    server, path, counts
-):
+def test_an_answer_ends_at_its_limit_whatever_the_server_does(server, path, counts):
     def amend(body, reply):
         if body["max_tokens"] == PROBE:
             return
@@ -164,9 +146,7 @@ def thinking(server, content, reason):
 
 @pytest.mark.parametrize("reason", ["length", "stop"])
 @pytest.mark.parametrize("content", [None, ""])
-def test_a_model_that_thinks_by_default_is_told_what_to_set(
-    server, content, reason
-):
+def test_a_model_that_thinks_by_default_is_told_what_to_set(server, content, reason):
     thinking(server, content, reason)
     model = client(server, prompt_path="chat", concurrency=2)
     answers, problem = ask(model, some(model))
@@ -182,9 +162,7 @@ def test_a_thought_with_no_answer_behind_it_is_a_failure(server):
     model = client(server, prompt_path="chat", **room)
     answers, _ = ask(model, some(model, 2))
     assert all(isinstance(answer, Failure) for answer in answers.values())
-    assert "None" not in {
-        getattr(answer, "text", "") for answer in answers.values()
-    }
+    assert "None" not in {getattr(answer, "text", "") for answer in answers.values()}
 
 
 # --- paths ----------------------------------------------------------------------------------------
@@ -217,9 +195,7 @@ def test_a_prefill_that_is_dropped_is_noticed(server):
 
     def read(body):
         messages = body.get("messages", [])
-        return (
-            whole({**body, "messages": messages[:1]}) if messages else whole(body)
-        )
+        return whole({**body, "messages": messages[:1]}) if messages else whole(body)
 
     server.read = read
     with pytest.raises(UserError, match="so it drops them"):

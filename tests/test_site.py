@@ -26,11 +26,7 @@ def root(tmp_path, monkeypatch):
 
 def batch(root, *models, name="some batch"):
     path = root / f"params/batches/{name}.yaml"
-    content = {
-        "models": [*models],
-        "notebooks": ["10_small"],
-        "together": ["10_small"],
-    }
+    content = {"models": [*models], "notebooks": ["10_small"], "together": ["10_small"]}
     path.write_text(json.dumps(content))
     return path
 
@@ -43,14 +39,9 @@ def scripts(root, site, *models):
     """The job scripts, which bash can read."""
     (root / "params/site.yaml").write_text(json.dumps(site))
     lab = read_site()
-    texts = [
-        each.text(lab)
-        for each in submissions(read_batch(batch(root, *models)).jobs, lab)
-    ]
+    texts = [each.text(lab) for each in submissions(read_batch(batch(root, *models)).jobs, lab)]
     for text in texts:
-        read = subprocess.run(
-            ["/bin/bash", "-n"], input=text, text=True, check=False
-        )
+        read = subprocess.run(["/bin/bash", "-n"], input=text, text=True, check=False)
         assert read.returncode == 0
     assert not (root / "outputs").exists()
     return texts
@@ -81,9 +72,7 @@ def test_what_a_site_says_stands_in_the_scripts(root):
         "module load cuda",
     ):
         assert line in small.splitlines()
-    assert small.index("trap ") < small.index(
-        "module load cuda"
-    )  # whatever the set-up takes
+    assert small.index("trap ") < small.index("module load cuda")  # whatever the set-up takes
     python = "apptainer exec --nv $HOME/kit.sif ~/bin/python3"
     assert f"\n{python} -m rulerkit run " in small  # as the shell reads it
     assert "HF_HUB_OFFLINE" not in small
@@ -91,22 +80,15 @@ def test_what_a_site_says_stands_in_the_scripts(root):
     # not before half of its time
     assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large
     assert "#SBATCH --nodes=2\n" in large
-    assert (
-        f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit serve "
-        in large
-    )
-    rank = (
-        r"/large/some batch\.job\.yaml\S+ --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
-    )
+    assert f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit serve " in large
+    rank = r"/large/some batch\.job\.yaml\S+ --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
     assert re.search(rank, large)
     assert "#SBATCH --partition=cheap\n" in over_all
     assert "gpus-per-node" not in over_all
 
 
 def test_without_a_site_file_the_cluster_decides(root):
-    small, over_all = scripts(
-        root, {"partition": None, "options": None}, model("small", 2)
-    )
+    small, over_all = scripts(root, {"partition": None, "options": None}, model("small", 2))
     assert read_site() == Site()
     assert "#SBATCH --gres=gpu:2\n" in small
     assert "--partition" not in small + over_all
@@ -118,8 +100,7 @@ def test_without_a_site_file_the_cluster_decides(root):
 
 
 @pytest.mark.parametrize(
-    ("gpus", "nodes"),
-    [((1,), 1), ((3, 3, 2), 2), ((1, 3, 2, 2), 2), ((3, 3, 3), 3)],
+    ("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 2), ((1, 3, 2, 2), 2), ((3, 3, 3), 3)]
 )
 def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
     models = [model(f"m{n}", each, hours=n + 1) for n, each in enumerate(gpus)]
@@ -128,9 +109,7 @@ def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
     assert len(shared) == nodes
     hours = f"#SBATCH --time=0-{len(gpus):02}:00:00"
     for text in shared:
-        assert {"#SBATCH --gres=gpu:4", "#SBATCH --exclusive", hours} < {
-            *text.split("\n")
-        }
+        assert {"#SBATCH --gres=gpu:4", "#SBATCH --exclusive", hours} < {*text.split("\n")}
         assert text.count(".job.yaml") == len(gpus)  # each does whatever is free
     assert "--exclusive" not in free + over_all
     assert free.count(".job.yaml") == 1
@@ -139,10 +118,7 @@ def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
 def test_whole_nodes_have_a_script_and_a_log_each_and_a_limit(root):
     path = batch(root, model("a", 4), model("b", 4), name="qwen2.5")
     nodes = submissions(read_batch(path).jobs, Site(whole_nodes=4))[:2]
-    assert [each.script.name for each in nodes] == [
-        "qwen2.5-node1.sh",
-        "qwen2.5-node2.sh",
-    ]
+    assert [each.script.name for each in nodes] == ["qwen2.5-node1.sh", "qwen2.5-node2.sh"]
     with pytest.raises(UserError, match="a needs 4 GPUs, a node has 3"):
         submissions(read_batch(path).jobs, Site(whole_nodes=3))
     with pytest.raises(UserError, match="sbatch is not here: run this"):

@@ -30,21 +30,11 @@ from tests.slurm_cluster import (
 from tests.test_extend import MODELS, write_packages
 
 if not UP.exists():
-    pytest.skip(
-        f"no {UP}: SLURM_TOOLS names the folder with slurm-up.sh",
-        allow_module_level=True,
-    )
+    pytest.skip(f"no {UP}: SLURM_TOOLS names the folder with slurm-up.sh", allow_module_level=True)
 if "RULERKIT_TEST_SLURM" not in os.environ:
-    pytest.skip(
-        "needs minutes and a Slurm of its own: make test-slurm",
-        allow_module_level=True,
-    )
+    pytest.skip("needs minutes and a Slurm of its own: make test-slurm", allow_module_level=True)
 
-THREE = {
-    "50_first": ["vt"],
-    "51_second": ["niah_single_1"],
-    "52_third": ["fwe", "vt"],
-}
+THREE = {"50_first": ["vt"], "51_second": ["niah_single_1"], "52_third": ["fwe", "vt"]}
 ONE = {"50_first": ["vt"]}
 CPU = {"cpu_options": ["--partition=cpu"]}
 
@@ -93,18 +83,12 @@ def test_a_night_with_every_accident(make):
     )
 
     assert night.status()["timed predictions"] == "missing"
-    assert (
-        night.submit()["submitted"] == 6
-    )  # five models, one notebook over all of them
+    assert night.submit()["submitted"] == 6  # five models, one notebook over all of them
     names = [model["name"] for model in models]
     night.wait("all hold", lambda: all(night.holds(name) for name in names))
     night.wait("the wrong one has failed", lambda: "wrong" not in night.queue())
     again = night.submit()
-    assert (again["in queue"], again["submitted"], again["submitted wrong"]) == (
-        5,
-        1,
-        1,
-    )
+    assert (again["in queue"], again["submitted"], again["submitted wrong"]) == (5, 1, 1)
 
     queue = night.queue()
     assert {name: len(queue[name].gpus) for name in names} == {
@@ -123,9 +107,7 @@ def test_a_night_with_every_accident(make):
         night.status(),
         night.status(PATH="/nowhere"),
     ):  # with Slurm's word, and from the files alone
-        assert [
-            seen[f"{name} predictions"] for name in names if name != "timed"
-        ] == ["running"] * 3
+        assert [seen[f"{name} predictions"] for name in names if name != "timed"] == ["running"] * 3
         assert seen["preempted 51_second"] == "waiting"
 
     night.call("scancel", queue["cancelled"].number)
@@ -137,22 +119,15 @@ def test_a_night_with_every_accident(make):
         "--output=/dev/null",
     ]
     night.call(*urgent, "--wrap", "sleep 2")
-    night.call(
-        "scontrol", "update", "nodename=node2", "state=down", "reason=test"
-    )
-    night.wait(
-        "downed is back in the queue",
-        lambda: night.queue()["downed"].restarts == 1,
-    )
+    night.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
+    night.wait("downed is back in the queue", lambda: night.queue()["downed"].restarts == 1)
     assert night.status()["downed predictions"] == "queued"
     night.call(
         "scontrol", "update", "nodename=node2", "state=resume", check=False
     )  # it may be back by itself
     night.wait(
         "all run again",
-        lambda: all(
-            night.holds(name, life=2) for name in ("preempted", "downed", "timed")
-        ),
+        lambda: all(night.holds(name, life=2) for name in ("preempted", "downed", "timed")),
     )
     night.go()
     night.wait("all have ended", lambda: not night.queue())
@@ -164,13 +139,8 @@ def test_a_night_with_every_accident(make):
         for name in ("preempted", "downed", "timed")
         for step in ("predictions", *THREE)
     ]
-    assert {title for title, state in seen.items() if state == "done"} == set(
-        done
-    )
-    assert (seen["cancelled predictions"], seen["wrong predictions"]) == (
-        "interrupted",
-        "failed",
-    )
+    assert {title for title, state in seen.items() if state == "done"} == set(done)
+    assert (seen["cancelled predictions"], seen["wrong predictions"]) == ("interrupted", "failed")
     assert seen["all 50_first"] == "incomplete"
     assert re.search(
         "incomplete +all 50_first +1 of 4 cells are incomplete, the first is cancelled vt",
@@ -178,10 +148,7 @@ def test_a_night_with_every_accident(make):
     )
 
     last = night.submit()
-    assert [
-        last[f"submitted {name}"]
-        for name in ("cancelled", "wrong", "50_first", "downed")
-    ] == [
+    assert [last[f"submitted {name}"] for name in ("cancelled", "wrong", "50_first", "downed")] == [
         1,
         1,
         1,
@@ -194,48 +161,29 @@ def test_a_night_with_every_accident(make):
         "wrong 52_third",
     }
     assert Counter(seen.values()) == {"done": 17, "failed": 1, "missing": 1}
-    said = [
-        line
-        for line in night.out("wrong").splitlines()
-        if line.startswith("failed ")
-    ]
+    said = [line for line in night.out("wrong").splitlines() if line.startswith("failed ")]
     assert len(said) == 3  # one of each job
     assert "fwe does not fit into 64 tokens" in said[0]
     last = night.submit()
-    assert (last["submitted"], last["submitted wrong"], last["in queue"]) == (
-        1,
-        1,
-        0,
-    )
+    assert (last["submitted"], last["submitted wrong"], last["in queue"]) == (1, 1, 0)
 
     for name in names:
-        assert night.indices(name) == {
-            task: [*range(8)] for task in ("vt", "niah_single_1", "fwe")
-        }
+        assert night.indices(name) == {task: [*range(8)] for task in ("vt", "niah_single_1", "fwe")}
         lives = night.lives(name)
         assert len(lives) == 2 or (
             name == "timed" and len(lives) > 2
         )  # whose time is over again on a slow machine
-        assert (
-            asked_in_vain(lives) == []
-        )  # nor anything of a cell that was complete
-        asked = Counter(
-            prompt for rows in lives for row in rows for prompt in row.asked
-        )
+        assert asked_in_vain(lives) == []  # nor anything of a cell that was complete
+        asked = Counter(prompt for rows in lives for row in rows for prompt in row.asked)
         assert len(asked) == 3 * 8
         assert (
             0 < asked.total() - 3 * 8 <= BATCH * (len(lives) - 1)
         )  # each kill with one call under way
-        assert all(
-            (night.folder / f"{name}/{notebook}.ipynb").exists()
-            for notebook in THREE
-        )
+        assert all((night.folder / f"{name}/{notebook}.ipynb").exists() for notebook in THREE)
     assert clashes(night.journal()) == []
 
 
-def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(
-    make,
-):
+def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(make):
     place = make("restarts")
     names = ["never-requeued", "never-resubmitted", "resubmitted", "hanging"]
     wrapper = place.root / "bin/scontrol"
@@ -250,9 +198,7 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(
         {"setup": ['PATH="$RULERKIT_HOME/bin:$PATH"']},
         examples=12,
     )
-    hanging = (
-        place.root / "hanging"
-    )  # a line for each time that its notebook was executed
+    hanging = place.root / "hanging"  # a line for each time that its notebook was executed
     hangs = f"import time\nprint(file=open({str(hanging)!r}, 'a'))\nwhile True: time.sleep(1)\n"
     notebook(
         place.root / "notebooks/60_hangs.ipynb",
@@ -260,10 +206,7 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(
         ASKS.format(name="60_hangs", tasks='["vt"]') + hangs,
     )
     place.add(
-        {
-            "notebook": "60_hangs",
-            "models": [{"base": "perfect", "name": "hanging", "gpus": 1}],
-        }
+        {"notebook": "60_hangs", "models": [{"base": "perfect", "name": "hanging", "gpus": 1}]}
     )
     assert place.submit()["submitted"] == 4
 
@@ -277,53 +220,29 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(
         return old and {f"{name} again" for name in names} <= place.queue().keys()
 
     for life, nearly_over in enumerate(
-        (names, ["never-requeued", "never-resubmitted", "hanging"], ["hanging"]),
-        start=1,
+        (names, ["never-requeued", "never-resubmitted", "hanging"], ["hanging"]), start=1
     ):
         for name in nearly_over:
-            place.wait(
-                f"{name} is at it", lambda name=name, life=life: at_it(name, life)
-            )
-        jobs, new = (
-            place.queue(),
-            [name for name in nearly_over if "resubmitted" in name],
-        )
+            place.wait(f"{name} is at it", lambda name=name, life=life: at_it(name, life))
+        jobs, new = (place.queue(), [name for name in nearly_over if "resubmitted" in name])
         place.call(
-            "scancel",
-            "--batch",
-            "--signal=USR1",
-            *(jobs[name].number for name in nearly_over),
+            "scancel", "--batch", "--signal=USR1", *(jobs[name].number for name in nearly_over)
         )
         told = time.time()
-        place.wait(
-            "new jobs wait", lambda new=new, told=told: begun_again(new, told)
-        )
+        place.wait("new jobs wait", lambda new=new, told=told: begun_again(new, told))
         if new:
-            place.call(
-                "scancel", *(jobs[name].number for name in new)
-            )  # their time is over
+            place.call("scancel", *(jobs[name].number for name in new))  # their time is over
     place.go()
     place.wait("all have ended", lambda: not place.queue())
 
     seen = place.status()
-    assert [seen[f"{name} predictions"] for name in names] == [
-        "failed",
-        "failed",
-        "done",
-        "done",
-    ]
+    assert [seen[f"{name} predictions"] for name in names] == ["failed", "failed", "done", "done"]
     assert seen["hanging 60_hangs"] == "failed"
     for name in ("never-requeued", "never-resubmitted", "hanging"):
-        (said,) = [
-            line
-            for line in place.out(name).splitlines()
-            if line.startswith("failed ")
-        ]
+        (said,) = [line for line in place.out(name).splitlines() if line.startswith("failed ")]
         assert "no new answer in 2 restarts: stopped" in said
     assert [len(place.lives(name)) for name in names[:3]] == [2, 2, 2]
-    assert (
-        hanging.read_text().count("\n") == 3
-    )  # the first time there were new answers
+    assert hanging.read_text().count("\n") == 3  # the first time there were new answers
     assert place.indices("resubmitted") == {"vt": [*range(12)]}
     assert asked_in_vain(place.lives("resubmitted")) == []
 
@@ -331,9 +250,7 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(
 def test_an_adaptive_run_that_is_requeued_ends_as_any_other(make):
     place = make("adaptive")
     place.plan([held("noisy", 0)], {}, {}, examples="adaptive")
-    source = ASKS.format(
-        name="01_adaptive", tasks='["vt"], complete=False, lengths=[1024, 2048]'
-    )
+    source = ASKS.format(name="01_adaptive", tasks='["vt"], complete=False, lengths=[1024, 2048]')
     notebook(place.root / "notebooks/01_adaptive.ipynb", PARAMETERS, source)
     place.add("01_adaptive")
     assert place.submit()["submitted"] == 1
@@ -344,55 +261,28 @@ def test_an_adaptive_run_that_is_requeued_ends_as_any_other(make):
     place.wait("it has ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
     assert len(place.lives("noisy")) == 2
-    whole = (
-        "-y",
-        "outputs: whole",
-        "-y",
-        "lengths: [1024, 2048]",
-        "-y",
-        "tasks: [vt]",
-    )
+    whole = ("-y", "outputs: whole", "-y", "lengths: [1024, 2048]", "-y", "tasks: [vt]")
     model = json.dumps(held("noisy", 0))
     said = place.rulerkit(
-        "evaluate",
-        "-y",
-        f"model: {model}",
-        *whole,
-        "-y",
-        "num_examples: adaptive",
+        "evaluate", "-y", f"model: {model}", *whole, "-y", "num_examples: adaptive"
     )
     assert "certain" in place.rulerkit("report", "outputs/predictions/adaptive")
-    files = sorted(
-        (place.root / "outputs/predictions/adaptive/noisy/vt").glob(
-            "*[0-9].jsonl"
-        )
-    )
+    files = sorted((place.root / "outputs/predictions/adaptive/noisy/vt").glob("*[0-9].jsonl"))
     assert len(files) == 2, said
     for file in files:
         alone = place.root / "whole/predictions/main/noisy/vt" / file.name
-        assert (
-            file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
-        )
+        assert file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
 
 
 def test_jobs_that_take_whole_nodes_share_the_models_out(make):
     place = make("whole")
-    models = [
-        held("a", 3),
-        held("b", 3),
-        held("c", 1),
-        held("d", 1),
-        held("e", 0),
-    ]
+    models = [held("a", 3), held("b", 3), held("c", 1), held("d", 1), held("e", 0)]
     site = {"whole_nodes": 4, "hours": 0.2}
     place.plan(models, ONE, site, together=["50_first"])
     assert place.submit() == Counter(
         {
             "submitted": 4,
-            **dict.fromkeys(
-                ("submitted whole-node1", "submitted whole-node2", "submitted e"),
-                1,
-            ),
+            **dict.fromkeys(("submitted whole-node1", "submitted whole-node2", "submitted e"), 1),
         }
         | {"submitted 50_first": 1}
     )
@@ -401,9 +291,7 @@ def test_jobs_that_take_whole_nodes_share_the_models_out(make):
     nodes = {row.model: (row.job, row.node) for row in place.journal()}
     assert len({nodes[name] for name in "abcd"}) == 2
     assert [len(place.lives(name)) for name in "abcd"] == [1] * 4
-    assert [
-        len((place.lives(name)[0][0].gpus or "").split(",")) for name in "abcd"
-    ] == [3, 3, 1, 1]
+    assert [len((place.lives(name)[0][0].gpus or "").split(",")) for name in "abcd"] == [3, 3, 1, 1]
     seen = place.status()
     assert [seen[f"{name} predictions"] for name in names] == [
         *["running"] * 4,
@@ -442,9 +330,7 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
         f'#!/bin/bash\necho "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $*" >> {str(starts)!r}\nexec "$@"\n'
     )
     launcher.chmod(0o755)
-    place.plan(
-        [held("wide", 2, nodes=2)], ONE, {"launcher": '"$RULERKIT_HOME/launcher"'}
-    )
+    place.plan([held("wide", 2, nodes=2)], ONE, {"launcher": '"$RULERKIT_HOME/launcher"'})
     place.go()
     assert place.submit()["submitted"] == 1
     place.wait("it has ended", lambda: not place.queue())
@@ -465,12 +351,7 @@ def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     assert "invalid partition specified: nowhere" in said
     assert "mend params/site.yaml" in said
     place.plan([held("one", 1)], ONE, {"launcher": "no-such-launcher --nv"})
-    assert (
-        place.rulerkit("batch", place.file, "--slurm", "--dry-run").count(
-            "#!/bin/bash"
-        )
-        == 1
-    )
+    assert place.rulerkit("batch", place.file, "--slurm", "--dry-run").count("#!/bin/bash") == 1
     assert place.queue() == {}
     assert place.submit()["submitted"] == 1
     place.wait("it has ended", lambda: not place.queue())
@@ -495,9 +376,7 @@ def test_tasks_and_engines_of_the_project_are_known_on_the_nodes(make):
     assert place.submit()["submitted"] == 2
     place.wait("all have ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
-    names = [
-        model if isinstance(model, str) else model["name"] for model in MODELS[:2]
-    ]
+    names = [model if isinstance(model, str) else model["name"] for model in MODELS[:2]]
     for name in names:
         assert place.indices(name) == {"boxes": [*range(8)]}
     told = place.rulerkit("score", f"outputs/predictions/{place.run}")

@@ -21,14 +21,7 @@ SPECIAL = ("[gMASK]", "<sop>", "<s>", "</s>")
 def small_tokenizer(folder, around, **beside):
     """A folder with a byte-pair tokenizer that puts tokens around a text, and files beside it; the
     size of its vocabulary."""
-    from tokenizers import (
-        Tokenizer,
-        decoders,
-        models,
-        pre_tokenizers,
-        processors,
-        trainers,
-    )
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
@@ -41,8 +34,7 @@ def small_tokenizer(folder, around, **beside):
     )
     backend.train_from_iterator([TEXT] * 9, trainer)
     backend.post_processor = processors.TemplateProcessing(
-        single=around,
-        special_tokens=[(token, n) for n, token in enumerate(SPECIAL)],
+        single=around, special_tokens=[(token, n) for n, token in enumerate(SPECIAL)]
     )
     backend.save(str(folder / "tokenizer.json"))
     write(folder, beside)
@@ -65,17 +57,13 @@ def small_sentencepiece(folder, **beside):
         minloglevel=2,
     )
     write(folder, beside)
-    model = sentencepiece.SentencePieceProcessor(
-        model_file=str(folder / "tokenizer.model")
-    )
+    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
     return model.get_piece_size()
 
 
 def write(folder, files):
     for name, content in files.items():
-        (folder / f"{name}.json").write_text(
-            json.dumps(content), encoding="utf-8"
-        )
+        (folder / f"{name}.json").write_text(json.dumps(content), encoding="utf-8")
 
 
 def token(content, **more):
@@ -111,9 +99,7 @@ def test_what_is_put_around_a_text_is_what_transformers_puts(
     assert form.bos == form.leading_ids == leading
     assert form.leading_text == "".join(SPECIAL[number] for number in leading)
     for name in ("vt", "qa_1"):
-        made = generate(
-            task(name).with_corpora("builtin"), 4096, 1, prompt_format=form
-        )[0]
+        made = generate(task(name).with_corpora("builtin"), 4096, 1, prompt_format=form)[0]
         ids = [*leading, *ours.encode(made.prompt).tolist()]
         assert made.ids.tolist() == ids
         assert len(ids) <= 4096 - made.max_new_tokens
@@ -136,12 +122,8 @@ def test_a_template_that_writes_the_leading_tokens_gets_no_more(tmp_path):
     assert (paper.bos, paper.leading_ids) == ((), (0,))
 
 
-@pytest.mark.parametrize(
-    ("path", "adds"), [("ids", 0), ("ids", 2), ("text", 0), ("text", 2)]
-)
-@pytest.mark.parametrize(
-    "template", ["base", "[gMASK]<sop>U: {{ messages[0].content }}"]
-)
+@pytest.mark.parametrize(("path", "adds"), [("ids", 0), ("ids", 2), ("text", 0), ("text", 2)])
+@pytest.mark.parametrize("template", ["base", "[gMASK]<sop>U: {{ messages[0].content }}"])
 def test_a_server_reads_two_leading_tokens_once(tmp_path, path, adds, template):
     small_tokenizer(tmp_path, "[gMASK] <sop> $A")
     with serving(ReaderServer(load_tokenizer(str(tmp_path)), adds)) as server:
@@ -172,9 +154,7 @@ def test_a_server_that_ends_each_prompt_is_refused(tmp_path):
 # --- beside a vocabulary --------------------------------------------------------------------------
 
 MARKS = ("<|im_end|>", "<|im_start|>")
-CHATML = (
-    "<s><|im_start|>user\nIt is <|im_end|> \n<|im_start|>assistant\nA  day</s> a"
-)
+CHATML = "<s><|im_start|>user\nIt is <|im_end|> \n<|im_start|>assistant\nA  day</s> a"
 
 
 def beside(size):
@@ -191,24 +171,14 @@ def beside(size):
             "added_tokens": dict(reversed(numbers.items())),
             "tokenizer_config": names,
         },
-        "added_tokens_decoder": {
-            "tokenizer_config": names | {"added_tokens_decoder": decoder}
-        },
+        "added_tokens_decoder": {"tokenizer_config": names | {"added_tokens_decoder": decoder}},
         "names": {"tokenizer_config": names | more},
         "special_tokens_map.json": {"special_tokens_map": names | more},
-        "blanks": {
-            "tokenizer_config": names | {"added_tokens_decoder": swallowing}
-        },
+        "blanks": {"tokenizer_config": names | {"added_tokens_decoder": swallowing}},
     }
 
 
-GIVEN = (
-    "added_tokens.json",
-    "added_tokens_decoder",
-    "names",
-    "special_tokens_map.json",
-    "blanks",
-)
+GIVEN = ("added_tokens.json", "added_tokens_decoder", "names", "special_tokens_map.json", "blanks")
 
 
 def texts(number=60):
@@ -241,17 +211,11 @@ def test_tokens_beside_a_sentencepiece_model(tmp_path, given):
     slow = pytest.importorskip("transformers.tokenization_utils_sentencepiece")
     from transformers import AddedToken
 
-    about = files.get("tokenizer_config", {}) | files.get(
-        "special_tokens_map", {}
-    )
-    decoder = {
-        n: AddedToken(t, special=True) for n, t in ((1, "<s>"), (2, "</s>"))
-    }
+    about = files.get("tokenizer_config", {}) | files.get("special_tokens_map", {})
+    decoder = {n: AddedToken(t, special=True) for n, t in ((1, "<s>"), (2, "</s>"))}
     for n, mark in enumerate(MARKS):
         strips = given == "blanks" and mark == "<|im_start|>"
-        decoder[size + n] = AddedToken(
-            mark, special=True, lstrip=strips, rstrip=strips
-        )
+        decoder[size + n] = AddedToken(mark, special=True, lstrip=strips, rstrip=strips)
     theirs = slow.SentencePieceBackend(
         vocab_file=str(tmp_path / "tokenizer.model"),
         added_tokens_decoder=decoder,
@@ -294,15 +258,11 @@ def test_a_model_folder_without_the_first_blank(tmp_path):
         {"added_tokens": {"<|im_start|>": 7, "<|im_end|>": 7}},
         {
             "added_tokens": {"<|im_start|>": 700},
-            "tokenizer_config": {
-                "added_tokens_decoder": {"701": token("<|im_start|>")}
-            },
+            "tokenizer_config": {"added_tokens_decoder": {"701": token("<|im_start|>")}},
         },
         {
             "tokenizer_config": {
-                "added_tokens_decoder": {
-                    "700": token("<|im_start|>", single_word=True)
-                }
+                "added_tokens_decoder": {"700": token("<|im_start|>", single_word=True)}
             }
         },
     ],

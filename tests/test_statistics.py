@@ -7,13 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from rulerkit.scoring.statistics import (
-    WeightedCell,
-    holm,
-    no_difference_p,
-    weighted_sum,
-    wilson,
-)
+from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum, wilson
 
 SCORES = st.lists(st.sampled_from([0.0, 0.2, 0.5, 1.0]), min_size=1, max_size=30)
 WEIGHTS = st.integers(-10, 10).map(lambda tenths: tenths / 10)
@@ -24,10 +18,7 @@ def array(values):
 
 
 def difference(gained, lost, task="vt"):
-    return [
-        WeightedCell(1.0, "vt", array(gained)),
-        WeightedCell(-1.0, task, array(lost)),
-    ]
+    return [WeightedCell(1.0, "vt", array(gained)), WeightedCell(-1.0, task, array(lost))]
 
 
 def mean(scores, groups=None):
@@ -49,9 +40,7 @@ def test_a_right_or_wrong_cell_has_wilsons_interval(right, wrong):
 def test_two_tasks_have_newcombes_interval():
     """Newcombe (1998), Statistics in Medicine 17, 873-890, Table II, method 10, (a): 56/70 against
     48/80."""
-    found = weighted_sum(
-        difference([1] * 56 + [0] * 14, [1] * 48 + [0] * 32, "cwe")
-    )
+    found = weighted_sum(difference([1] * 56 + [0] * 14, [1] * 48 + [0] * 32, "cwe"))
     # the pseudo-examples of one side do not move it: each side has one cell
     assert found == pytest.approx((0.2, 0.0524, 0.3339), abs=5e-5)
 
@@ -59,15 +48,10 @@ def test_two_tasks_have_newcombes_interval():
 @given(SCORES, SCORES, WEIGHTS, WEIGHTS)
 @example([1.0, 0.0, 0.0, 0.0], [0.0, 1.0], 0.1, -0.7)  # gains above the span
 def test_every_interval_holds_its_value_and_has_a_width(one, other, w, v):
-    cells = [
-        WeightedCell(w, "vt", array(one)),
-        WeightedCell(v, "vt", array(other)),
-    ]
+    cells = [WeightedCell(w, "vt", array(one)), WeightedCell(v, "vt", array(other))]
     found = weighted_sum(cells)
     assert found.low <= found.value <= found.high
-    assert found.value == pytest.approx(
-        w * np.mean(one) + v * np.mean(other), abs=1e-9
-    )
+    assert found.value == pytest.approx(w * np.mean(one) + v * np.mean(other), abs=1e-9)
     assert found.high > found.low or w == v == 0
     assert found.value < 0 or math.copysign(1, found.value) == 1  # not -0.0
 
@@ -76,10 +60,7 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider():
     rng = np.random.default_rng(0)
     a = (rng.random(200) < 0.5) * 1.0
     b = np.where(rng.random(200) < 0.05, 1 - a, a)
-    paired, apart = (
-        weighted_sum(difference(b, a)),
-        weighted_sum(difference(b, a, "cwe")),
-    )
+    paired, apart = (weighted_sum(difference(b, a)), weighted_sum(difference(b, a, "cwe")))
     assert paired.high - paired.low < 0.6 * (apart.high - apart.low)
     same = np.repeat((rng.random(40) < 0.5) * 1.0, 5)
     alone = mean(same)
@@ -91,10 +72,7 @@ def test_pairs_make_a_difference_narrower_and_groups_make_it_wider():
 
 def test_missing_examples_count_only_where_they_are():
     whole = weighted_sum(
-        [
-            WeightedCell(0.5, "vt", array([1, 0, 1, 1])),
-            WeightedCell(0.5, "vt", array([1, 1, 0])),
-        ]
+        [WeightedCell(0.5, "vt", array([1, 0, 1, 1])), WeightedCell(0.5, "vt", array([1, 1, 0]))]
     )
     assert whole.value == pytest.approx((3 / 4 + 2 / 3) / 2)
     assert mean([1, math.nan, 1, 0]) == pytest.approx(tuple(mean([1, 1, 0])))
@@ -104,9 +82,7 @@ def test_fractional_scores_have_the_width_that_was_seen():
     rng = np.random.default_rng(1)
     parts = rng.binomial(5, 0.8, 200) / 5
     found, as_binary = mean(parts), wilson(float(parts.mean()), 200)
-    assert (
-        0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5
-    )  # 1 / sqrt(5)
+    assert 0.4 < (found.high - found.low) / (as_binary[1] - as_binary[0]) < 0.5  # 1 / sqrt(5)
 
 
 @pytest.mark.parametrize(("share", "confidence"), [(0.9, 0.95), (0.5, 0.8)])
@@ -115,9 +91,7 @@ def test_intervals_cover_the_truth(share, confidence):
 
     def pairs():
         a = rng.random(100) < share
-        return difference(
-            np.where(rng.random(100) < 0.5, rng.random(100) < share, a), a
-        )
+        return difference(np.where(rng.random(100) < 0.5, rng.random(100) < share, a), a)
 
     assert abs(shares_covered(pairs, 0, confidence, 500) - confidence) < 0.035
 
@@ -132,11 +106,7 @@ def test_no_difference_is_mcnemars_exact_test():
 
 def test_the_test_of_fractional_scores_counts_their_steps():
     """The normal test of three equal losses would say 0.04, of three that differ a little too."""
-    assert (
-        0.1
-        < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20))
-        < 0.15
-    )
+    assert 0.1 < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20)) < 0.15
 
 
 def test_means_of_many_answers_against_one_have_a_variance_of_their_own():
@@ -160,10 +130,7 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
             for i, (m, share) in enumerate(sizes)
         ]
 
-    assert (
-        shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13)
-        > 0.9
-    )
+    assert shares_covered(lambda: tasks(5, 0.8, 100, 0.98), (0.8 + 12 * 0.98) / 13) > 0.9
     right = [WeightedCell(0.5, "vt", array([1.0] * n)) for n in (100, 2)]
     assert weighted_sum(right).low < wilson(1.0, 2)[0] / 2 + 0.5
     alike = [WeightedCell(0.5, "vt", array([1.0] * 100)) for _ in range(2)]
@@ -175,12 +142,8 @@ def test_a_small_cell_beside_large_ones_limits_the_interval():
         few = np.where(failed < missing, np.nan, luck < p)[:n]
         return difference(few, often)
 
-    assert (
-        shares_covered(lambda: pairs(50, 0.98, 0), 0) > 0.9
-    )  # 0.66 if only the many counted
-    assert (
-        shares_covered(lambda: pairs(500, 0.995, 0.02), 0) > 0.9
-    )  # 0.70 if all counted as flips
+    assert shares_covered(lambda: pairs(50, 0.98, 0), 0) > 0.9  # 0.66 if only the many counted
+    assert shares_covered(lambda: pairs(500, 0.995, 0.02), 0) > 0.9  # 0.70 if all counted as flips
 
 
 def test_few_groups_make_the_interval_wider():
@@ -189,9 +152,7 @@ def test_few_groups_make_the_interval_wider():
     def cell(sizes):
         groups = np.arange(float(len(sizes))).repeat(sizes)
         means = rng.beta(7, 3, len(sizes)).repeat(sizes)
-        return [
-            WeightedCell(1.0, "qa_1", (rng.random(200) < means) * 1.0, groups)
-        ]
+        return [WeightedCell(1.0, "qa_1", (rng.random(200) < means) * 1.0, groups)]
 
     # 0.83 without Student's t; 0.90 if unequal ones counted as 55 equal ones
     for sizes, most in (([50] * 4, 0.99), ([1] * 50 + [30] * 5, 0.98)):
@@ -203,7 +164,5 @@ def test_holm_adjusts_in_order():
 
 
 def test_a_mean_of_full_scores_is_exactly_one():
-    cells = [
-        WeightedCell(1 / 13, str(task), array([1] * 10)) for task in range(13)
-    ]
+    cells = [WeightedCell(1 / 13, str(task), array([1] * 10)) for task in range(13)]
     assert weighted_sum(cells).value == 1

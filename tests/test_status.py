@@ -31,9 +31,7 @@ class Seen(NamedTuple):
         return {title: step.state for title, step in self.steps.items()}
 
     def line(self, title):
-        (line,) = (
-            line for line in self.text if re.match(rf"\w+ +{title}( |$)", line)
-        )
+        (line,) = (line for line in self.text if re.match(rf"\w+ +{title}( |$)", line))
         return line
 
 
@@ -44,32 +42,20 @@ def look(project, batch):
     folder = project.root / "outputs/notebooks/main"
     from_folder = report(statuses(jobs_in(folder))) if folder.is_dir() else []
     cells = {
-        job.name: grid(
-            job.name, job.steps[0].cells, job.not_run(job.name)
-        ).splitlines()
+        job.name: grid(job.name, job.steps[0].cells, job.not_run(job.name)).splitlines()
         for job in jobs
         if job.model
     }
     assert files(project.root) == before, "status writes nothing"
     return Seen(
-        {s.step.title: s for s in found},
-        report(found),
-        from_folder,
-        cells,
-        exit_code(found),
+        {s.step.title: s for s in found}, report(found), from_folder, cells, exit_code(found)
     )
 
 
 def files(root):
     """All files but locks, which are touched while their owners live."""
-    paths = [
-        p
-        for p in root.rglob("*")
-        if p.suffix != ".lock" and "tmp" not in p.parts[-2:]
-    ]
-    return {
-        p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()
-    }
+    paths = [p for p in root.rglob("*") if p.suffix != ".lock" and "tmp" not in p.parts[-2:]]
+    return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
 
 
 class Story(NamedTuple):
@@ -100,11 +86,7 @@ def story(tmp_path_factory):
                 "models": [told(name) for name in MODELS],
                 "notebooks": [{"notebook": "50_own", "models": [told("broken")]}],
                 "together": ["51_all"],
-                "parameters": {
-                    "lengths": [1024, 2048],
-                    "num_examples": 3,
-                    "tasks": ["vt"],
-                },
+                "parameters": {"lengths": [1024, 2048], "num_examples": 3, "tasks": ["vt"]},
             }
         )
         before = look(project, batch)
@@ -113,10 +95,7 @@ def story(tmp_path_factory):
         project.set("short", "longest", 5000)
         with project.started("batch", batch, "--jobs", 1) as killed:
             project.wait_for("slow")
-            wait_until(
-                "it has answered something",
-                lambda: project.rows().get("slow/vt/1024"),
-            )
+            wait_until("it has answered something", lambda: project.rows().get("slow/vt/1024"))
             project.set("slow", "meets", "go")
             wait_until("it stands", (project.root / "slow.waits").exists)
             during = look(project, batch)
@@ -133,9 +112,7 @@ def story(tmp_path_factory):
         (project.root / "broken.broken").unlink()
         ended.append(project.call("batch", batch))
         repaired = look(project, batch)
-        yield Story(
-            project, batch, before, during, killed_, after, cut, repaired, ended
-        )
+        yield Story(project, batch, before, during, killed_, after, cut, repaired, ended)
 
 
 MODELS = ("quick", "slow", "broken", "short")
@@ -146,9 +123,7 @@ def test_before_anything_was_begun_all_is_missing(story):
     assert story.before.states == dict.fromkeys(ALL, "missing")
     left = " 0/2 cells, 0/6 examples; 9,216 tokens left"  # 3 x (1K + 2K)
     assert story.before.line("slow predictions").endswith(left)
-    assert (
-        story.before.text[-1] == "6 steps: 6 missing; 36,864 tokens left, at most"
-    )
+    assert story.before.text[-1] == "6 steps: 6 missing; 36,864 tokens left, at most"
 
 
 def test_while_it_runs(story):
@@ -164,23 +139,14 @@ def test_while_it_runs(story):
     slow = r" 0/2 cells, 1/6 examples; 8,192 tokens left; about [\d:]+; on \S+$"
     assert re.search(slow, seen.line("slow predictions"))
     assert seen.line("all 51_all").split(maxsplit=3)[3] == "for slow"
-    assert (
-        seen.cells["slow"][-1].split() == ["vt", "1/3", "0/3"]
-        or "---" in seen.cells["slow"][-1]
-    )
+    assert seen.cells["slow"][-1].split() == ["vt", "1/3", "0/3"] or "---" in seen.cells["slow"][-1]
 
 
 def test_after_a_power_cut(story):
-    changed = {
-        t: s
-        for t, s in story.killed.states.items()
-        if s != story.during.states[t]
-    }
+    changed = {t: s for t, s in story.killed.states.items() if s != story.during.states[t]}
     assert changed == {"slow predictions": "interrupted", "all 51_all": "missing"}
     place = story.killed.text.index(story.killed.line("slow predictions"))
-    assert story.killed.text[place].endswith(
-        "its process is gone; what it wrote is kept"
-    )
+    assert story.killed.text[place].endswith("its process is gone; what it wrote is kept")
     file = story.project.root / "outputs/notebooks/main/slow/mine.job.yaml"
     assert story.killed.text[place + 1] == f"    again: rulerkit run {file}"
 
@@ -190,9 +156,7 @@ def test_after_it_has_ended(story):
     what is missing; a length that a model cannot be given counts as done."""
     assert (story.ended[0].returncode, story.ended[1].returncode) == (1, 0)
     assert story.after.states == {
-        **dict.fromkeys(
-            ("quick predictions", "slow predictions", "short predictions"), "done"
-        ),
+        **dict.fromkeys(("quick predictions", "slow predictions", "short predictions"), "done"),
         "broken predictions": "incomplete",
         "broken 50_own": "missing",
         "all 51_all": "incomplete",
@@ -201,10 +165,7 @@ def test_after_it_has_ended(story):
         "(3 failed: example 0: the function raised RuntimeError: broken is out of order "
         f"({story.project.root}/told.py, line 37))"
     )
-    less = (
-        "2 of 7 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples "
-        + reason
-    )
+    less = "2 of 7 cells are incomplete, the first is broken vt at 1024: 0 of 3 examples " + reason
     assert story.after.steps["all 51_all"].message == less
     said = re.sub(" {2,}", " ", story.ended[0].stdout)
     for line in (
@@ -217,9 +178,7 @@ def test_after_it_has_ended(story):
     assert story.ended[0].stderr.startswith(
         "3 steps are not done: broken predictions (incomplete), "
     )
-    assert story.after.line("short predictions").endswith(
-        " 1/1 cells, 3/3 examples; not run: 2K"
-    )
+    assert story.after.line("short predictions").endswith(" 1/1 cells, 3/3 examples; not run: 2K")
     assert not story.project.rows().get("short/vt/2048")
     place = story.after.text.index(story.after.line("broken predictions"))
     assert story.after.text[place + 1].startswith("    again: rulerkit run ")
@@ -231,9 +190,7 @@ def test_after_rows_were_lost(story):
     assert story.cut.states == story.after.states | lost
     assert "3/6 examples" in story.cut.line("quick predictions")
     assert f"{2 * 1024:,} tokens left" in story.cut.line("slow predictions")
-    assert story.project.asked("slow").total() == 6 + 2, (
-        "the others are not asked again"
-    )
+    assert story.project.asked("slow").total() == 6 + 2, "the others are not asked again"
 
 
 def test_when_all_is_repaired(story):
@@ -242,27 +199,13 @@ def test_when_all_is_repaired(story):
     assert "quick+slow+broken+short 21 rows" in story.project.said("all/51_all")
 
 
-def test_the_exit_code_is_0_where_all_is_done_1_where_something_stopped_and_else_3(
-    story,
-):
-    moments = (
-        story.before,
-        story.during,
-        story.killed,
-        story.after,
-        story.repaired,
-    )
+def test_the_exit_code_is_0_where_all_is_done_1_where_something_stopped_and_else_3(story):
+    moments = (story.before, story.during, story.killed, story.after, story.repaired)
     assert [seen.exit_code for seen in moments] == [3, 1, 1, 1, 0]
 
 
 def test_the_folder_shows_what_the_batch_file_shows(story):
-    for seen in (
-        story.during,
-        story.killed,
-        story.after,
-        story.cut,
-        story.repaired,
-    ):
+    for seen in (story.during, story.killed, story.after, story.cut, story.repaired):
         both = [
             sorted(re.sub(r"about [\d:]+", "about", line) for line in lines[:-1])
             for lines in (seen.from_folder, seen.text)
@@ -273,17 +216,12 @@ def test_the_folder_shows_what_the_batch_file_shows(story):
 def test_the_command_works_where_nothing_can_be_written(story):
     root = story.project.root
     try:
-        for call in (
-            ["mount", "--bind", root, root],
-            ["mount", "-o", "remount,ro,bind", root],
-        ):
+        for call in (["mount", "--bind", root, root], ["mount", "-o", "remount,ro,bind", root]):
             subprocess.run(call, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a folder can be made read-only for root by root only")
     try:
-        ended = story.project.call(
-            "status", root / "outputs/notebooks/main", "--cells"
-        )
+        ended = story.project.call("status", root / "outputs/notebooks/main", "--cells")
     finally:
         subprocess.run(["umount", root], check=True)
     assert (ended.returncode, ended.stderr) == (0, "")
@@ -291,7 +229,5 @@ def test_the_command_works_where_nothing_can_be_written(story):
 
 
 def test_a_folder_without_jobs_is_refused(tmp_path):
-    with pytest.raises(
-        UserError, match="holds no job: give a batch file, or outputs/notebooks"
-    ):
+    with pytest.raises(UserError, match="holds no job: give a batch file, or outputs/notebooks"):
         jobs_in(tmp_path)

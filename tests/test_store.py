@@ -20,7 +20,9 @@ from rulerkit.store import locks
 from rulerkit.store.locks import Lock
 
 HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.locks import Lock; "
-HOLD += "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
+HOLD += (
+    "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
+)
 
 
 def hold(path, **environment):
@@ -61,8 +63,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
     holder = hold(lock_file)
     try:
         with pytest.raises(
-            UserError,
-            match=rf"4096 is being written by process {holder.pid} on host .*run: NAME",
+            UserError, match=rf"4096 is being written by process {holder.pid} on host .*run: NAME"
         ):
             Lock(lock_file).__enter__()
         os.utime(lock_file, (0, 0))  # untouched, but its owner is seen to live
@@ -83,9 +84,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
 def test_another_host_is_dead_after_two_minutes(foreign):
     rewrite(foreign, age=100)
     last = re.escape(time.ctime(foreign.stat().st_mtime))
-    with pytest.raises(
-        UserError, match=f"process 17 on host node7 .last sign of life: {last}"
-    ):
+    with pytest.raises(UserError, match=f"process 17 on host node7 .last sign of life: {last}"):
         Lock(foreign).__enter__()
     rewrite(foreign, age=130)
     with Lock(foreign):
@@ -95,9 +94,7 @@ def test_another_host_is_dead_after_two_minutes(foreign):
 def test_a_container_of_the_same_host_name_is_another_machine(foreign):
     with Lock(foreign.with_name("other.lock")):
         mine = json.loads(foreign.with_name("other.lock").read_text())
-    rewrite(
-        foreign, host=mine["host"], machine="another boot pid:[1]", pid=2**22 + 5
-    )
+    rewrite(foreign, host=mine["host"], machine="another boot pid:[1]", pid=2**22 + 5)
     with pytest.raises(UserError, match="process"):
         Lock(foreign).__enter__()
 
@@ -106,21 +103,15 @@ def test_a_requeued_job_takes_over_from_its_former_self(foreign, monkeypatch):
     rewrite(foreign, job="812", restart=1)
     monkeypatch.setenv("SLURM_JOB_ID", "812")
     monkeypatch.setenv("SLURM_RESTART_COUNT", "1")
-    with pytest.raises(
-        UserError, match="job 812"
-    ):  # another process of the same life of the job
+    with pytest.raises(UserError, match="job 812"):  # another process of the same life of the job
         Lock(foreign).__enter__()
     monkeypatch.setenv("SLURM_RESTART_COUNT", "2")
     with Lock(foreign):
         pass
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3
-)
-FIELDS = st.sampled_from(
-    ["host", "pid", "started", "machine", "job", "restart", "token"]
-)
+JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists, max_leaves=3)
+FIELDS = st.sampled_from(["host", "pid", "started", "machine", "job", "restart", "token"])
 
 
 @given(
@@ -130,16 +121,12 @@ FIELDS = st.sampled_from(
     age=st.sampled_from([-7200, 0, 100, 500]),
 )
 @example(garbage="", age=0)
-@example(
-    garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200
-)
+@example(garbage=json.dumps({"host": "node7", "pid": 17, "started": "1"}), age=-7200)
 @settings(max_examples=25, deadline=None)
 def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage, age):
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "4096.lock"
-        file.write_bytes(
-            garbage if isinstance(garbage, bytes) else garbage.encode()
-        )
+        file.write_bytes(garbage if isinstance(garbage, bytes) else garbage.encode())
         os.utime(file, (time.time() - age, time.time() - age))
         # Nobody touches a lock tomorrow.
         if abs(age) > locks.STALE:
@@ -147,9 +134,7 @@ def test_any_content_and_date_of_a_lock_is_one_line_or_taken_over(garbage, age):
             with Lock(file):
                 assert locks.holder(file)
             return
-        with pytest.raises(
-            UserError, match="4096 is being written by"
-        ) as refused:
+        with pytest.raises(UserError, match="4096 is being written by") as refused:
             Lock(file).__enter__()
         said = str(refused.value)
         assert "\n" not in said
@@ -170,9 +155,7 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     share."""
     for _ in range(5):
         lock_file.write_text(
-            json.dumps(
-                {"host": "node7", "pid": 17, "started": "1", "token": "dead"}
-            )
+            json.dumps({"host": "node7", "pid": 17, "started": "1", "token": "dead"})
         )
         os.utime(lock_file, (0, 0))
         won = []
@@ -202,9 +185,7 @@ def test_a_process_that_died_while_it_took_a_lock_over_is_no_obstacle(foreign):
     rewrite(foreign, age=500)
     claim = foreign.with_name("4096.lock.claim.lock")
     claim.write_text(foreign.read_text())
-    with pytest.raises(
-        UserError, match="4096 is being written by process 17 on host node7"
-    ):
+    with pytest.raises(UserError, match="4096 is being written by process 17 on host node7"):
         Lock(foreign).__enter__()
     os.utime(claim, (0, 0))
     with Lock(foreign):

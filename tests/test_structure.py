@@ -15,9 +15,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "rulerkit"
 
 ORDER = re.findall(
-    r"^    (common <.*< cli)$",
-    (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"),
-    re.MULTILINE,
+    r"^    (common <.*< cli)$", (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8"), re.MULTILINE
 )[0].split(" < ")
 """The folders from the lowest on, as one line of CONTRIBUTING.md says: each imports only those
 before it."""
@@ -61,16 +59,7 @@ def imports_of(path, known):
         for name in names:
             if name.split(".")[0] == "rulerkit":
                 inner = name.partition(".")[2]
-                found.add(
-                    next(
-                        (
-                            m
-                            for m in (inner, inner.rpartition(".")[0])
-                            if m in known
-                        ),
-                        "",
-                    )
-                )
+                found.add(next((m for m in (inner, inner.rpartition(".")[0]) if m in known), ""))
     return found
 
 
@@ -104,11 +93,7 @@ def test_a_folder_imports_only_folders_before_it():
 
 def test_imports_make_no_circle():
     files = modules()
-    uses = {
-        name: imports_of(path, set(files)) - {name, ""}
-        for name, path in files.items()
-        if name
-    }
+    uses = {name: imports_of(path, set(files)) - {name, ""} for name, path in files.items() if name}
     while free := [name for name, used in uses.items() if not used & uses.keys()]:
         for name in free:
             del uses[name]
@@ -118,33 +103,21 @@ def test_imports_make_no_circle():
 def test_every_csv_is_written_by_one_function():
     """It escapes formulas and controls."""
     writers = [
-        path.name
-        for path in modules().values()
-        if "to_csv" in path.read_text(encoding="utf-8")
+        path.name for path in modules().values() if "to_csv" in path.read_text(encoding="utf-8")
     ]
     assert writers == ["escape.py"]
 
 
 LONGEST_FUNCTION = 60  # lines, signature and docstring included
 DEEPEST = 3  # blocks inside each other
-_BLOCKS = (
-    ast.For,
-    ast.AsyncFor,
-    ast.While,
-    ast.If,
-    ast.With,
-    ast.AsyncWith,
-    ast.Try,
-)
+_BLOCKS = (ast.For, ast.AsyncFor, ast.While, ast.If, ast.With, ast.AsyncWith, ast.Try)
 
 
 def depth_of(node, depth=0):
     """How many blocks stand inside each other in a function; `elif` is no deeper than `if`."""
     deepest = depth
     for child in ast.iter_child_nodes(node):
-        if isinstance(
-            child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-        ):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
         orelse = isinstance(node, ast.If) and child in node.orelse
         is_elif = orelse and isinstance(child, ast.If) and len(node.orelse) == 1
@@ -230,20 +203,14 @@ def test_generation_needs_no_model_library():
         f"print(sorted(set(sys.modules) & {set(HEAVY) - {'numpy', 'scipy', 'tokenizers'}!r}))"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        cwd=ROOT,
-        check=True,
+        [sys.executable, "-c", code], capture_output=True, text=True, cwd=ROOT, check=True
     )
     assert done.stdout.strip() == "[]"
 
 
 def test_the_licence_is_apache():
     text = (ROOT / "LICENSE").read_text(encoding="utf-8")
-    project = tomllib.loads(
-        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    )["project"]
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     assert project["license"] == "Apache-2.0"
     assert "Apache License" in text
     assert "Version 2.0, January 2004" in text
@@ -273,21 +240,15 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
     from packaging.requirements import Requirement
 
     text = (ROOT / "requirements" / f"{name}.txt").read_text(encoding="utf-8")
-    assert not re.search(r"://|^\s*-(?!-hash=sha256:)", text, re.MULTILINE), (
-        "options or addresses"
-    )
+    assert not re.search(r"://|^\s*-(?!-hash=sha256:)", text, re.MULTILINE), "options or addresses"
     pins = {}
     for line in text.replace("\\\n", "").splitlines():
         pin, *hashes = line.split(" --hash=sha256:")
         requirement = Requirement(pin.strip())
         assert hashes, pin
         assert [each.operator for each in requirement.specifier] == ["=="], pin
-        pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(
-            requirement
-        )
-    project = tomllib.loads(
-        (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    )["project"]
+        pins.setdefault(requirement.name.lower().replace("_", "-"), []).append(requirement)
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     asked = project["dependencies"] + [
         line
         for extra in EXTRAS[name]
@@ -300,6 +261,4 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
             for pin in pins.get(wanted.name.lower().replace("_", "-"), [])
         ]
         assert versions, f"{wanted.name} is missing: make requirements"
-        assert [
-            version for version in versions if version not in wanted.specifier
-        ] == [], wanted
+        assert [version for version in versions if version not in wanted.specifier] == [], wanted

@@ -10,11 +10,7 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import table_text, task_table_text
-from rulerkit.scoring.effective_length import (
-    BY_CAPABILITIES,
-    effective_length,
-    effective_set,
-)
+from rulerkit.scoring.effective_length import BY_CAPABILITIES, effective_length, effective_set
 from rulerkit.scoring.scores import COLUMNS, THIRTEEN, category
 from rulerkit.scoring.statistics import wilson
 from rulerkit.scoring.summary import length_weights, summarize
@@ -44,22 +40,12 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "adaptive": "",
     }
     blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "stand_in"), False)
-    blank |= {
-        "engine": "reader",
-        "seed": 42,
-        "prompt_version": 1,
-        "note": "",
-    } | columns
+    blank |= {"engine": "reader", "seed": 42, "prompt_version": 1, "note": ""} | columns
     frames = []
     for ((model, length), right), task in product(share.items(), tasks):
         have = n(model, length, task) if callable(n) else n
         values = np.arange(have) < round(right * have)
-        about = {
-            "model": model,
-            "label": model,
-            "task": task,
-            "category": category(task),
-        }
+        about = {"model": model, "label": model, "task": task, "category": category(task)}
         about |= {"length": length, "index": range(have), "score": values * 1.0}
         frames.append(pd.DataFrame({**blank, **about, "strict": values * 0.5}))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(COLUMNS))
@@ -73,18 +59,14 @@ def row(frame, **where):
 
 
 def test_averages_weigh_lengths():
-    assert length_weights(6) @ [6.0, 0, 0, 0, 0, 0] == pytest.approx(
-        [1, 6 / 21, 36 / 21]
-    )
+    assert length_weights(6) @ [6.0, 0, 0, 0, 0, 0] == pytest.approx([1, 6 / 21, 36 / 21])
     assert (length_weights(1) @ [70.0]).tolist() == [70, 70, 70]
     assert all(weights.sum() == pytest.approx(1) for weights in length_weights(7))
 
 
 def test_ranks_share_ties():
     rights = {("a", K4): 0.9, ("b", K4): 0.96, ("c", K4): 0.9, ("d", K4): 0.8}
-    scores = scores_of(
-        rights, n=lambda model, length, task: 49 if model == "d" else 50
-    )
+    scores = scores_of(rights, n=lambda model, length, task: 49 if model == "d" else 50)
     third = (scores["model"] == "c") & (scores["task"] == "vt")
     scores.loc[third, "score"] *= 1 + 5e-11
     models = summarize(scores).models.query("category == 'all'")
@@ -95,11 +77,7 @@ def test_ranks_share_ties():
     ("scores", "claimed", "answer"),
     [
         ({K4: 90, K8: 85.6, K16: 85.5}, None, "8K"),
-        (
-            {K4: 90, K8: 85.56, K16: 85.54},
-            None,
-            "8K",
-        ),  # as printed: 85.6 and 85.5
+        ({K4: 90, K8: 85.56, K16: 85.54}, None, "8K"),  # as printed: 85.6 and 85.5
         ({K4: 80, K8: 90, K16: 70}, None, "8K"),  # shorter ones may fail
         ({K4: 80, K8: 70}, None, "<4K"),
         ({K8: 80}, None, "<8K"),
@@ -109,21 +87,14 @@ def test_ranks_share_ties():
         ({K4: 90, K8: NAN}, None, ">=4K, 8K not run"),
         ({K4: 90, K8: NAN, K16: NAN}, None, ">=4K, 8K unfinished, 16K failed"),
         ({K4: 80, K8: NAN}, None, "not known, 8K unfinished"),
-        (
-            {K4: NAN, K8: 90, K16: 80},
-            None,
-            "8K",
-        ),  # what is shorter cannot change it
+        ({K4: NAN, K8: 90, K16: 80}, None, "8K"),  # what is shorter cannot change it
         ({K4: NAN, K8: 80}, None, "not known, 4K not run"),
         ({K4: NAN}, None, ""),
     ],
 )
 def test_effective_length(scores, claimed, answer):
     states = dict(re.findall(r"(8K|16K) (unfinished|failed)", answer))
-    by_length = {
-        K8: states.get("8K", "not run"),
-        K16: states.get("16K", "not run"),
-    }
+    by_length = {K8: states.get("8K", "not run"), K16: states.get("16K", "not run")}
     assert effective_length(scores, 85.6, claimed, by_length) == answer
 
 
@@ -136,10 +107,7 @@ def test_effective_length(scores, claimed, answer):
         ({K4: (84, 86), K8: (80, 82), K16: (70, 75)}, "<4K..4K"),
         ({K4: (70, 75), K8: (60, 70)}, "<4K"),
         ({K4: (70, 75), K8: (86, 90)}, ">8K"),
-        (
-            {K4: (85.6, 90), K8: (70, 85.6)},
-            "4K..>8K",
-        ),  # both limits reach the threshold
+        ({K4: (85.6, 90), K8: (70, 85.6)}, "4K..>8K"),  # both limits reach the threshold
         ({K4: (90, 95), K8: (NAN, NAN)}, "4K..>8K"),  # not run: all is possible
     ],
 )
@@ -148,48 +116,23 @@ def test_effective_set(limits, answer):
 
 
 def test_a_complete_summary():
-    scores = scores_of(
-        {("a", K4): 1.0, ("a", K8): 0.8, ("b", K4): 0.9, ("b", K8): 0.9}
-    )
+    scores = scores_of({("a", K4): 1.0, ("a", K8): 0.8, ("b", K4): 0.9, ("b", K8): 0.9})
     summary = summarize(scores)
     assert len(summary.cells) == 2 * 13 * 2
     cell = row(summary.cells, model="a", task="vt", length=K8)
     numbers = cell[["score", "strict", "n", "wanted", "complete"]]
     assert numbers.tolist() == [80, 40, 50, 50, True]
-    assert (cell["low"], cell["high"]) == pytest.approx(
-        [100 * limit for limit in wilson(0.8, 50)]
-    )
+    assert (cell["low"], cell["high"]) == pytest.approx([100 * limit for limit in wilson(0.8, 50)])
     length = row(summary.lengths, model="a", category="all", length=K8)
-    assert (length["score"], length["tasks"], length["n"]) == (
-        pytest.approx(80),
-        13,
-        50,
-    )
+    assert (length["score"], length["tasks"], length["n"]) == (pytest.approx(80), 13, 50)
     assert cell["low"] < length["low"] < 80 < length["high"] < cell["high"]
-    assert set(summary.lengths["category"]) == {
-        "all",
-        "niah",
-        "vt",
-        "aggregation",
-        "qa",
-    }
+    assert set(summary.lengths["category"]) == {"all", "niah", "vt", "aggregation", "qa"}
     a, b = (row(summary.models, model=model, category="all") for model in "ab")
-    assert (a["avg"], a["wavg_inc"], a["wavg_dec"]) == pytest.approx(
-        (90, 260 / 3, 280 / 3)
-    )
+    assert (a["avg"], a["wavg_inc"], a["wavg_dec"]) == pytest.approx((90, 260 / 3, 280 / 3))
     assert a["avg_low"] < 90 < a["avg_high"]
-    assert (a["rank_inc"], a["rank_dec"], b["rank_inc"], b["rank_dec"]) == (
-        2,
-        1,
-        1,
-        2,
-    )
+    assert (a["rank_inc"], a["rank_dec"], b["rank_inc"], b["rank_dec"]) == (2, 1, 1, 2)
     assert (a["effective_length"], b["effective_length"]) == ("4K", ">8K")
-    assert (a["effective_set"], a["threshold"], a["complete"]) == (
-        "4K",
-        85.6,
-        True,
-    )
+    assert (a["effective_set"], a["threshold"], a["complete"]) == ("4K", 85.6, True)
 
 
 def test_the_small_protocol_is_judged_by_the_model_itself():
@@ -205,27 +148,14 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     assert "no score of RULER" in text
     assert "Llama2" not in text
     few = summarize(
-        scores_of(
-            {("a", 256): 0.6, ("a", 512): 0.2},
-            tasks[:1],
-            n=5,
-            wanted=5,
-            suite="small",
-        )
+        scores_of({("a", 256): 0.6, ("a", 512): 0.2}, tasks[:1], n=5, wanted=5, suite="small")
     )
-    assert list(few.models["effective_set"]) == ["256..>512"] * 2, (
-        "its start is above its share"
-    )
+    assert list(few.models["effective_set"]) == ["256..>512"] * 2, "its start is above its share"
     untold = summarize(scores_of(rights, tasks, suite="small"))
-    assert table_text(untold) == text, (
-        "none of the thirteen was answered: of those that were"
-    )
+    assert table_text(untold) == text, "none of the thirteen was answered: of those that were"
     for right, floor in ((0.0, NAN), (0.1, 0.1)):
         useless = scores_of(
-            {("a", 256): right, ("a", 512): right},
-            tasks,
-            floor=floor,
-            suite="small",
+            {("a", 256): right, ("a", 512): right}, tasks, floor=floor, suite="small"
         )
         assert summarize(useless).models["effective_length"].unique() == [""]
         words = f"No effective length of a: its own mean at 256 is {100 * right:.1f}, not above"
@@ -249,16 +179,11 @@ def test_missing_examples_are_never_averaged_away():
     whole = row(summary.models, category="all")
     assert math.isnan(whole["avg"])
     assert math.isnan(whole["rank_inc"])
-    assert (whole["effective_length"], whole["effective_set"]) == (
-        ">=4K, 8K unfinished",
-        "4K..>8K",
-    )
+    assert (whole["effective_length"], whole["effective_set"]) == (">=4K, 8K unfinished", "4K..>8K")
     qa = row(summary.models, category="qa")
     assert (qa["avg"], qa["complete"]) == (pytest.approx(100), True)
     text = table_text(summary)
-    assert all(
-        part in text for part in ("30/50", ">=4K, 8K unfinished", "Incomplete")
-    )
+    assert all(part in text for part in ("30/50", ">=4K, 8K unfinished", "Incomplete"))
 
 
 def test_missing_tasks_are_never_averaged_away():
@@ -274,23 +199,12 @@ def test_missing_tasks_are_never_averaged_away():
     assert math.isnan(row(of_a, category="qa")["avg"])
     asked = summarize(scores, tasks=["vt", "cwe", "niah_single_1"])
     by_category = asked.models.set_index("category")
-    assert by_category.loc[
-        "all", ["avg", "tasks", "effective_length"]
-    ].tolist() == [
-        100,
-        3,
-        "",
-    ]
+    assert by_category.loc["all", ["avg", "tasks", "effective_length"]].tolist() == [100, 3, ""]
     # of a category all tasks were asked
-    assert by_category.loc[["vt", "niah"], "effective_length"].tolist() == [
-        ">4K",
-        "",
-    ]
+    assert by_category.loc[["vt", "niah"], "effective_length"].tolist() == [">4K", ""]
     assert "mean of 3 tasks (vt, cwe, niah_single_1)" in table_text(asked)
     assert "No effective length" in table_text(asked)
-    assert "100.0*" not in table_text(asked), (
-        "there is no threshold of three tasks"
-    )
+    assert "100.0*" not in table_text(asked), "there is no threshold of three tasks"
 
 
 @pytest.mark.parametrize("tasks", [["vt"], ["vt", "cwe", "qa_1"], THIRTEEN[1:]])
@@ -319,16 +233,12 @@ def test_only_what_has_one_protocol_and_the_same_texts_is_ranked():
     scores = scores_of({("a", K4): 0.9, ("b", K4): 0.8}, protocol="clean")
     texts = {"stand_in": True, "texts": "essays 12"}
     synthetic = scores_of({("c", K4): 1.0}, protocol="clean", **texts)
-    own = scores_of(
-        {("d", K4): 0.7}, protocol="clean", **texts | {"texts": "x 3"}
-    )
+    own = scores_of({("d", K4): 0.7}, protocol="clean", **texts | {"texts": "x 3"})
     other = scores_of({("e", K4): 0.6}, protocol="paper")
     together = pd.concat([synthetic, scores, own, other], ignore_index=True)
     models = summarize(together).models.query("category == 'all'")
     assert models["rank_dec"].tolist() == [1, 1, 2, 1, 1]
-    assert "of the same alignment, protocol and texts" in table_text(
-        summarize(together)
-    )
+    assert "of the same alignment, protocol and texts" in table_text(summarize(together))
 
 
 def test_a_model_in_several_runs_takes_one_rank():
@@ -359,16 +269,9 @@ def test_the_grid_can_be_asked_for():
     assert (b["effective_length"], b["complete"]) == (">=4K, 8K not run", False)
     b = row(summarize(scores, lengths=K4).models, model="b", category="all")
     assert (b["effective_length"], b["avg"]) == (">4K", pytest.approx(100))
-    a = row(
-        summarize(scores, lengths=[K8, K16]).models, model="a", category="all"
-    )
+    a = row(summarize(scores, lengths=[K8, K16]).models, model="a", category="all")
     assert a["effective_length"] == ">=8K, 16K not run"
-    absent = row(
-        summarize(scores, lengths=[K4, K16]).cells,
-        model="b",
-        task="vt",
-        length=K16,
-    )
+    absent = row(summarize(scores, lengths=[K4, K16]).cells, model="b", task="vt", length=K16)
     assert absent["have"] == "0/50"
     fewer = summarize(scores, "vt", ["4K"], num_examples=10)
     assert {*fewer.cells["task"]} == {"vt"}
@@ -383,27 +286,14 @@ def test_the_grid_can_be_asked_for():
 
 def test_repetitions_are_averaged_by_example():
     """Twice the same answers count once; an example that one repetition lacks is not counted."""
-    once, again = (
-        scores_of({("a", K4): 0.8}),
-        scores_of({("a", K4): 0.4}, run="main-repeat2"),
-    )
+    once, again = (scores_of({("a", K4): 0.8}), scores_of({("a", K4): 0.4}, run="main-repeat2"))
     cell = row(summarize(pd.concat([once, again])).cells, model="a", task="vt")
-    assert (cell["run"], cell["n"], cell["score"]) == (
-        "main",
-        50,
-        pytest.approx(60),
-    )
-    same = row(
-        summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells,
-        task="vt",
-    )
+    assert (cell["run"], cell["n"], cell["score"]) == ("main", 50, pytest.approx(60))
+    same = row(summarize(pd.concat([once, once.assign(run="main-repeat2")])).cells, task="vt")
     alone = row(summarize(once).cells, task="vt")
     assert (same["low"], same["high"]) == (alone["low"], alone["high"])
     missing = again[~((again["task"] == "vt") & (again["index"] == 49))]
-    assert (
-        row(summarize(pd.concat([once, missing])).cells, task="vt")["have"]
-        == "49/50"
-    )
+    assert row(summarize(pd.concat([once, missing])).cells, task="vt")["have"] == "49/50"
     other = summarize(pd.concat([once, again.assign(run="other-repeat2")])).cells
     assert set(other["run"]) == {"main", "other-repeat2"}
 
@@ -418,13 +308,9 @@ def test_examples_of_a_group_are_drawn_together():
             float("nan"),
         )
     )
-    assert alone["high"] - alone["low"] == pytest.approx(
-        none["high"] - none["low"]
-    )
+    assert alone["high"] - alone["low"] == pytest.approx(none["high"] - none["low"])
     assert pairs["high"] - pairs["low"] > 2 * (alone["high"] - alone["low"])
-    first = scores.assign(
-        group=[0.0 if i < 25 else float("nan") for i in scores["index"]]
-    )
+    first = scores.assign(group=[0.0 if i < 25 else float("nan") for i in scores["index"]])
     cell = row(summarize(first).cells, task="vt")
     assert cell["high"] - cell["low"] > 1.5 * (alone["high"] - alone["low"])
 
@@ -480,22 +366,16 @@ def test_other_tasks_enter_no_mean_of_the_thirteen():
         assert (model["avg"], model["tasks"]) == (pytest.approx(100), 13)
         assert model["effective_length"] == ">4K"
         assert "mine" in set(summary.cells["task"])
-    assert (
-        row(summarize(scores, ["vt", "mine"]).models, category="all")["avg"] == 50
-    )
+    assert row(summarize(scores, ["vt", "mine"]).models, category="all")["avg"] == 50
 
 
 def test_a_family_may_bring_its_threshold():
     rights = {("a", 4096): 0.9, ("a", 8192): 0.7, ("a", 16384): 0.6}
-    scores = scores_of(rights, ["mine_1", "mine_2"]).assign(
-        category="mine", own_threshold=70.0
-    )
+    scores = scores_of(rights, ["mine_1", "mine_2"]).assign(category="mine", own_threshold=70.0)
     model = row(summarize(scores).models, category="all")
     assert (model["threshold"], model["effective_length"]) == (70, "8K")
     assert model["threshold_of"] == "the threshold of its family"
-    assert "at least 70, the threshold of its family" in table_text(
-        summarize(scores)
-    )
+    assert "at least 70, the threshold of its family" in table_text(summarize(scores))
     # Two families with two thresholds have no common one.
     scores.loc[scores["task"] == "mine_2", "own_threshold"] = 60.0
     assert row(summarize(scores).models, category="all")["effective_length"] == ""

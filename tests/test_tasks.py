@@ -15,11 +15,7 @@ from rulerkit.generation.tasks import TASKS_OF, read_answer, task
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
-KIND = {
-    "numbers": r"[1-9]\d{6}",
-    "uuids": UUID4,
-    "words": r"[a-z' .]+-[A-Za-z' .-]+",
-}
+KIND = {"numbers": r"[1-9]\d{6}", "uuids": UUID4, "words": r"[a-z' .]+-[A-Za-z' .-]+"}
 
 RULER = TASKS_OF["ruler"]
 
@@ -73,8 +69,7 @@ def test_needle_prompts(name):
     needle = rf"One of the special magic {kind} for ({KIND[key_kind]}) is: ({KIND[kind]})\."
     for made in examples(name):
         query = re.findall(
-            r"(?<=for )(\S+(?:, .*)?) mentioned in the provided text\?",
-            made.prompt,
+            r"(?<=for )(\S+(?:, .*)?) mentioned in the provided text\?", made.prompt
         )[-1]
         about = f"special magic {noun} for {query} mentioned in the provided text"
         context = between(
@@ -87,30 +82,20 @@ def test_needle_prompts(name):
         assert len({value for _, value in hidden}) == len(hidden)
         asked = query.replace(", and ", ", ").split(", ")
         assert len(asked) == num_queries
-        values = [
-            value for wanted in asked for key, value in hidden if key == wanted
-        ]
+        values = [value for wanted in asked for key, value in hidden if key == wanted]
         assert len(values) == num_values * num_queries
         assert Counter(made.references) == Counter(values)
         assert num_queries == 1 or list(made.references) == values
         lines = context.split("\n")
         if haystack == "needle":
-            line_form = (
-                rf"One of the special magic {kind} for (.+?) is: {KIND[kind]}\."
-            )
-            keys = [
-                match[1]
-                for line in lines
-                if (match := re.fullmatch(line_form, line))
-            ]
+            line_form = rf"One of the special magic {kind} for (.+?) is: {KIND[kind]}\."
+            keys = [match[1] for line in lines if (match := re.fullmatch(line_form, line))]
             assert len(set(keys)) == len(lines) > 40
             continue
         assert len({key for key, _ in hidden}) == num_keys
         assert len(hidden) == num_keys * num_values
         if haystack == "noise":
-            *others, last = [
-                line for line in lines if not re.fullmatch(needle, line)
-            ]
+            *others, last = [line for line in lines if not re.fullmatch(needle, line)]
             assert set(others) == {LINE}
             assert re.fullmatch(f"{SHORT}|{re.escape(LINE)}", last)
         else:
@@ -121,17 +106,8 @@ def test_needle_prompts(name):
 
 @pytest.mark.parametrize("haystack", ["noise", "essay", "needle"])
 def test_all_kinds_of_keys_and_values(haystack):
-    for key, value in (
-        ("words", "uuids"),
-        ("numbers", "words"),
-        ("uuids", "numbers"),
-    ):
-        spec = {
-            "base": "niah_multikey_1",
-            "haystack": haystack,
-            "key": key,
-            "value": value,
-        }
+    for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
+        spec = {"base": "niah_multikey_1", "haystack": haystack, "key": key, "value": value}
         made = examples(spec | {"depths": "even"}, 2048, 1)[0]
         asked = re.findall("for (.+) mentioned", made.answer_prefix)[0]
         assert re.fullmatch(KIND[key], asked)
@@ -150,15 +126,11 @@ def chains_of(context, letters):
     values = {}
     chains = {}
     name = rf"[A-Z]{{{letters}}}"
-    for new, old, value in re.findall(
-        rf"VAR ({name}) = (?:VAR ({name}) |(\d{{5}}))", context
-    ):
+    for new, old, value in re.findall(rf"VAR ({name}) = (?:VAR ({name}) |(\d{{5}}))", context):
         assert new not in values
         values[new] = value or values[old]
         chains.setdefault(values[new], []).append(new)
-    assert context.count("VAR ") == sum(
-        2 * len(names) - 1 for names in chains.values()
-    )
+    assert context.count("VAR ") == sum(2 * len(names) - 1 for names in chains.values())
     return chains
 
 
@@ -174,19 +146,11 @@ def test_tracking_prompts(edition, chains, hops):
         else rf"{row}(?: {row})*(?: (?:{SHORT})\n)?"
     )
     shown = set()
-    spec = {
-        "base": "vt",
-        "num_chains": chains,
-        "num_hops": hops,
-        "edition": edition,
-    }
+    spec = {"base": "vt", "num_chains": chains, "num_hops": hops, "edition": edition}
     for made in examples(spec):
         head, _, rest = made.prompt.rpartition(VT_OPENING + "\n\n")
         ends = "above." if new else ""
-        for text, letters, above, answered in (
-            (head, 3, ends, True),
-            (rest, 5, "above.", False),
-        ):
+        for text, letters, above, answered in ((head, 3, ends, True), (rest, 5, "above.", False)):
             value = re.findall(r"assigned the value (\d+) in the text", text)[0]
             tail = (
                 f"Question: Find all variables that are assigned the value {value} in the text"
@@ -199,10 +163,7 @@ def test_tracking_prompts(edition, chains, hops):
                 context = between(
                     text,
                     f"{VT_OPENING}\n\n" if new else f" {VT_OPENING} ",
-                    ("" if new else " ")
-                    + tail
-                    + f" {names}"
-                    + ("\n\n" if new else "\n\n\n\n"),
+                    ("" if new else " ") + tail + f" {names}" + ("\n\n" if new else "\n\n\n\n"),
                 )
             else:
                 names = " ".join(made.references)
@@ -212,16 +173,11 @@ def test_tracking_prompts(edition, chains, hops):
             assert [len(chain) for chain in found.values()] == [hops + 1] * chains
             assert re.fullmatch(lines, context), context[-300:]
         shown.add(head)
-    assert len(shown) == (3 if new else 1), (
-        "fresh demonstrations in 2025, one for all in 2024"
-    )
+    assert len(shown) == (3 if new else 1), "fresh demonstrations in 2025, one for all in 2024"
 
 
 def test_demonstrations():
-    for name, opening in (
-        ("vt", VT_OPENING),
-        ("cwe", "Below is a numbered list"),
-    ):
+    for name, opening in (("vt", VT_OPENING), ("cwe", "Below is a numbered list")):
         prompt = examples({"base": name, "demonstration": False})[0].prompt
         assert prompt.startswith(opening)
         assert prompt.count(opening) == 1
@@ -233,10 +189,7 @@ def test_demonstrations():
 def listed(text):
     """The words of a numbered list; numbers must run from 1."""
     words = re.findall(r"\d+\. (.+?)(?= \d+\. |$)", text)
-    assert (
-        " ".join(f"{number}. {word}" for number, word in enumerate(words, 1))
-        == text
-    )
+    assert " ".join(f"{number}. {word}" for number, word in enumerate(words, 1)) == text
     return words
 
 
@@ -268,9 +221,7 @@ def test_common_words_prompts(edition, length, often, seldom, shown):
         assert Counter(counts.values()) == {shown[1]: 10, shown[2]: shown[0] - 10}
         counts = Counter(listed(between(rest, "", question)))
         assert Counter(counts.values()) == {often: 10, seldom: len(counts) - 10}
-        assert {word for word, count in counts.items() if count == often} == set(
-            made.references
-        )
+        assert {word for word, count in counts.items() if count == often} == set(made.references)
         assert not set(made.references) & set(words)
 
 
@@ -282,14 +233,8 @@ def test_common_words_score_for_themselves_only():
         for made in examples("cwe", length, 2):
             words = listed(made.context_text.rstrip("\n"))
             others = "\n".join(set(words) - set(made.references)).lower()
-            assert [
-                word for word in made.references if word.lower() in others
-            ] == []
-            pairs = [
-                i / len(words)
-                for i, word in enumerate(words)
-                if word not in singles
-            ]
+            assert [word for word in made.references if word.lower() in others] == []
+            pairs = [i / len(words) for i, word in enumerate(words) if word not in singles]
             assert bool(pairs) == (length == 131072)
             assert not pairs or 0.4 < np.mean(pairs) < 0.6
 
@@ -314,18 +259,10 @@ def test_frequent_words_prompts(name, alpha, zeta):
         counts = Counter(context.split(" "))
         ranks = [counts.pop(word) for word in ("...", *made.references)]
         ranks += sorted(counts.values(), reverse=True)
-        assert all(
-            re.fullmatch("[a-z]{6}", word) for word in [*counts, *made.references]
-        )
-        low = int(
-            max(count * k**alpha * zeta for k, count in enumerate(ranks, 1))
-        )
+        assert all(re.fullmatch("[a-z]{6}", word) for word in [*counts, *made.references])
+        low = int(max(count * k**alpha * zeta for k, count in enumerate(ranks, 1)))
         assert ranks in [
-            [
-                count
-                for k in range(1, made.length // 50 + 1)
-                if (count := int(n * k**-alpha / zeta))
-            ]
+            [count for k in range(1, made.length // 50 + 1) if (count := int(n * k**-alpha / zeta))]
             for n in range(low - 2, low + 60)
         ]
 
@@ -340,9 +277,7 @@ def test_the_answer_is_never_a_tie(spec):
         for one in made:
             counts = [*Counter(one.context_text.split()).most_common(), ("", 0)]
             last = len(one.references)
-            assert {word for word, _ in counts[1 : last + 1]} == set(
-                one.references
-            )
+            assert {word for word, _ in counts[1 : last + 1]} == set(one.references)
             assert counts[last][1] > counts[last + 1][1]
 
 
@@ -365,24 +300,19 @@ def test_question_prompts_of_the_originals(name):
 def check_questions(asked):
     corpus = load_qa(asked.settings()["dataset"])
     for made in generate(asked, 4096, 8):
-        text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(
-            " Answer:"
-        )
+        text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(" Answer:")
         context = between(
             made.prompt,
             f"{INSTRUCTION}\n\nThe following are given documents.\n\n",
             f"\n\n{INSTRUCTION}\n\nQuestion: {text} Answer:",
         )
         question = next(
-            q
-            for q in corpus.questions
-            if q.text == text and q.answers == made.references
+            q for q in corpus.questions if q.text == text and q.answers == made.references
         )
         pieces = [piece for piece in made.pieces if piece.key]
         documents = [int(str(piece.key)) for piece in pieces]
         assert context == "\n\n".join(
-            f"Document {i}:\n{corpus.documents[d]}"
-            for i, d in enumerate(documents, 1)
+            f"Document {i}:\n{corpus.documents[d]}" for i, d in enumerate(documents, 1)
         )
         assert len(set(documents)) == len(documents)
         assert set(question.related) <= set(documents)
@@ -442,9 +372,7 @@ def test_a_careful_reader_finds_every_answer(spec):
 
 
 @pytest.mark.parametrize("dataset", ["fictional", "fictional_two_hop"])
-def test_an_invented_question_is_answered_where_all_of_its_documents_stand(
-    dataset,
-):
+def test_an_invented_question_is_answered_where_all_of_its_documents_stand(dataset):
     for made in generate(task({"base": "qa_1", "dataset": dataset}), 4096, 5):
         assert read_answer(made.prompt) in made.references
         for gold in (block for block in made.blocks if block.role == "needle"):

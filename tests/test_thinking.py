@@ -23,8 +23,7 @@ OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end
 OPEN += "<|im_start|>assistant\n"
 TEMPLATES = {  # each family's way to open and to close a thought: template, end with and without
     "qwen": (
-        OPEN
-        + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
+        OPEN + "{% if enable_thinking is false %}<think>\n\n</think>\n\n{% endif %}",
         "assistant\n",
         "<think>\n\n</think>\n\n",
     ),
@@ -40,8 +39,7 @@ TEMPLATES = {  # each family's way to open and to close a thought: template, end
         "[THINK][/THINK]",
     ),
     "seed": (
-        OPEN
-        + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
+        OPEN + "{% if enable_thinking %}<seed:think>{% else %}<seed:think></seed:think>{% endif %}",
         "<seed:think>",
         "<seed:think></seed:think>",
     ),
@@ -66,10 +64,7 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
     assert thinks.prompt.endswith(thinking)
     assert "they are:" not in thinks.prompt[-100:]
     assert 2000 < thinks.num_tokens + thinks.max_new_tokens <= 2048
-    kwargs = {
-        "enable_thinking": False,
-        "chat_template_kwargs": {"reasoning_effort": "low"},
-    }
+    kwargs = {"enable_thinking": False, "chat_template_kwargs": {"reasoning_effort": "low"}}
     answers = prompt(template=template, **kwargs)
     if closed is not None:
         assert answers.prompt.endswith(closed + answers.answer_prefix)
@@ -83,16 +78,8 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
         ("qwen", {"thinking_tokens": 64}, ""),
         ("qwen", {"thinking_tokens": 64, "thinking_room": "inside"}, ""),
         ("qwen", {"enable_thinking": False}, ""),
-        (
-            "qwen",
-            {"thinking_tokens": 64, "prefix_in": "assistant"},
-            "without a thought",
-        ),
-        (
-            "qwen",
-            {"thinking_tokens": 64, "enable_thinking": False},
-            "before it begins",
-        ),
+        ("qwen", {"thinking_tokens": 64, "prefix_in": "assistant"}, "without a thought"),
+        ("qwen", {"thinking_tokens": 64, "enable_thinking": False}, "before it begins"),
         ("always", {}, "no token is kept free"),
         ("seed", {"thinking_tokens": 64}, ""),
         ("harmony", {"thinking_tokens": 64}, ""),
@@ -100,17 +87,9 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
 )
 def test_check_fails_where_thinking_cannot_work(family, spec, seen):
     template = TEMPLATES[family][0]
-    model = rk.model(
-        list, name="m", tokenizer="builtin", template=template, **spec
-    )
-    case = make_case(
-        model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0
-    )
-    failed = [
-        f.seen
-        for f in check_case(case)
-        if f.level == FAIL and f.name == "thinking"
-    ]
+    model = rk.model(list, name="m", tokenizer="builtin", template=template, **spec)
+    case = make_case(model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0)
+    failed = [f.seen for f in check_case(case) if f.level == FAIL and f.name == "thinking"]
     assert len(failed) == bool(seen)
     assert all(seen in reason for reason in failed)
 
@@ -131,23 +110,13 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks, length):
     for number, (text, score) in enumerate(written.items()):
 
         def answer(prompts, text=text):
-            return [
-                text.format(right=" ".join(gold(prompt))) for prompt in prompts
-            ]
+            return [text.format(right=" ".join(gold(prompt))) for prompt in prompts]
 
         model = rk.model(
-            answer,
-            name=f"m{number}",
-            tokenizer="builtin",
-            template=template,
-            thinking_tokens=64,
+            answer, name=f"m{number}", tokenizer="builtin", template=template, thinking_tokens=64
         )
         study = rk.study(
-            model=model,
-            tasks=["niah_single_1"],
-            lengths=[length],
-            num_examples=2,
-            outputs=tmp_path,
+            model=model, tasks=["niah_single_1"], lengths=[length], num_examples=2, outputs=tmp_path
         )
         scores = rk.score(rk.evaluate(study, progress=False))
         assert (100 * scores["score"]).tolist() == [score] * 2, text
@@ -195,9 +164,7 @@ def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
         with pytest.raises(UserError, match=r"no known mark.*thinking_marks: \["):
             _ = rk.model(list, **spec, **more).prompt_format
     own = ("<reason>", "</reason>")
-    form = rk.model(
-        list, **spec, **unknown, thinking_marks=list(own)
-    ).prompt_format
+    form = rk.model(list, **spec, **unknown, thinking_marks=list(own)).prompt_format
     assert form.thought == tuple(form.settings()["thinking_marks"]) == own
     record = {"result": {"prompt_format": form.settings()}}
     assert answer_of("<reason>1</reason>2", record) == ("2", False)
@@ -213,11 +180,7 @@ FORMS = {  # what the model writes, the score, whether its thought was cut
     "seed, cut": ("<seed:think>it is {answer}", 0, True),
     "mistral": ("[THINK]no[/THINK]{answer}", 1, False),
     "analysis": ("<|channel|>analysis<|message|>it is {answer}", 0, True),
-    "final": (
-        "<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}",
-        1,
-        False,
-    ),
+    "final": ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", 1, False),
     "at once": ("{answer}", 1, False),
 }
 
@@ -239,9 +202,7 @@ def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  #
 
     server.amend = amend
     marks = ["<think>", "</think>"]
-    model = client(
-        server, prompt_path=path, thinking_tokens=64, thinking_marks=marks
-    )
+    model = client(server, prompt_path=path, thinking_tokens=64, thinking_marks=marks)
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     scores = rk.score([cell])
     assert scores["score"].tolist() == [score] * 2
@@ -254,22 +215,14 @@ def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  #
 def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # noqa: F811
     def amend(body, reply):
         if cut:
-            reply["choices"][0] |= {
-                "finish_reason": "length",
-                "message": {"content": ""},
-            }
+            reply["choices"][0] |= {"finish_reason": "length", "message": {"content": ""}}
         reply["usage"]["completion_tokens_details"] = {"reasoning_tokens": 41}
 
     def behave(body):  # as services with reasoning models do
-        for name, wrong in (
-            ("max_tokens", True),
-            ("temperature", body.get("temperature") == 0),
-        ):
+        for name, wrong in (("max_tokens", True), ("temperature", body.get("temperature") == 0)):
             if name in body and wrong:
                 message = f"Unsupported: {name}; use max_completion_tokens"
-                message = (
-                    message if name == "max_tokens" else "temperature must be 1"
-                )
+                message = message if name == "max_tokens" else "temperature must be 1"
                 return 400, {}, {"error": {"message": message}}
         body["max_tokens"] = body["max_completion_tokens"]
         return None
@@ -279,9 +232,7 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     scores = rk.score([cell])
     assert scores["reasoning_tokens"].tolist() == [41, 41]
-    assert (
-        scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
-    )
+    assert scores["cut_thought"].tolist() == scores["cut_off"].tolist() == [cut] * 2
     assert scores["score"].tolist() == [not cut] * 2
     assert usage_notes(scores) == ["Tokens thought by m, on average: 41 at 1K."]
     sent = cell.record["environment"]["server"]["sent"]
@@ -300,9 +251,7 @@ def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
     predict(model, some(model, 1), tmp_path / "again", progress=False)
     assert server.real[-1]["seed"] not in (first["seed"], second["seed"])
     assert cell.record["result"]["model"]["sampling"] == sampling
-    with pytest.raises(
-        UserError, match="in sampling 'temprature': did you mean 'temperature'"
-    ):
+    with pytest.raises(UserError, match="in sampling 'temprature': did you mean 'temperature'"):
         client(server, sampling={"temprature": 1})
 
 
@@ -310,12 +259,7 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
     def echo(prompts):
         return ["<think>hm</think>42"] * len(prompts)
 
-    asked = {
-        "tasks": ["vt"],
-        "lengths": [2048],
-        "num_examples": 1,
-        "outputs": tmp_path,
-    }
+    asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
     cells = []
     for place in ("beside", "inside"):
         spec = {
@@ -334,16 +278,8 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
 
 
 def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  # noqa: F811
-    model = {
-        "path": "m",
-        "base_url": server.url,
-        "tokenizer": "builtin",
-        "concurrency": 8,
-    }
-    model |= {
-        "name": "m",
-        "prices": {"prompt": 1000, "completion": 0},
-    }  # about a dollar a prompt
+    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "concurrency": 8}
+    model |= {"name": "m", "prices": {"prompt": 1000, "completion": 0}}  # about a dollar a prompt
     asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 12}
     asked |= {"outputs": tmp_path}
 
@@ -369,24 +305,12 @@ def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  
 
 def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa: F811
     def amend(body, reply):  # answers as long as they may be, nothing cached
-        reply["usage"] |= {
-            "completion_tokens": body["max_tokens"],
-            "prompt_tokens_details": {},
-        }
+        reply["usage"] |= {"completion_tokens": body["max_tokens"], "prompt_tokens_details": {}}
 
     server.amend = amend
-    model = {
-        "path": "m",
-        "base_url": server.url,
-        "tokenizer": "builtin",
-        "name": "m",
-    }
+    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "name": "m"}
     model |= {"prices": {"prompt": 10, "completion": 30, "date": "2026-11-01"}}
-    asked = {
-        "tasks": ["niah_single_2", "vt"],
-        "lengths": [4096, 8192],
-        "num_examples": 2,
-    }
+    asked = {"tasks": ["niah_single_2", "vt"], "lengths": [4096, 8192], "num_examples": 2}
     study = rk.study(model=model, outputs=tmp_path, **asked)
     billed = rk.score(rk.evaluate(study, progress=False))["cost"].sum()
     planned = sum(row.dollars for row in bills(study, study.models[0]))
@@ -395,8 +319,5 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
     text = rulerkit("plan", "-y", yaml.safe_dump({"model": model, **asked})).out
     assert f"${planned:,.2f}" in text
     assert "read on 2026-11-01" in text
-    study = rk.study(
-        {"model": "gpt-4-1106", "num_examples": 500},
-        lengths=["4K", "64K", "128K"],
-    )
+    study = rk.study({"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"])
     assert [row.length for row in bills(study, study.models[0])] == [4096, 65536]

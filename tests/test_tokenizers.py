@@ -48,9 +48,7 @@ def load(data, name):
     ],
 )
 def test_counts_on_the_essays(request, data, name):
-    text = json.loads(
-        (data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8")
-    )["text"]
+    text = json.loads((data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
     if name.endswith("_base"):
         vocabulary = request.getfixturevalue("encoding")(name)
     else:
@@ -63,19 +61,13 @@ def test_counts_on_the_essays(request, data, name):
 
 def test_round_trip(vocabulary):
     back = vocabulary.decode(vocabulary.encode(MIXED))
-    assert unicodedata.normalize("NFC", back) == unicodedata.normalize(
-        "NFC", MIXED
-    )
+    assert unicodedata.normalize("NFC", back) == unicodedata.normalize("NFC", MIXED)
 
 
 @pytest.mark.parametrize(
     ("name", "text", "ids"),
     [
-        (
-            "llama-3",
-            "<|begin_of_text|>a<|eot_id|>",
-            [128000, 64, 128009],
-        ),
+        ("llama-3", "<|begin_of_text|>a<|eot_id|>", [128000, 64, 128009]),
         ("qwen2.5", "<|im_start|>a<|im_end|>", [151644, 64, 151645]),
         ("gpt-neox", "<|endoftext|>", [0]),
     ],
@@ -105,13 +97,9 @@ def test_sentencepiece_knows_its_control_tokens(data):
     ],
 )  # fmt: skip
 def test_the_chat_template_of_a_folder(data, tmp_path, files, template):
-    (tmp_path / "tokenizer.model").symlink_to(
-        data / "tokenizers" / "mistral/tokenizer.model.v1"
-    )
+    (tmp_path / "tokenizer.model").symlink_to(data / "tokenizers" / "mistral/tokenizer.model.v1")
     for name, content in files.items():
-        (tmp_path / name).write_text(
-            content if isinstance(content, str) else json.dumps(content)
-        )
+        (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
     assert load_tokenizer(str(tmp_path)).chat_template == template
 
 
@@ -132,9 +120,7 @@ def test_a_hub_name_without_a_network(monkeypatch, tmp_path):
     )
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     monkeypatch.setenv("HF_HOME", str(tmp_path))
-    done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True
-    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.stdout.startswith("said: "), done.stderr[-500:]
     assert len(done.stdout.splitlines()) == 1
     assert "nobody-here/no-such-model" in done.stdout

@@ -32,9 +32,7 @@ def training():
     return SimpleNamespace(**runpy.run_path(str(SCRIPT)))
 
 
-def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
-    tmp_path, monkeypatch, training
-):
+def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkeypatch, training):
     train = training.train
     monkeypatch.setitem(train.__globals__, "EVERY", 1)
     monkeypatch.setitem(train.__globals__, "TOKENS", 512)
@@ -48,46 +46,25 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(
         assert [len(report) for report in reports] == [1, 2, 3]
         weights.append((tmp_path / name / "model.safetensors").read_bytes())
         histories.append(history.drop(columns="seconds"))
-        assert (
-            json.loads((tmp_path / name / "training.json").read_text())["steps"]
-            == 3
-        )
+        assert json.loads((tmp_path / name / "training.json").read_text())["steps"] == 3
     assert weights[0] == weights[1]
     assert histories[0].equals(histories[1])
     again = train(*given, report=pytest.fail)
     assert again.equals(history.round(4)), "what is complete is not done again"
     with pytest.raises(UserError, match="another training"):
         train(*given, seed=1)
-    with pytest.raises(
-        UserError, match="steps: 0 is not allowed; it takes a whole number"
-    ):
+    with pytest.raises(UserError, match="steps: 0 is not allowed; it takes a whole number"):
         train(*given[:-1], 0)
     for wrong, says in (
-        (
-            {"curriculum": [1, 2, 3]},
-            r"curriculum: \[1, 2, 3\] .* a list of points",
-        ),
-        (
-            {"rates": [0.1]},
-            r"rates: \[0.1\] is not allowed; it takes two numbers",
-        ),
+        ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
+        ({"rates": [0.1]}, r"rates: \[0.1\] is not allowed; it takes two numbers"),
         ({"minutes": "one"}, "minutes: 'one' is not allowed; it takes a number"),
-        (
-            {"config": SHAPE | {"model_type": "llamma"}},
-            "of the architecture llamma .*Unrecognized",
-        ),
+        ({"config": SHAPE | {"model_type": "llamma"}}, "of the architecture llamma .*Unrecognized"),
     ):
-        arguments = {
-            "config": SHAPE,
-            "folder": tmp_path / "wrong",
-            "tasks": tasks,
-            "length": 200,
-        }
+        arguments = {"config": SHAPE, "folder": tmp_path / "wrong", "tasks": tasks, "length": 200}
         with pytest.raises(UserError, match=says):
             train(**(arguments | wrong), steps=3)
-    assert not (tmp_path / "wrong").exists(), (
-        "so that the right values are not refused there"
-    )
+    assert not (tmp_path / "wrong").exists(), "so that the right values are not refused there"
 
 
 def test_adamw_alone_trains_all_weights(tmp_path, training):
@@ -105,70 +82,41 @@ def test_a_training_of_one_report_is_a_point(training):
 
 
 def test_the_script_runs_from_the_command_line(tmp_path):
-    call = [
-        sys.executable,
-        str(SCRIPT),
-        "mine",
-        "--steps",
-        "2",
-        "--config",
-        json.dumps(SHAPE),
-    ]
-    first = subprocess.run(
-        call, cwd=tmp_path, capture_output=True, text=True, check=True
-    )
+    call = [sys.executable, str(SCRIPT), "mine", "--steps", "2", "--config", json.dumps(SHAPE)]
+    first = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True)
     assert first.stdout.split()[:2] == ["step", "length"]
     assert (tmp_path / "mine/model.safetensors").is_file()
-    other = subprocess.run(
-        [*call, "--seed", "1"], cwd=tmp_path, capture_output=True, text=True
-    )
+    other = subprocess.run([*call, "--seed", "1"], cwd=tmp_path, capture_output=True, text=True)
     assert other.returncode == 2
     assert "holds the values of another training" in other.stderr
     assert "Traceback" not in other.stderr
 
 
 TINY = {"steps": 2, "layers": 1, "width": 16, "lengths": [256], "num_examples": 1}
-TINY |= {
-    "more": {"intermediate_size": 16, "num_attention_heads": 2},
-    "name": "mine",
-}
+TINY |= {"more": {"intermediate_size": 16, "num_attention_heads": 2}, "name": "mine"}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("folder", ["", "notebooks"])
-def test_notebook_18_finds_its_script_from_the_root_and_from_its_folder(
-    tmp_path, folder
-):
+def test_notebook_18_finds_its_script_from_the_root_and_from_its_folder(tmp_path, folder):
     """As papermill and `rulerkit batch` start it, and as JupyterLab does."""
     source = REPOSITORY / "notebooks/18_train_small_models.ipynb"
     given = TINY | {"outputs": str(tmp_path)}
     papermill.execute_notebook(
-        source,
-        tmp_path / "out.ipynb",
-        given,
-        progress_bar=False,
-        cwd=REPOSITORY / folder,
+        source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=REPOSITORY / folder
     )
     assert (tmp_path / "models/mine/model.safetensors").is_file()
-    assert (
-        tmp_path / "figures/main/18_train_small_models/mine-training.png"
-    ).is_file()
+    assert (tmp_path / "figures/main/18_train_small_models/mine-training.png").is_file()
 
 
 @pytest.mark.slow
-def test_notebook_18_runs_in_a_batch_of_another_project(
-    tmp_path, monkeypatch, rulerkit
-):
+def test_notebook_18_runs_in_a_batch_of_another_project(tmp_path, monkeypatch, rulerkit):
     """Its script is that of the project, a copy of the kit's."""
     for name in ("18_train_small_models.ipynb", SCRIPT.name):
         (tmp_path / "notebooks").mkdir(exist_ok=True)
         shutil.copy(REPOSITORY / "notebooks" / name, tmp_path / "notebooks")
     (tmp_path / "params").mkdir()
-    batch = {
-        "models": ["mute"],
-        "notebooks": ["18_train_small_models"],
-        "parameters": TINY,
-    }
+    batch = {"models": ["mute"], "notebooks": ["18_train_small_models"], "parameters": TINY}
     (tmp_path / "train.yaml").write_text(yaml.safe_dump(batch))
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
@@ -176,16 +124,10 @@ def test_notebook_18_runs_in_a_batch_of_another_project(
     assert (tmp_path / "outputs/models/mine/model.safetensors").is_file()
 
 
-@pytest.mark.parametrize(
-    ("name", "length"), [("small-llama", 256), ("small-mamba2", 512)]
-)
+@pytest.mark.parametrize(("name", "length"), [("small-llama", 256), ("small-mamba2", 512)])
 def test_kept_models_answer_single_needles(tmp_path, name, length):
     """The Llama at its training length, the Mamba-2 at twice that."""
-    tasks = [
-        task
-        for task in SMALL["tasks"]
-        if task["base"] in ("niah_single_1", "niah_single_2")
-    ]
+    tasks = [task for task in SMALL["tasks"] if task["base"] in ("niah_single_1", "niah_single_2")]
     asked = SMALL | {"tasks": tasks, "lengths": [length], "num_examples": 10}
     scores = rk.score(rk.evaluate(rk.study(asked, model=name, outputs=tmp_path)))
     assert scores["score"].mean() >= 0.9
@@ -193,14 +135,8 @@ def test_kept_models_answer_single_needles(tmp_path, name, length):
 
 def test_the_weights_are_small_and_found_from_any_project(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
-    folders = [
-        resolve(name)
-        for name in ("rulerkit/data/small", "notebooks/small_models")
-    ]
-    assert folders == [
-        REPOSITORY / "rulerkit/data/small",
-        REPOSITORY / "notebooks/small_models",
-    ]
+    folders = [resolve(name) for name in ("rulerkit/data/small", "notebooks/small_models")]
+    assert folders == [REPOSITORY / "rulerkit/data/small", REPOSITORY / "notebooks/small_models"]
     files = [file for folder in folders for file in folder.rglob("*.safetensors")]
     assert sum(file.stat().st_size for file in files) < 12e6
     for file in sorted((REPOSITORY / "params/models").glob("small-*.yaml")):

@@ -14,20 +14,14 @@ def example_of(name, length=4096):
     return generate(task(name).with_corpora("builtin"), length, 1)[0]
 
 
-@pytest.mark.parametrize(
-    "name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"]
-)
-def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_counted(
-    name,
-):
+@pytest.mark.parametrize("name", ["niah_single_1", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"])
+def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_counted(name):
     example, tokenizer = example_of(name), load_tokenizer("builtin")
     place = tokens = gaps = 0
     for part in (part for stretch in parts(example) for part in stretch):
         if part.piece is None:
             gaps += 1
-            tokens += int(
-                re.search(r"([\d,]+) tokens", part.text)[1].replace(",", "")
-            )
+            tokens += int(re.search(r"([\d,]+) tokens", part.text)[1].replace(",", ""))
         else:
             tokens += tokenizer.count(part.text)
             place = example.prompt.index(part.text, place) + len(part.text)
@@ -36,35 +30,18 @@ def test_parts_stand_in_the_prompt_in_this_order_and_the_hidden_tokens_are_count
     assert tokens == pytest.approx(example.num_tokens, rel=0.03)
 
 
-@pytest.mark.parametrize(
-    "name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"]
-)
+@pytest.mark.parametrize("name", ["niah_single_1", "niah_multivalue", "vt", "qa_2"])
 def test_needles_are_shown_whole(name):
     example = example_of(name)
-    shown = [
-        part.text
-        for stretch in parts(example)
-        for part in stretch
-        if part.role == "needle"
-    ]
-    assert shown == [
-        block.text for block in example.blocks if block.role == "needle"
-    ]
-    assert all(
-        any(reference in text for text in shown)
-        for reference in example.references
-    )
+    shown = [part.text for stretch in parts(example) for part in stretch if part.role == "needle"]
+    assert shown == [block.text for block in example.blocks if block.role == "needle"]
+    assert all(any(reference in text for text in shown) for reference in example.references)
 
 
 def test_roles_are_marked_and_coloured_on_a_terminal():
     example = example_of("niah_single_2")
-    plain, coloured = (
-        to_terminal(example, color=False),
-        to_terminal(example, color=True),
-    )
-    needle = next(
-        block.text for block in example.blocks if block.role == "needle"
-    )
+    plain, coloured = (to_terminal(example, color=False), to_terminal(example, color=True))
+    needle = next(block.text for block in example.blocks if block.role == "needle")
     assert "\x1b" not in plain
     assert f"[needle] {needle}" in plain
     assert f"m{needle}\x1b[0m" in coloured

@@ -72,18 +72,12 @@ ELSEWHERE = {  # parsers that hand the work on: to deepseek_r1, the tokenizer's 
 def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
     from transformers import AutoTokenizer
     from vllm import reasoning
-    from vllm.entrypoints.openai.chat_completion.protocol import (
-        ChatCompletionRequest,
-    )
+    from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
     words = dict.fromkeys(word for marks in KNOWN for word in marks.usual)
-    save_tokenizer(
-        tmp_path, ["words to learn"], 600, *words, "<|open|>", "<|sep|>"
-    )
+    save_tokenizer(tmp_path, ["words to learn"], 600, *words, "<|open|>", "<|sep|>")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
-    request = ChatCompletionRequest(
-        model="m", messages=[{"role": "user", "content": "x"}]
-    )
+    request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}])
 
     def split(parser, marks):
         beginning, end = marks.usual
@@ -96,9 +90,7 @@ def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
     for name in names - ELSEWHERE:
         parser = reasoning.ReasoningParserManager.get_reasoning_parser(name)
         if name in IN_SOURCE:
-            assert IN_SOURCE[name] in inspect.getsource(
-                sys.modules[parser.__module__]
-            )
+            assert IN_SOURCE[name] in inspect.getsource(sys.modules[parser.__module__])
         else:
             assert any(split(parser, marks) for marks in KNOWN), name
 
@@ -208,9 +200,7 @@ def rendering(folder, log):
     command = [sys.executable, "-c", RENDER, *flags.split()]
     address = Address(f"http://127.0.0.1:{port}/v1", "none")
     with log.open("w") as file:
-        running = subprocess.Popen(
-            [*command, "--served-model-name", "m"], stdout=file, stderr=file
-        )
+        running = subprocess.Popen([*command, "--served-model-name", "m"], stdout=file, stderr=file)
         try:
             until = time.monotonic() + 300
             while not address.healthy() and time.monotonic() < until:
@@ -263,9 +253,7 @@ def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
             more = {"system_prompt": system}
             assert compare(tokenizer, template, address, **more) == [], name
         wrong = PromptFormat(tokenizer, TEMPLATES["llama"])
-        said = compare_with_server(
-            wrong, address, "m", {"chat_template": TEMPLATES["plain"]}
-        )
+        said = compare_with_server(wrong, address, "m", {"chat_template": TEMPLATES["plain"]})
         assert "stands here '[INST]" in said
         assert "there '<|user|>" in said
         # A BOS that a tokenizer adds and a template lacks is sent by neither.
@@ -277,10 +265,7 @@ def test_the_forms_that_vllm_renders_are_ours(tmp_path, rulerkit):
 VOCABULARIES = {
     "llama-3": {"bos_token": "<|begin_of_text|>", "eos_token": "<|eot_id|>"},
     "qwen2.5": {"eos_token": "<|im_end|>"},
-    "deepseek-v4": {
-        "bos_token": "<｜begin▁of▁sentence｜>",
-        "eos_token": "<｜end▁of▁sentence｜>",
-    },
+    "deepseek-v4": {"bos_token": "<｜begin▁of▁sentence｜>", "eos_token": "<｜end▁of▁sentence｜>"},
 }
 
 
@@ -300,8 +285,7 @@ def test_forms_by_real_vocabularies_are_those_of_vllm(data, tmp_path, name):
     tokenizer = load_tokenizer(str(folder))
     given = os.environ.get("RULERKIT_TEMPLATES")
     templates = FAMILIES | {
-        file.stem: file.read_text()
-        for file in sorted(Path(given).glob("*.jinja") if given else ())
+        file.stem: file.read_text() for file in sorted(Path(given).glob("*.jinja") if given else ())
     }
     equal, different, refused = [], {}, {}
     with rendering(folder, tmp_path / "log") as address:
@@ -359,20 +343,14 @@ def test_a_model_that_also_sees_images_is_asked_as_a_text_model(tiny, tmp_path):
 
 def prompt(*ids):
     tokens = np.array(ids, dtype=np.int32)
-    return Example(
-        0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1)
-    )
+    return Example(0, "any", 4096, ("x",), 8, (Piece("", "question", tokens),), (0, 1))
 
 
 def described(folder, config=None, **more):
     """A model whose folder holds a config.json alone."""
-    whole = {"model_type": "llama", "max_position_embeddings": 4096} | (
-        config or {}
-    )
+    whole = {"model_type": "llama", "max_position_embeddings": 4096} | (config or {})
     (folder / "config.json").write_text(json.dumps(whole))
-    return load_model(
-        {"path": str(folder), "engine": "vllm", "dtype": "float32", **more}
-    )
+    return load_model({"path": str(folder), "engine": "vllm", "dtype": "float32", **more})
 
 
 def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
@@ -382,11 +360,7 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
         "ids",
         "float32",
     ]
-    same = {
-        "tensor_parallel_size": 4,
-        "gpu_memory_utilization": 0.5,
-        "max_num_seqs": 3,
-    }
+    same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_num_seqs": 3}
     same |= {"concurrency": 9, "replicas": 2}
     neutral = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30}
     assert described(tmp_path, **same, engine_args=neutral).identity() == identity
@@ -401,24 +375,12 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
 @pytest.mark.skipif(find_spec("vllm") is not None, reason="vllm is installed")
 def test_without_vllm_the_first_answer_says_what_to_install(tmp_path):
     with pytest.raises(UserError, match=r"pip install 'rulerkit\[vllm\]'"):
-        next(
-            described(tmp_path, tokenizer="rulerkit/data/small/tokenizer").answer(
-                [prompt(1, 2)]
-            )
-        )
+        next(described(tmp_path, tokenizer="rulerkit/data/small/tokenizer").answer([prompt(1, 2)]))
 
 
 def test_arguments_become_the_command_line_of_the_server(tmp_path):
-    more = {
-        "hf_overrides": {"rope_theta": 1e6},
-        "max_length": "8K",
-        "trust_remote_code": False,
-    }
-    names = {
-        "served_model_name": ["a", "b"],
-        "load_format": None,
-        "enable_prefix_caching": False,
-    }
+    more = {"hf_overrides": {"rope_theta": 1e6}, "max_length": "8K", "trust_remote_code": False}
+    names = {"served_model_name": ["a", "b"], "load_format": None, "enable_prefix_caching": False}
     one = described(tmp_path, **more, max_num_seqs=8, engine_args=names)
     text = " ".join(one.command(Address("http://127.0.0.1:4321/v1", "secret")))
     for words in (
@@ -441,22 +403,14 @@ def test_arguments_become_the_command_line_of_the_server(tmp_path):
 def test_several_nodes_share_one_server(tmp_path, monkeypatch):
     """As the job script starts them; over real nodes this was not run."""
     monkeypatch.delenv("RULERKIT_MASTER", raising=False)
-    one = described(
-        tmp_path, nodes=2, tensor_parallel_size=8, pipeline_parallel_size=2
-    )
+    one = described(tmp_path, nodes=2, tensor_parallel_size=8, pipeline_parallel_size=2)
     with pytest.raises(UserError, match="RULERKIT_MASTER=HOST:PORT"):
         one.follow(1)
     monkeypatch.setenv("RULERKIT_MASTER", "node7:20123")
     shared = "--nnodes 2 --node-rank {} --master-addr node7 --master-port 20123"
-    assert shared.format(0) in " ".join(
-        one.command(Address("http://127.0.0.1:1/v1", "k"))
-    )
+    assert shared.format(0) in " ".join(one.command(Address("http://127.0.0.1:1/v1", "k")))
     call = " ".join(one.follow(1))
-    for words in (
-        shared.format(1),
-        "vllm.entrypoints.cli.main serve ",
-        " --headless ",
-    ):
+    for words in (shared.format(1), "vllm.entrypoints.cli.main serve ", " --headless "):
         assert words in call
     with pytest.raises(UserError, match="`nodes: 2` does not divide"):
         described(tmp_path, nodes=2, tensor_parallel_size=3).follow(1)
@@ -467,14 +421,8 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
     one, asked = described(tmp_path), prompt(5, 6, 7)
 
     def reply(**choice):
-        whole = {
-            "prompt_token_ids": [5, 6, 7],
-            "token_ids": [70, 71],
-            "finish_reason": "length",
-        }
-        return Reply.model_validate(
-            {"choices": [whole | choice], "usage": {"prompt_tokens": 3}}
-        )
+        whole = {"prompt_token_ids": [5, 6, 7], "token_ids": [70, 71], "finish_reason": "length"}
+        return Reply.model_validate({"choices": [whole | choice], "usage": {"prompt_tokens": 3}})
 
     answer = one.read(asked, reply())
     assert (answer.finish_reason, answer.num_tokens) == ("length", 2)
@@ -498,28 +446,16 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
 
 # --- real servers ---------------------------------------------------------------------------------
 
-BYTES = (
-    2 * 2 * 32 * 4
-)  # keys and values of a token: two layers, one head of 32 numbers in float32
+BYTES = 2 * 2 * 32 * 4  # keys and values of a token: two layers, one head of 32 numbers in float32
 LENGTH = 2048
 
 
 def spec(folder, **more):
-    return {
-        "path": str(folder),
-        "engine": "vllm",
-        "dtype": "float32",
-        "name": "tiny",
-    } | more
+    return {"path": str(folder), "engine": "vllm", "dtype": "float32", "name": "tiny"} | more
 
 
 def plain(folder, **more):
-    common = {
-        "path": str(folder),
-        "engine": "transformers",
-        "name": "tiny",
-        "device": "cpu",
-    }
+    common = {"path": str(folder), "engine": "transformers", "name": "tiny", "device": "cpu"}
     return common | more
 
 
@@ -531,18 +467,11 @@ def tiny(tmp_path_factory):
 
     folder = tmp_path_factory.mktemp("models") / "tiny"
     names = ("niah_single_2", "vt", "cwe", "qa_1")
-    texts = [
-        generate(task(name).with_corpora("builtin"), 4096, 1)[0].prompt
-        for name in names
-    ]
+    texts = [generate(task(name).with_corpora("builtin"), 4096, 1)[0].prompt for name in names]
     size = save_tokenizer(folder, texts, 2000)
     torch.set_num_threads(1)
     save_llama(folder, size, head_dim=32, max_position_embeddings=32768)
-    settings = {
-        "eos_token_id": [1, *range(300, 320)],
-        "do_sample": True,
-        "temperature": 0.7,
-    }
+    settings = {"eos_token_id": [1, *range(300, 320)], "do_sample": True, "temperature": 0.7}
     settings["repetition_penalty"] = 3.0
     (folder / "generation_config.json").write_text(json.dumps(settings))
     return folder
@@ -583,9 +512,7 @@ def rows(cells):
 
 def thirteen(model, folder, count=1, session=None):
     """The cells of all tasks."""
-    study = rk.study(
-        model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder)
-    )
+    study = rk.study(model=model, lengths=[LENGTH], num_examples=count, outputs=str(folder))
     return evaluate(study, progress=False, session=session)
 
 
@@ -594,30 +521,15 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     pytest.importorskip("torch")
     folder, marks = tmp_path / "thinker", ("<think>", "</think>")
     template = MESSAGES + "{% if enable_thinking %}<think>{% endif %}"
-    save_llama(
-        folder,
-        save_tokenizer(
-            folder, ["words to learn"], 320, *marks, template=template
-        ),
-    )
-    drawn = {
-        "thinking_tokens": 12,
-        "sampling": {"temperature": 1.0, "top_k": 40, "seed": 3},
-    }
+    save_llama(folder, save_tokenizer(folder, ["words to learn"], 320, *marks, template=template))
+    drawn = {"thinking_tokens": 12, "sampling": {"temperature": 1.0, "top_k": 40, "seed": 3}}
     cells = []
     # one prompt at a time: vLLM on a CPU ends where it cuts the prompt of a drawn answer in parts
     for engine, more in ((spec, {"concurrency": 1}), (plain, {})):
         for run in ("first", "second"):
             model = engine(folder, **drawn, **more)
-            asked = {
-                "tasks": ["vt"],
-                "lengths": [LENGTH],
-                "num_examples": 2,
-                "repeat": 3,
-            }
-            study = rk.study(
-                model=model, outputs=tmp_path / engine.__name__ / run, **asked
-            )
+            asked = {"tasks": ["vt"], "lengths": [LENGTH], "num_examples": 2, "repeat": 3}
+            study = rk.study(model=model, outputs=tmp_path / engine.__name__ / run, **asked)
             cells.append(evaluate(study, progress=False))
     for first, second in (cells[:2], cells[2:]):
         for again, repetition in zip(first, second, strict=True):
@@ -629,10 +541,7 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     assert not rk.score(cells[0])["cut_thought"].any()
     assert rk.score(cells[2])["cut_thought"].any()
     (row,) = rk.summarize(rk.score(cells[0])).cells.query("n > 0").itertuples()
-    assert (row.n, row.low < row.high) == (
-        2,
-        True,
-    )  # three answers to each of two examples
+    assert (row.n, row.low < row.high) == (2, True)  # three answers to each of two examples
 
 
 @needs_vllm
@@ -652,17 +561,12 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
     for row in (row for done in again for row in done.rows):
         assert row["usage"]["prompt_tokens"] == row["num_prompt_tokens"]
         assert 0 <= row["usage"]["cached_tokens"] < row["num_prompt_tokens"]
-    assert {row["finish_reason"] for done in again for row in done.rows} == {
-        "stop",
-        "length",
-    }
+    assert {row["finish_reason"] for done in again for row in done.rows} == {"stop", "length"}
     assert len({row["pred"] for done in again for row in done.rows}) > 13
     record = again[0].record
     assert record["result"]["model"]["prompt_path"] == "ids"
     assert record["environment"]["packages"]["vllm"]
-    assert rows(again) == rows(
-        thirteen(plain(tiny), tmp_path / "transformers", 2)
-    )
+    assert rows(again) == rows(thirteen(plain(tiny), tmp_path / "transformers", 2))
 
 
 def other_weights(tiny, folder, kind, **shape):
@@ -679,25 +583,14 @@ def other_weights(tiny, folder, kind, **shape):
 
 
 @needs_vllm
-def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(
-    tiny, tmp_path
-):
+def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(tiny, tmp_path):
     heads = {"num_attention_heads": 2, "num_key_value_heads": 1, "head_dim": 32}
     size = {"intermediate_size": 128, "max_position_embeddings": 1024}
     folder = other_weights(tiny, tmp_path / "qwen3", "Qwen3", **heads, **size)
-    yarn = {
-        "rope_type": "yarn",
-        "factor": 4.0,
-        "original_max_position_embeddings": 1024,
-    }
-    rope = {
-        "rope_parameters": yarn | {"rope_theta": 10000.0},
-        "max_position_embeddings": 4096,
-    }
+    yarn = {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 1024}
+    rope = {"rope_parameters": yarn | {"rope_theta": 10000.0}, "max_position_embeddings": 4096}
     ours = rows(thirteen(spec(folder, hf_overrides=rope), tmp_path / "vllm"))
-    assert ours == rows(
-        thirteen(plain(folder, hf_overrides=rope), tmp_path / "transformers")
-    )
+    assert ours == rows(thirteen(plain(folder, hf_overrides=rope), tmp_path / "transformers"))
     assert len(ours) == 13
 
 
@@ -712,19 +605,13 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     settings["chat_template"] = MESSAGES
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     flags = "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm"
-    module = (
-        f"{sys.executable} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
-    )
+    module = f"{sys.executable} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
     serve = f"VLLM_CPU_KVCACHE_SPACE=1 {module} --model {{path}} {flags}"
     # the engines end an answer at the ids that the checkpoint names; so must the requests
     extra = {"stop_token_ids": [1, *range(300, 320)]}
     common = {"path": str(folder), "extra_body": extra}
     one = load_model(
-        common
-        | {
-            "serve": f"{serve} --port {{port}} --api-key {{key}}",
-            "name": "served",
-        }
+        common | {"serve": f"{serve} --port {{port}} --api-key {{key}}", "name": "served"}
     )
     assert one.prompt_path == "ids"
     (replica,) = one.replicas
@@ -734,24 +621,13 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     for path, adds_bos in (("ids", False), ("text", True), ("prefill", True)):
         other = load_model({**common, **where, "prompt_path": path, "name": path})
         facts = other.server
-        assert (facts.adds_bos, facts.exact, facts.limit) == (
-            adds_bos,
-            True,
-            8192,
-        )
+        assert (facts.adds_bos, facts.exact, facts.limit) == (adds_bos, True, 8192)
         assert "8192" in (other.too_long(16384) or "")
         names = THIRTEEN if path == "ids" else ("niah_single_1", "vt", "fwe")
-        asked = [
-            example for name in names for example in cell(other, name, LENGTH, 1)
-        ]
-        same = [
-            example for name in names for example in cell(direct, name, LENGTH, 1)
-        ]
+        asked = [example for name in names for example in cell(other, name, LENGTH, 1)]
+        same = [example for name in names for example in cell(direct, name, LENGTH, 1)]
         # vLLM's own detokenizer leaves half a character at the end out, ours shows a broken one
-        expected = {
-            key: text.rstrip("\ufffd")
-            for key, text in texts_of(direct, same).items()
-        }
+        expected = {key: text.rstrip("\ufffd") for key, text in texts_of(direct, same).items()}
         assert texts_of(other, asked) == expected, path
 
 
@@ -765,24 +641,17 @@ def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny, tmp_path):
         """
     model = json.dumps(spec(tiny, concurrency=2))
     command = [sys.executable, "-c", code, model, str(tmp_path / "cut")]
-    parent = subprocess.Popen(
-        command, env=os.environ | {"RULERKIT_TEST_MARK": str(tmp_path)}
-    )
+    parent = subprocess.Popen(command, env=os.environ | {"RULERKIT_TEST_MARK": str(tmp_path)})
     file = tmp_path / "cut/predictions/main/tiny/niah_single_2/2048.jsonl"
     until = time.monotonic() + 240
-    while (
-        not (file.exists() and file.read_text().count("\n") >= 4)
-        and time.monotonic() < until
-    ):
+    while not (file.exists() and file.read_text().count("\n") >= 4) and time.monotonic() < until:
         assert parent.poll() is None
         time.sleep(0.01)
     # the parent, the guard, the server and its engine
     assert len(processes(str(tmp_path), "environ")) >= 4
     parent.kill()
     parent.wait()
-    assert gone_within(20, str(tmp_path), "environ"), processes(
-        str(tmp_path), "environ"
-    )
+    assert gone_within(20, str(tmp_path), "environ"), processes(str(tmp_path), "environ")
     assert 4 <= file.read_text().count("\n") < 24
 
 
@@ -802,21 +671,14 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
 ):
     memory = {"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32}
     one = load_model(spec(tiny, engine_args=memory))
-    essays = (
-        "niah_single_2",
-        "niah_single_3",
-        "niah_multikey_1",
-        "niah_multivalue",
-    )
+    essays = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue")
     asked = [e for name in essays for e in cell(one, name, 2048, 10)]
     Random(3).shuffle(asked)
 
     def run():
         done = list(one.answer(asked))
         usages = [answer.usage or {} for _, answer in done]
-        rate = sum(u["cached_tokens"] for u in usages) / sum(
-            u["prompt_tokens"] for u in usages
-        )
+        rate = sum(u["cached_tokens"] for u in usages) / sum(u["prompt_tokens"] for u in usages)
         return rate, {(e.task, e.index): answer.text for e, answer in done}
 
     one.open()
@@ -824,17 +686,13 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     ordered, texts = run()
     monkeypatch.setattr(server, "PromptQueue", AsMade)
     shuffled, same = run()
-    print(
-        f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled"
-    )
+    print(f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled")
     assert texts == same
     assert ordered > 1.5 * shuffled > 0
     process, not_run = one.replicas[0].process, []
     small = {"tasks": ["vt", "cwe"], "lengths": [1024, 8192], "num_examples": 2}
     study = rk.study(model=one, outputs=str(tmp_path), **small)
-    done = evaluate(
-        study, progress=False, not_run=lambda *words: not_run.append(words)
-    )
+    done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
     cells = [(each.task, each.length, len(each.rows)) for each in done]
     assert cells == [("vt", 1024, 2), ("cwe", 1024, 2)]
     assert one.replicas[0].process is process
@@ -857,20 +715,12 @@ def test_a_server_that_cannot_start_is_one_line(tiny):
 
 
 @needs_vllm
-def test_a_trained_model_gives_the_same_answers_and_soft_scores_from_both_engines(
-    tmp_path,
-):
+def test_a_trained_model_gives_the_same_answers_and_soft_scores_from_both_engines(tmp_path):
     """Scores that are neither 0 nor 100 must agree: the small Llama beyond the length
     that it was trained on."""
-    given = load_files(["params/sizes/small.yaml"]) | {
-        "soft": True,
-        "outputs": str(tmp_path),
-    }
+    given = load_files(["params/sizes/small.yaml"]) | {"soft": True, "outputs": str(tmp_path)}
     given |= {"lengths": [256, 512], "num_examples": 3}
-    kinds = {
-        "transformers": {"device": "cpu"},
-        "vllm": {"engine_args": {"block_size": 32}},
-    }
+    kinds = {"transformers": {"device": "cpu"}, "vllm": {"engine_args": {"block_size": 32}}}
     answers, soft = [], []
     for kind, more in kinds.items():
         model = {"base": "small-llama", "engine": kind, "name": kind, **more}

@@ -28,7 +28,9 @@ def built(tmp_path_factory):
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / file, source)
 
-    build = "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    build = (
+        "from setuptools.build_meta import build_wheel; import sys; print(build_wheel(sys.argv[1]))"
+    )
     wheels = tmp_path_factory.mktemp("wheels")
     name = call(sys.executable, "-c", build, wheels, cwd=source).splitlines()[-1]
     return wheels / name
@@ -39,11 +41,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     wheel = zipfile.ZipFile(built)
-    names = [
-        file
-        for file in wheel.namelist()
-        if file.startswith("rulerkit/data/project/")
-    ]
+    names = [file for file in wheel.namelist() if file.startswith("rulerkit/data/project/")]
     assert "rulerkit/data/project/notebooks/00_tasks.ipynb" in names
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
     models = [file for file in wheel.namelist() if file.endswith(".safetensors")]
@@ -53,9 +51,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
         "rulerkit/data/small/llama/training.json",
     ]
     assert sum(entry.compress_size for entry in wheel.infolist()) < 5e6
-    site = (
-        tmp_path / "site"
-    )  # behind it come the dependencies, without the editable install
+    site = tmp_path / "site"  # behind it come the dependencies, without the editable install
     wheel.extractall(site)
     dependencies = sysconfig.get_paths()["purelib"]
     start = f"import sys; sys.path[:0] = [{str(site)!r}]; sys.path.append({dependencies!r})"
@@ -65,27 +61,17 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
         return call(sys.executable, "-S", "-c", main, *arguments, cwd=empty)
 
     assert re.fullmatch(r"rulerkit \d+\.\d+\.\d+\n", rulerkit("--version"))
-    listed = rulerkit(
-        "evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]"
-    )
+    listed = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]")
     assert "13 cells, 0 of 260 examples are answered; 1,064,960 tokens" in listed
     small = rulerkit(
-        "evaluate",
-        "small-llama",
-        "--dry-run",
-        "-y",
-        "tasks: [vt]",
-        "-y",
-        "lengths: [1K]",
+        "evaluate", "small-llama", "--dry-run", "-y", "tasks: [vt]", "-y", "lengths: [1K]"
     )
     assert "1 cell," in small
     batches = [file for file in names if "/batches/" in file]
     assert len(batches) == 4
     for file in batches:
         path = file.removeprefix("rulerkit/data/project/")
-        assert "missing" in rulerkit("batch", path, "--dry-run"), (
-            f"{path} cannot be planned"
-        )
+        assert "missing" in rulerkit("batch", path, "--dry-run"), f"{path} cannot be planned"
     kept = [file for file in names if re.search(r"/models/small-", file)]
     assert kept == ["rulerkit/data/project/params/models/small-llama.yaml"]
     assert list(empty.iterdir()) == []
@@ -96,23 +82,12 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
     papermill = f"{start}; from papermill.cli import papermill; papermill()"
     small = "{model: reader-1024, tasks: [vt], lengths: [1024], num_examples: 1}"
     notebook = ("notebooks/01_main_results.ipynb", "out.ipynb", "-y", small)
-    call(
-        sys.executable,
-        "-c",
-        papermill,
-        *notebook,
-        cwd=empty,
-        PYTHONPATH=str(site),
-    )
-    assert (
-        empty / "outputs/tables/main/01_main_results/reader-1024.md"
-    ).is_file()
+    call(sys.executable, "-c", papermill, *notebook, cwd=empty, PYTHONPATH=str(site))
+    assert (empty / "outputs/tables/main/01_main_results/reader-1024.md").is_file()
 
 
 @pytest.mark.slow
-def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(
-    built, tmp_path
-):
+def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(built, tmp_path):
     """And it is small, and names the extra that something else needs."""
     python = tmp_path / "thin/bin/python"
     venv.create(tmp_path / "thin", with_pip=False, symlinks=True)
@@ -133,17 +108,7 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(
     def rulerkit(*words, ends=0):
         return call(python, "-m", "rulerkit", *words, cwd=tmp_path, ends=ends)
 
-    rulerkit(
-        "generate",
-        "--tasks",
-        "vt",
-        "--lengths",
-        "1K",
-        "-n",
-        "2",
-        "-o",
-        "vt.jsonl",
-    )
+    rulerkit("generate", "--tasks", "vt", "--lengths", "1K", "-n", "2", "-o", "vt.jsonl")
     assert len((tmp_path / "vt.jsonl").read_text().splitlines()) == 2
 
     with ReaderServer(load_tokenizer("builtin")) as server:
@@ -176,9 +141,7 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(
         said = rulerkit(*words, ends=2)
         assert re.search(wheel.format(extra), said), said
         assert "Traceback" not in said
-    plots = call(
-        python, "-c", "import rulerkit.report.plots", cwd=tmp_path, ends=1
-    )
+    plots = call(python, "-c", "import rulerkit.report.plots", cwd=tmp_path, ends=1)
     assert re.search(wheel.format("figures"), plots.splitlines()[-1])
 
 

@@ -21,10 +21,7 @@ from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
 
-RESET, HALF = (
-    0,
-    1,
-)  # in place of a status: the connection is cut before, or within, the reply
+RESET, HALF = (0, 1)  # in place of a status: the connection is cut before, or within, the reply
 PROBE = 16  # the tokens that requests ask for which only find out what the server takes
 
 
@@ -36,11 +33,7 @@ class ReaderServer(ThreadingHTTPServer):
 
     def __init__(self, tokenizer, adds_bos=False, template="{user}", port=0):
         super().__init__(("127.0.0.1", port), Handler)
-        self.tokenizer, self.adds_bos, self.template = (
-            tokenizer,
-            adds_bos,
-            template,
-        )
+        self.tokenizer, self.adds_bos, self.template = (tokenizer, adds_bos, template)
         self.seen = []
         self.authorization = None
         self.at_once = self.most_at_once = 0
@@ -48,9 +41,7 @@ class ReaderServer(ThreadingHTTPServer):
         self.amend = lambda body, reply: None
         self.render = None
         self.health, self.base = 200, "/v1"
-        self.listing = {
-            "data": [{"id": "m", "object": "model", "owned_by": "tests"}]
-        }
+        self.listing = {"data": [{"id": "m", "object": "model", "owned_by": "tests"}]}
         self.lock = threading.Lock()
         self.released = threading.Event()
 
@@ -67,11 +58,7 @@ class ReaderServer(ThreadingHTTPServer):
         """The whole text that a model would see, and its tokens."""
         if "messages" not in body:
             prompt = body["prompt"]
-            ids = (
-                prompt
-                if isinstance(prompt, list)
-                else self.tokenizer.encode(prompt)
-            )
+            ids = prompt if isinstance(prompt, list) else self.tokenizer.encode(prompt)
             return self.tokenizer.decode(ids), len(ids) + self.adds_bos
         user, *more = [message["content"] for message in body["messages"]]
         text = self.template.format(user=user)
@@ -94,10 +81,7 @@ class ReaderServer(ThreadingHTTPServer):
         return {
             "model": "m-0613",
             "choices": [choice],
-            "usage": {
-                **usage,
-                "prompt_tokens_details": {"cached_tokens": min(128, tokens - 1)},
-            },
+            "usage": {**usage, "prompt_tokens_details": {"cached_tokens": min(128, tokens - 1)}},
         }
 
 
@@ -159,15 +143,10 @@ class Handler(BaseHTTPRequestHandler):
             self.reply(*reaction)
 
     def reply(self, status, headers, body):
-        data = (
-            body.encode() if isinstance(body, str) else json.dumps(body).encode()
-        )
+        data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
         try:
             self.send_response(status)
-            for name, value in {
-                "Content-Length": str(len(data)),
-                **headers,
-            }.items():
+            for name, value in {"Content-Length": str(len(data)), **headers}.items():
                 self.send_header(name, value)
             self.end_headers()
             self.wfile.write(data)
@@ -185,9 +164,7 @@ def main():
     parser.add_argument("--die-after", type=int, default=-1)
     options = parser.parse_args()
     server = ReaderServer(load_tokenizer("builtin"), port=options.port)
-    server.listing = {
-        "data": [{"id": "served-under-another-name", "max_model_len": 16384}]
-    }
+    server.listing = {"data": [{"id": "served-under-another-name", "max_model_len": 16384}]}
     server.health = options.health
 
     def error(status, message):
@@ -207,10 +184,7 @@ def main():
                 "pid": os.getpid(),
                 "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"),
             }
-            with (
-                server.lock,
-                open(options.journal, "a", encoding="utf-8") as journal,
-            ):
+            with server.lock, open(options.journal, "a", encoding="utf-8") as journal:
                 journal.write(json.dumps(row) + "\n")
             options.die_after -= 1
             if options.die_after == -1:

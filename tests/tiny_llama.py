@@ -4,31 +4,13 @@ folder."""
 import pytest
 
 
-def save_tokenizer(
-    folder,
-    texts,
-    vocab_size,
-    *special,
-    template=None,
-    bos=True,
-):
+def save_tokenizer(folder, texts, vocab_size, *special, template=None, bos=True):
     """Train a byte-pair tokenizer that puts a BOS before a text, with more special tokens and a chat
     template; its size. Without a BOS it is like GPT-NeoX': token 0 ends a text."""
     transformers = pytest.importorskip("transformers")
-    from tokenizers import (
-        Tokenizer,
-        decoders,
-        models,
-        pre_tokenizers,
-        processors,
-        trainers,
-    )
+    from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
-    names = (
-        {"bos_token": "<s>", "eos_token": "</s>"}
-        if bos
-        else {"eos_token": "<|endoftext|>"}
-    )
+    names = {"bos_token": "<s>", "eos_token": "</s>"} if bos else {"eos_token": "<|endoftext|>"}
     backend = Tokenizer(models.BPE())
     backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     backend.decoder = decoders.ByteLevel()
@@ -53,9 +35,7 @@ def save_tokenizer(
 def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
     """Two layers of random weights, the same ones for the same shape; `shape` goes over the
     configuration."""
-    torch = pytest.importorskip(
-        "torch", reason="a tiny checkpoint is made with torch"
-    )
+    torch = pytest.importorskip("torch", reason="a tiny checkpoint is made with torch")
     transformers = pytest.importorskip("transformers")
 
     torch.manual_seed(0)
@@ -71,6 +51,4 @@ def save_llama(folder, vocab_size, max_shard_size="50GB", **shape):
         "eos_token_id": 1,
     }
     made = transformers.LlamaConfig(vocab_size=vocab_size, **(config | shape))
-    transformers.LlamaForCausalLM(made).save_pretrained(
-        folder, max_shard_size=max_shard_size
-    )
+    transformers.LlamaForCausalLM(made).save_pretrained(folder, max_shard_size=max_shard_size)

@@ -10,40 +10,22 @@ VOCABULARY = 8192
 _TINY = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
 _ENDS = {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
 _ATTENTION = (
-    _TINY
-    | _ENDS
-    | {
-        "intermediate_size": 64,
-        "num_attention_heads": 2,
-        "num_key_value_heads": 1,
-    }
+    _TINY | _ENDS | {"intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
 )
 _EXPERTS = {"num_experts": 2, "num_experts_per_tok": 1}
 _STATE = {"n_groups": 1, "chunk_size": 64}
 
 SHAPES = {
     "Mamba": _TINY | {"state_size": 16},
-    "Mamba2": _TINY
-    | _ENDS
-    | _STATE
-    | {"num_heads": 4, "head_dim": 16, "state_size": 16},
+    "Mamba2": _TINY | _ENDS | _STATE | {"num_heads": 4, "head_dim": 16, "state_size": 16},
     "Rwkv": _TINY | {"context_length": 4096},
     "Jamba": _ATTENTION
     | _EXPERTS
-    | {
-        "num_hidden_layers": 4,
-        "attn_layer_period": 4,
-        "attn_layer_offset": 2,
-        "mamba_d_state": 8,
-    }
+    | {"num_hidden_layers": 4, "attn_layer_period": 4, "attn_layer_offset": 2, "mamba_d_state": 8}
     | {"expert_layer_period": 2, "expert_layer_offset": 1},
     "NemotronH": _ATTENTION
     | _STATE
-    | {
-        "num_hidden_layers": 3,
-        "layers_block_type": ["mamba", "attention", "mamba"],
-        "head_dim": 16,
-    }
+    | {"num_hidden_layers": 3, "layers_block_type": ["mamba", "attention", "mamba"], "head_dim": 16}
     | {"mamba_num_heads": 4, "mamba_head_dim": 16, "ssm_state_size": 16},
     "Qwen3Next": _ATTENTION
     | _EXPERTS
@@ -60,26 +42,16 @@ SHAPES = {
 def build(kind):
     """A random network whose answers depend on the prompt."""
     torch.manual_seed(3)
-    config = getattr(transformers, f"{kind}Config")(
-        **SHAPES[kind], initializer_range=0.5
-    )
+    config = getattr(transformers, f"{kind}Config")(**SHAPES[kind], initializer_range=0.5)
     network = getattr(transformers, f"{kind}ForCausalLM")(config)
-    if kind in (
-        "Rwkv",
-        "Qwen3Next",
-    ):  # some of their weights start at zero or at one
+    if kind in ("Rwkv", "Qwen3Next"):  # some of their weights start at zero or at one
         with torch.no_grad():
             for weight in network.parameters():
                 weight.add_(0.3 * torch.randn_like(weight))
     return network
 
 
-NETWORKS = {
-    "mamba": "Mamba",
-    "mamba-2": "Mamba2",
-    "jamba": "Jamba",
-    "rwkv-4": "Rwkv",
-}
+NETWORKS = {"mamba": "Mamba", "mamba-2": "Mamba2", "jamba": "Jamba", "rwkv-4": "Rwkv"}
 
 
 _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8
@@ -96,46 +68,31 @@ def _norms(*names):
 
 def _ends():
     """Embedding and head of the World vocabulary."""
-    return {
-        name: _matrix(65536, _SIZE) for name in ("emb.weight", "head.weight")
-    } | _norms("ln_out")
+    return {name: _matrix(65536, _SIZE) for name in ("emb.weight", "head.weight")} | _norms(
+        "ln_out"
+    )
 
 
 def _block(i, version):
     """The weights of a layer under their authors' names."""
-    attention = [
-        "receptance",
-        "key",
-        "value",
-        "output",
-        *(["gate"] if version == 5 else []),
-    ]
+    attention = ["receptance", "key", "value", "output", *(["gate"] if version == 5 else [])]
     weights = _norms("ln1", "ln2", "att.ln_x", *(["ln0"] if i == 0 else []))
     weights |= {f"att.{name}.weight": _matrix(_SIZE, _SIZE) for name in attention}
     weights["ffn.key.weight"] = _matrix(_WIDE, _SIZE)
     weights["ffn.value.weight"] = _matrix(_SIZE, _WIDE)
     if version == 5:
         weights["ffn.receptance.weight"] = _matrix(_SIZE, _SIZE)
-        mixed = [f"att.time_mix_{name}" for name in "kvrg"] + [
-            f"ffn.time_mix_{n}" for n in "kr"
-        ]
+        mixed = [f"att.time_mix_{name}" for name in "kvrg"] + [f"ffn.time_mix_{n}" for n in "kr"]
         weights |= {
-            f"att.{name}": _matrix(_HEADS, _SIZE // _HEADS)
-            for name in ("time_decay", "time_faaaa")
+            f"att.{name}": _matrix(_HEADS, _SIZE // _HEADS) for name in ("time_decay", "time_faaaa")
         }
     else:
         mixed = [f"att.x_{name}" for name in "rwkvag"] + ["ffn.x_k"]
         low_rank = "wav" if i else "wa"
         weights |= {f"att.{name}0": _matrix(1, 1, _SIZE) for name in low_rank}
-        weights |= {
-            f"att.{name}1": _matrix(_SIZE, _RANK) for name in low_rank + "g"
-        }
-        weights |= {
-            f"att.{name}2": _matrix(_RANK, _SIZE) for name in low_rank + "g"
-        }
-        weights |= {
-            f"att.{name}": 1 + _matrix(1, 1, _SIZE) for name in ("k_k", "k_a")
-        }
+        weights |= {f"att.{name}1": _matrix(_SIZE, _RANK) for name in low_rank + "g"}
+        weights |= {f"att.{name}2": _matrix(_RANK, _SIZE) for name in low_rank + "g"}
+        weights |= {f"att.{name}": 1 + _matrix(1, 1, _SIZE) for name in ("k_k", "k_a")}
         weights["att.r_k"] = _matrix(_HEADS, _SIZE // _HEADS)
     weights |= {name: torch.rand((1, 1, _SIZE)) for name in mixed}
     return {f"blocks.{i}.{name}": weight for name, weight in weights.items()}

@@ -49,14 +49,7 @@ autodoc_member_order = "bysource"
 default_role = "literal"  # docstrings write names as `name`
 
 # The pages in the order of the navigation; a page that is not named here comes last.
-FIRST = [
-    "docs/student",
-    "docs/models",
-    "docs/author",
-    "docs/gate",
-    "docs/lab",
-    "docs/benchmark",
-]
+FIRST = ["docs/student", "docs/models", "docs/author", "docs/gate", "docs/lab", "docs/benchmark"]
 LAST = ["docs/site/example", "docs/site/functions", "docs/reference"]
 PROJECT = ["CONTRIBUTING", "benchmarks/README", "notebooks/small_models/README"]
 PROJECT += ["SECURITY", "CHANGELOG"]
@@ -72,16 +65,7 @@ def pages() -> dict[str, list[str]]:
 def navigation() -> str:
     """The navigation as a hidden part of the front page."""
     parts = [
-        "\n".join(
-            [
-                "```{toctree}",
-                ":hidden:",
-                f":caption: {caption}",
-                "",
-                *names,
-                "```",
-            ]
-        )
+        "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *names, "```"])
         for caption, names in pages().items()
     ]
     return "\n\n" + "\n\n".join(parts) + "\n"
@@ -92,13 +76,9 @@ def functions() -> str:
     their module."""
     stub = ast.parse((ROOT / "rulerkit/__init__.pyi").read_text(encoding="utf-8"))
     imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    names = [
-        (node.module, alias.name) for node in imports for alias in node.names
-    ]
+    names = [(node.module, alias.name) for node in imports for alias in node.names]
 
-    parts = [
-        "# Functions\n\nWhat `import rulerkit as rk` gives, from its docstrings.\n"
-    ]
+    parts = ["# Functions\n\nWhat `import rulerkit as rk` gives, from its docstrings.\n"]
     for module, name in names:
         path = f"rulerkit.{module}.{name}"
         if name.isupper():
@@ -106,13 +86,9 @@ def functions() -> str:
         place = ROOT / path.replace(".", "/")
         if place.is_dir() or place.with_suffix(".py").is_file():
             # public names have their own sections; `set` is matplotlib's
-            own = [
-                other for within, other in names if within == f"{module}.{name}"
-            ]
+            own = [other for within, other in names if within == f"{module}.{name}"]
             kind = "module"
-            options = (
-                f"   :members:\n   :exclude-members: {', '.join(['set', *own])}\n"
-            )
+            options = f"   :members:\n   :exclude-members: {', '.join(['set', *own])}\n"
         elif name[0].isupper():
             kind, options = "class", "   :members:\n"
         else:
@@ -135,10 +111,7 @@ def as_text(app, what, name, obj, options, lines: list[str]) -> None:
     emphasis or a link is escaped."""
     for i, line in enumerate(lines):
         parts = re.split(r"(`[^`]*`)", line)
-        parts[::2] = [
-            re.sub(r"([*|\\]|(?<=\w)_(?!\w))", r"\\\1", part)
-            for part in parts[::2]
-        ]
+        parts[::2] = [re.sub(r"([*|\\]|(?<=\w)_(?!\w))", r"\\\1", part) for part in parts[::2]]
         lines[i] = "".join(parts)
 
 

@@ -86,11 +86,7 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     return rows.merge(answered, how=how, on=[*CELL, "index"])
 
 
-def by_label(
-    frame: "pd.DataFrame",
-    tasks: Mapping[str, Any],
-    panel: str = "",
-) -> "pd.DataFrame":
+def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
     check_columns(frame, ["task"], "by_label", "rows of `rk.score`, and tasks")
@@ -106,10 +102,7 @@ def by_label(
     return rows.reindex(columns=["panel", "series", *frame.columns])
 
 
-def by_model(
-    rows: "pd.DataFrame",
-    label: str = "label",
-) -> "Iterator[tuple[str, pd.DataFrame]]":
+def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
     """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
     it was not given.
 
@@ -137,8 +130,7 @@ def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 
 def training_lengths(
-    rows: "pd.DataFrame",
-    given: Mapping[str, Any] | None = None,
+    rows: "pd.DataFrame", given: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Training length in tokens by label: `given` by name or label, else what the model claims;
     unknown ones left out.
@@ -230,42 +222,18 @@ def weighted(
     # it is: so a difference of next to nothing refutes it.
     fails_below = NEGLIGIBLE if at_least == 0 else at_least
     return judge(
-        claim,
-        interval,
-        at_least=at_least,
-        at_most=at_most,
-        seen=seen,
-        fails_below=fails_below,
+        claim, interval, at_least=at_least, at_most=at_most, seen=seen, fails_below=fails_below
     )
 
 
-def above(
-    claim: str,
-    rows: "pd.DataFrame",
-    threshold: float,
-) -> Verdict:
+def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
     """The mean is above a threshold."""
-    return weighted(
-        claim,
-        parts=[(1, rows)],
-        at_least=threshold,
-        seen="mean ",
-    )
+    return weighted(claim, parts=[(1, rows)], at_least=threshold, seen="mean ")
 
 
-def below(
-    claim: str,
-    rows: "pd.DataFrame",
-    threshold: float,
-) -> Verdict:
+def below(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
     """The mean is below a threshold."""
-    return weighted(
-        claim,
-        parts=[(1, rows)],
-        at_least=-inf,
-        at_most=threshold,
-        seen="mean ",
-    )
+    return weighted(claim, parts=[(1, rows)], at_least=-inf, at_most=threshold, seen="mean ")
 
 
 def lower(
@@ -287,11 +255,7 @@ def lower(
     )
 
 
-def keeps_more(
-    claim: str,
-    rows: "pd.DataFrame",
-    than: "pd.DataFrame",
-) -> Verdict:
+def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
     """From the shortest to the longest length the rows keep a greater share of their mean than
     others do.
 
@@ -302,9 +266,7 @@ def keeps_more(
     for sign, side in ((100.0, rows), (-100.0, than)):
         groups = _groups(side, "length")
         if len(groups) < 2:
-            return Verdict(
-                claim, NOT_APPLICABLE, "fewer than two lengths were asked"
-            )
+            return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
         shortest, *_, longest = groups
         first = _mean(groups[shortest])
         last = _mean(groups[longest])
@@ -333,10 +295,7 @@ def _mean(rows: "pd.DataFrame") -> float:
 # --- a row of groups ------------------------------------------------------------------------------
 
 
-def _groups(
-    rows: "pd.DataFrame",
-    by: str | Mapping[str, Any],
-) -> "dict[str, pd.DataFrame]":
+def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.DataFrame]":
     """The rows of each length from the shortest, of each value of another column, or of each task
     of a mapping by label."""
     if isinstance(by, Mapping):
@@ -351,10 +310,7 @@ def _groups(
 
 
 def falls(
-    claim: str,
-    rows: "pd.DataFrame",
-    by: str | Mapping[str, Any],
-    steadily: bool = False,
+    claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False
 ) -> Verdict:
     """The mean falls from group to group: it is lower in the last than in the first, and no step is
     certainly up.
@@ -397,10 +353,7 @@ def falls(
 
 
 def _falls_without(
-    claim: str,
-    groups: "dict[str, pd.DataFrame]",
-    step: tuple[str, str],
-    seen: str,
+    claim: str, groups: "dict[str, pd.DataFrame]", step: tuple[str, str], seen: str
 ) -> Verdict:
     """Whether the mean falls from the first to the last group, one step left out."""
     first, *_, last = groups
@@ -422,12 +375,7 @@ def _falls_without(
 # --- several verdicts -----------------------------------------------------------------------------
 
 
-def among(
-    claim: str,
-    parts: Sequence[Verdict],
-    at_least: float = 0,
-    at_most: float = 1,
-) -> Verdict:
+def among(claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1) -> Verdict:
     """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
     judged would turn out.
 
@@ -478,10 +426,4 @@ def rate(
     sizes = rows.groupby(CELL)["label"].transform("size")
     counted = rows.assign(score=hits.astype(float), weight=sizes)
     seen = f"{hits.sum()} of {len(rows)}, percent "
-    return weighted(
-        claim,
-        parts=[(1, counted)],
-        at_least=at_least,
-        at_most=at_most,
-        seen=seen,
-    )
+    return weighted(claim, parts=[(1, counted)], at_least=at_least, at_most=at_most, seen=seen)

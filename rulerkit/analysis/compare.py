@@ -47,13 +47,7 @@ from rulerkit.analysis.sides import (
     missing_cells,
     paired,
 )
-from rulerkit.common.errors import (
-    UserError,
-    check_known,
-    check_type,
-    listed,
-    points_text,
-)
+from rulerkit.common.errors import UserError, check_known, check_type, listed, points_text
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
@@ -69,23 +63,11 @@ if TYPE_CHECKING:
 NOT_WORSE = "not worse"
 WORSE = "worse"
 CANNOT_TELL = "cannot tell"
-EXIT = {
-    NOT_WORSE: 0,
-    WORSE: 1,
-    CANNOT_TELL: 3,
-}
+EXIT = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
 """Exit statuses for scripts; 2 is a `UserError`'s."""
 MOST_FLIPS = 12
 """Flipped examples that a text names for each task and length."""
-_FLIP_COLUMNS = [
-    "task",
-    "length",
-    "index",
-    "digest",
-    "a",
-    "b",
-    "difference",
-]
+_FLIP_COLUMNS = ["task", "length", "index", "digest", "a", "b", "difference"]
 
 
 class Decision(NamedTuple):
@@ -153,8 +135,7 @@ class Comparison:
     def seeds(self) -> tuple[int, int] | None:
         """The seeds of the two sides where each has one and they differ: then the questions do."""
         of_sides = [
-            {result["seed"] for result in side.results.values()}
-            for side in (self.a, self.b)
+            {result["seed"] for result in side.results.values()} for side in (self.a, self.b)
         ]
         if of_sides[0] == of_sides[1] or any(
             len(seeds) != 1 or None in seeds for seeds in of_sides
@@ -172,9 +153,7 @@ class Comparison:
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
         mean = f"mean {interval_text(self.mean)}"
-        worse = (
-            f"worse than {self.a.name} by more than {points_text(self.margin)}"
-        )
+        worse = f"worse than {self.a.name} by more than {points_text(self.margin)}"
 
         # A loss anywhere decides, also where the mean hides it.
         beyond = self.rows[self.rows["beyond_margin"]].sort_values("p_margin")
@@ -190,9 +169,7 @@ class Comparison:
         needed = None
         # An interval that lies below already would say nothing about the number of examples.
         if self.mean["low"] <= -self.margin <= self.mean["high"]:
-            needed = examples_needed(
-                self.rows, self.cells, self.confidence, self.margin
-            )
+            needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
             doubts.append(
                 f"the interval would leave the margin out with about {needed} examples per task "
                 "and length"
@@ -203,9 +180,7 @@ class Comparison:
             )
         text = "; ".join([mean, *doubts])
         return Decision(
-            CANNOT_TELL,
-            f"cannot tell whether {self.b.name} is {worse}: {text}",
-            needed,
+            CANNOT_TELL, f"cannot tell whether {self.b.name} is {worse}: {text}", needed
         )
 
     def _doubts(self) -> list[str]:
@@ -256,9 +231,7 @@ class Comparison:
         are_neither = sizes.between(2, sizes["cell"] - 1)
         levels = ["cell", *sizes.index[are_neither]]
         named = rows[rows["level"].isin(levels)]
-        texts = [
-            f"{_place(row)} {interval_text(row)}" for _, row in named.iterrows()
-        ]
+        texts = [f"{_place(row)} {interval_text(row)}" for _, row in named.iterrows()]
         return [listed(texts, MOST_NAMED)] if texts else []
 
 
@@ -314,10 +287,7 @@ def _check_tasks(grid: Grid, cells: list[Cell]) -> None:
         check_known("task", task, known)
 
 
-def _cells_of(
-    given: Any,
-    outputs: str | Path,
-) -> tuple[str, list[Cell]]:
+def _cells_of(given: Any, outputs: str | Path) -> tuple[str, list[Cell]]:
     """The name by which a side was given, '' where it was given as cells, and its cells."""
     if isinstance(given, str | Path):
         return str(given), find(given, outputs)
@@ -330,11 +300,7 @@ def _of_one_suite(
     """The cells of both sides that are of one suite: no mean is over two. A suite that only one
     side was asked cannot be meant."""
     suites_a, suites_b = (
-        {
-            cell.about.suite
-            for cell in cells
-            if grid.tasks is None or cell.task in grid.tasks
-        }
+        {cell.about.suite for cell in cells if grid.tasks is None or cell.task in grid.tasks}
         for cells in (cells_a, cells_b)
     )
     suites = suites_a & suites_b
@@ -348,13 +314,7 @@ def _of_one_suite(
 
 
 def _compare_sides(
-    a: Side,
-    b: Side,
-    missing: Sequence[str],
-    margin: float,
-    by: str,
-    confidence: float,
-    soft: bool,
+    a: Side, b: Side, missing: Sequence[str], margin: float, by: str, confidence: float, soft: bool
 ) -> Comparison:
     """Pair the examples of two sides, and judge their differences."""
     pairs, notes = paired(a, b, by)
@@ -420,15 +380,11 @@ def _by_probability(soft_pairs: "pd.DataFrame") -> "pd.DataFrame":
     """Pairs with the probability of the right answer in place of the score."""
     gold_a, gold_b = soft_pairs["gold_a"], soft_pairs["gold_b"]
     # the variance that `paired` gives is that of right or wrong answers
-    return soft_pairs.assign(
-        a=gold_a, b=gold_b, difference=gold_b - gold_a, variance=0.0
-    )
+    return soft_pairs.assign(a=gold_a, b=gold_b, difference=gold_b - gold_a, variance=0.0)
 
 
 def _soft_means(
-    soft_pairs: "pd.DataFrame",
-    margin: float,
-    confidence: float,
+    soft_pairs: "pd.DataFrame", margin: float, confidence: float
 ) -> tuple["pd.DataFrame", list[str]]:
     """`Comparison.soft` of the pairs with soft scores, and a note for each of its rows."""
     import pandas as pd
@@ -436,10 +392,7 @@ def _soft_means(
     means: list[dict[str, Any]] = []
     notes: list[str] = []
     if len(soft_pairs):
-        measures = {
-            "accuracy": soft_pairs,
-            "probability": _by_probability(soft_pairs),
-        }
+        measures = {"accuracy": soft_pairs, "probability": _by_probability(soft_pairs)}
         for measure, measured in measures.items():
             rows, cells = judge_pairs(measured, margin, confidence)
             mean = rows.iloc[-1]
@@ -458,12 +411,7 @@ def _soft_means(
     return pd.DataFrame(means, columns=columns), notes
 
 
-def compare_study(
-    study: Any,
-    cells: Any,
-    margin: float = 1.0,
-    by: str = "digest",
-) -> Comparison:
+def compare_study(study: Any, cells: Any, margin: float = 1.0, by: str = "digest") -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks. Raises UserError where the cells are not of two."""
     takes = "a study of two models, and their cells"
@@ -479,13 +427,7 @@ def compare_study(
             f"{', '.join(by_side) or 'none'}"
         )
     a, b = by_side.values()
-    return compare(
-        a,
-        b,
-        margin=margin,
-        by=by,
-        num_examples=study.num_examples,
-    )
+    return compare(a, b, margin=margin, by=by, num_examples=study.num_examples)
 
 
 def _place(row: "pd.Series[Any]") -> str:

@@ -73,13 +73,8 @@ class Conformity(NamedTuple):
         place = f"{self.task} at {self.length}"
         if self.failure:
             return f"{place}: upstream {self.failure}"
-        facts = "; ".join(
-            f"{name} {theirs} / {ours}"
-            for name, (theirs, ours) in self.seen.items()
-        )
-        verdict = (
-            f"differs in {', '.join(self.differs)}" if self.differs else "equal"
-        )
+        facts = "; ".join(f"{name} {theirs} / {ours}" for name, (theirs, ours) in self.seen.items())
+        verdict = f"differs in {', '.join(self.differs)}" if self.differs else "equal"
         return f"{place}: {verdict} ({facts})"
 
 
@@ -97,18 +92,11 @@ class Upstream(NamedTuple):
         script = self.checkout / "scripts/data/synthetic/niah.py"
         if not script.is_file():
             raise UserError(
-                f"{self.checkout} is no checkout of RULER: it has no "
-                "scripts/data/synthetic/niah.py"
+                f"{self.checkout} is no checkout of RULER: it has no scripts/data/synthetic/niah.py"
             )
-        return (
-            "2025"
-            if "optimal_num_haystack" in script.read_text(encoding="utf-8")
-            else "2024"
-        )
+        return "2025" if "optimal_num_haystack" in script.read_text(encoding="utf-8") else "2024"
 
-    def prompts(
-        self, name: str, length: int, count: int, tokenizer: str
-    ) -> list[Prompt]:
+    def prompts(self, name: str, length: int, count: int, tokenizer: str) -> list[Prompt]:
         """Prompts of upstream's generator; raises `UserError` with the reason where it made
         none."""
         data = self.checkout.absolute() / "scripts/data"
@@ -119,17 +107,10 @@ class Upstream(NamedTuple):
             command = [str(self.python), "prepare.py", "--save_dir", folder]
             command += ["--benchmark", "synthetic", "--task", name]
             command += ["--tokenizer_path", tokenizer, "--tokenizer_type", "hf"]
-            command += [
-                "--max_seq_length",
-                str(length),
-                "--num_samples",
-                str(count),
-            ]
+            command += ["--max_seq_length", str(length), "--num_samples", str(count)]
             command += ["--model_template_type", "base"]
             # Upstream calls `python`, whichever comes first.
-            paths = (
-                f"{self.python.absolute().parent}{os.pathsep}{os.environ['PATH']}"
-            )
+            paths = f"{self.python.absolute().parent}{os.pathsep}{os.environ['PATH']}"
             modules = os.pathsep.join((folder, str(data)))
             # Upstream reads its files in the encoding of the locale.
             around = os.environ | {"PATH": paths, "PYTHONPATH": modules}
@@ -150,17 +131,10 @@ class Upstream(NamedTuple):
                 raise UserError(f"did not end in {self.timeout:g} s")
             file = Path(folder, name, "validation.jsonl")
             if not file.is_file():
-                raise UserError(
-                    f"made no file: {_reason(ended.stdout + ended.stderr)}"
-                )
-            rows = [
-                json.loads(line)
-                for line in file.read_text(encoding="utf-8").splitlines()
-            ]
+                raise UserError(f"made no file: {_reason(ended.stdout + ended.stderr)}")
+            rows = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
         return [
-            Prompt(
-                row["input"] + row.get("answer_prefix", ""), tuple(row["outputs"])
-            )
+            Prompt(row["input"] + row.get("answer_prefix", ""), tuple(row["outputs"]))
             for row in rows
         ]
 
@@ -214,32 +188,20 @@ def _compared(
         if not is_equal:
             differs.append(name)
 
-    def means(
-        name: str, values: Sequence[list[float]], form: str, most: float
-    ) -> None:
+    def means(name: str, values: Sequence[list[float]], form: str, most: float) -> None:
         one, other = (statistics.fmean(each) for each in values)
-        note(
-            name,
-            [format(one, form), format(other, form)],
-            abs(one - other) <= most,
-        )
+        note(name, [format(one, form), format(other, form)], abs(one - other) <= most)
 
     sides = (theirs, ours)
     whole = [_has_template(asked, instruction, side) for side in sides]
     note("template", ["ours" if one else "another" for one in whole], all(whole))
 
     unit, pattern = _UNITS[asked.family]
-    sizes = [
-        [float(len(re.findall(pattern, one.text))) for one in side]
-        for side in sides
-    ]
+    sizes = [[float(len(re.findall(pattern, one.text))) for one in side] for side in sides]
     means(unit, sizes, ".1f", _SIZE * statistics.fmean(sizes[0]) + 0.5)
 
     room = asked.answer_tokens
-    fills = [
-        [100 * (tokenizer.count(one.text) + room) / length for one in side]
-        for side in sides
-    ]
+    fills = [[100 * (tokenizer.count(one.text) + room) / length for one in side] for side in sides]
     means("fill", fills, ".1f", _FILL)
 
     depths = [[_depth(asked, one) for one in side] for side in sides]
@@ -251,9 +213,7 @@ def _compared(
         layouts = [len({_layout(asked, one) for one in side}) for side in sides]
         near = abs(layouts[0] - layouts[1]) <= 2
         note("layouts", [str(count) for count in layouts], near)
-        copied = [
-            [_copied(asked, one, tokenizer) for one in side] for side in sides
-        ]
+        copied = [[_copied(asked, one, tokenizer) for one in side] for side in sides]
         means("beginning copied", copied, ".0f", _COPIED)
     return Conformity(asked.name, length, seen, tuple(differs))
 
@@ -262,8 +222,7 @@ def _has_template(asked: Task, instruction: str, prompts: list[Prompt]) -> bool:
     """Whether all prompts have our instruction and ask our question."""
     wanted = " ".join(instruction.split())
     return all(
-        wanted in " ".join(one.text.split())
-        and re.search(asked.question_form, one.text)
+        wanted in " ".join(one.text.split()) and re.search(asked.question_form, one.text)
         for one in prompts
     )
 
@@ -274,11 +233,7 @@ def _context(asked: Task, prompt: Prompt) -> str:
     before = prompt.text[: last.start()]
     if asked.family == "common_words":
         return before[before.rindex("1. ", 0, before.rindex(" 2. ")) :]
-    return (
-        before[before.rindex("coded word") :]
-        if asked.family in _LISTS
-        else before
-    )
+    return before[before.rindex("coded word") :] if asked.family in _LISTS else before
 
 
 def _depth(asked: Task, prompt: Prompt) -> float:

@@ -17,12 +17,7 @@ from warnings import catch_warnings
 import numpy as np
 import pandas as pd
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import (
-    cut_tree,
-    leaves_list,
-    linkage,
-    optimal_leaf_ordering,
-)
+from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
 
 from rulerkit.common.errors import UserError
 from rulerkit.scoring.statistics import Estimate, critical_value
@@ -43,10 +38,7 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
     columns = ["run", "model", "task", "length", "score"]
     cells = as_table(cells, "cells", columns, "task_vectors")
     wide = cells.pivot_table(
-        index=["run", "model", "length"],
-        columns="task",
-        values="score",
-        sort=False,
+        index=["run", "model", "length"], columns="task", values="score", sort=False
     )
     # pivot_table drops a task without any score: reindex brings it back, and no row is complete
     complete = wide.reindex(columns=cells["task"].unique()).dropna()
@@ -128,10 +120,7 @@ def redundancy(
     return table
 
 
-def cohesion(
-    vectors: pd.DataFrame,
-    categories: Mapping[str, str],
-) -> dict[str, Estimate]:
+def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, Estimate]:
     """By category of at least two tasks: the mean correlation between its tasks less that with the
     tasks of the others, with a 95 % interval over resampled rows (bootstrap, percentiles)."""
     values = vectors.to_numpy(dtype=float)
@@ -146,9 +135,7 @@ def cohesion(
     intervals = {}
     # a task may never vary in a resample: its coefficients are NaN and do not count
     with catch_warnings(action="ignore", category=RuntimeWarning):
-        coefficients = np.stack(
-            [np.corrcoef(values[rows], rowvar=False) for rows in samples]
-        )
+        coefficients = np.stack([np.corrcoef(values[rows], rowvar=False) for rows in samples])
         for category in dict.fromkeys(category_of):
             # a row per sample, a column per pair of tasks; within the category each pair once
             inside = category_of == category
@@ -164,10 +151,7 @@ def cohesion(
     return intervals
 
 
-def pairs(
-    coefficients: pd.DataFrame,
-    num_rows: int,
-) -> dict[str, Estimate]:
+def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
     """The coefficient of each pair of tasks; the intervals hold for all pairs together
     (Bonferroni)."""
     names = list(combinations(coefficients.index, 2))
@@ -175,17 +159,11 @@ def pairs(
     intervals = {}
     for one, other in names:
         coefficient = float(coefficients[one][other])
-        intervals[f"{one} with {other}"] = fisher(
-            coefficient, num_rows, confidence
-        )
+        intervals[f"{one} with {other}"] = fisher(coefficient, num_rows, confidence)
     return intervals
 
 
-def fisher(
-    coefficient: float,
-    num_rows: int,
-    confidence: float = 0.95,
-) -> Estimate:
+def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estimate:
     """Fisher's interval of a correlation coefficient; -1 to 1 where it was seen on fewer than four
     rows."""
     # the standard error of Fisher's z is 1 / sqrt(rows - 3)

@@ -33,22 +33,8 @@ if TYPE_CHECKING:
 
 BINS = 10
 _MOST_BINS = 1000
-_CELL = [
-    "run",
-    "model",
-    "label",
-    "task",
-    "category",
-    "length",
-]
-COLUMNS = [
-    *_CELL,
-    "index",
-    "item",
-    "depth",
-    "distance",
-    "recalled",
-]
+_CELL = ["run", "model", "label", "task", "category", "length"]
+COLUMNS = [*_CELL, "index", "item", "depth", "distance", "recalled"]
 
 
 class Place(NamedTuple):
@@ -72,9 +58,7 @@ class Item(NamedTuple):
 
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
-    check_type(
-        example, Example, "places", "an example, such as `rk.example_of(row)`"
-    )
+    check_type(example, Example, "places", "an example, such as `rk.example_of(row)`")
     first, last = example.context
     num_tokens = sum(block.num_tokens for block in example.context_blocks)
     result = []
@@ -86,13 +70,7 @@ def places(example: Example) -> list[Place]:
             room = max(1, num_tokens - piece.num_tokens)
             depth = min(100.0, 100 * tokens_before / room)
             end = start + len(piece.text)
-            place = Place(
-                role=piece.role,
-                depth=round(depth, 2),
-                start=start,
-                end=end,
-                piece=piece,
-            )
+            place = Place(role=piece.role, depth=round(depth, 2), start=start, end=end, piece=piece)
             result.append(place)
 
             start = end
@@ -127,9 +105,7 @@ def recall_by_depth(results: Any, report: Report = remark) -> "pd.DataFrame":
             report(f"no depths: {error}")
 
     if not rows:
-        raise UserError(
-            "no depths to show: give results of tasks that hide something"
-        )
+        raise UserError("no depths to show: give results of tasks that hide something")
     recall = pd.DataFrame(rows, columns=COLUMNS)
     recall.attrs["texts"] = texts_words(results)
     return recall
@@ -203,10 +179,7 @@ def _depths_by_name(all_places: Iterable[Place]) -> dict[str, list[float]]:
 
 
 def by_bin(
-    recall: "pd.DataFrame",
-    bins: int = BINS,
-    confidence: float = 0.95,
-    by: str = "depth",
+    recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95, by: str = "depth"
 ) -> "pd.DataFrame":
     """Recall in percent by depth, or by 'distance' to the item before: a row per model, task,
     length and bin that holds an item, with depth_from, depth_to (distance_from, distance_to),
@@ -230,15 +203,7 @@ def by_bin(
         begin = number * 100 / bins
         end = (number + 1) * 100 / bins
         rows.append((*about, begin, end, *mean, len(items)))
-    columns = [
-        *_CELL,
-        f"{by}_from",
-        f"{by}_to",
-        "score",
-        "low",
-        "high",
-        "n",
-    ]
+    columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
     of_bins = pd.DataFrame(rows, columns=columns)
     of_bins.attrs = recall.attrs
     return of_bins
@@ -248,11 +213,7 @@ def bin_numbers(depths: Any, bins: int) -> "NDArray[Any]":
     """The number of the part of the context, 0 to `bins` - 1, in which each depth (percent) lies;
     `depths` is a column of a table. Raises UserError for an impossible number of bins."""
     if bins not in range(1, _MOST_BINS + 1):
-        raise UserError(
-            f"bins is {bins!r}: it must be a whole number from 1 to {_MOST_BINS}"
-        )
+        raise UserError(f"bins is {bins!r}: it must be a whole number from 1 to {_MOST_BINS}")
     numbers = (depths.to_numpy(float) * bins / 100).astype(int)
-    inside: NDArray[Any] = np.clip(
-        numbers, 0, bins - 1
-    )  # 100 % is in the last bin
+    inside: NDArray[Any] = np.clip(numbers, 0, bins - 1)  # 100 % is in the last bin
     return inside

@@ -15,12 +15,7 @@ from rulerkit.analysis.margin import PairedDifferences, lost_and_nothing_else
 from rulerkit.analysis.sides import Key
 from rulerkit.common.errors import UserError
 from rulerkit.scoring.scores import THIRTEEN
-from rulerkit.scoring.statistics import (
-    WeightedCell,
-    holm,
-    no_difference_p,
-    weighted_sum,
-)
+from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum
 from rulerkit.scoring.summary import weighted_cells
 
 if TYPE_CHECKING:
@@ -30,12 +25,7 @@ if TYPE_CHECKING:
 ALARMS = 0.05
 """The chance, at most, that any loss is seen between equal models; and that anything is called
 worse by more than the margin where nothing is."""
-LEVELS = {
-    "cell": "a cell",
-    "task": "a task",
-    "length": "a length",
-    "all": "the mean",
-}
+LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
 """What a difference is a mean over, and its name in a text."""
 MEAN_COLUMNS = ["a", "b", "difference", "low", "high"]
 _COUNTS = ["n", "better", "worse"]
@@ -62,18 +52,14 @@ _MOST_EXAMPLES = 10**9  # where a search for a number of examples ends
 def check_margin(margin: float) -> None:
     """Raise a UserError for what is no number of points above 0."""
     if not isinstance(margin, Real) or not 0 < margin < math.inf:
-        raise UserError(
-            f"margin is {margin!r}: it must be a number of points above 0, such as 1.0"
-        )
+        raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
 
 
 # --- the table of differences ---------------------------------------------------------------------
 
 
 def judge_pairs(
-    pairs: "pd.DataFrame",
-    margin: float,
-    confidence: float,
+    pairs: "pd.DataFrame", margin: float, confidence: float
 ) -> "tuple[pd.DataFrame, list[WeightedCell]]":
     """The rows of a `Comparison` of pairs as `paired` gives them, the mean last, and the cells of
     the difference of the means."""
@@ -147,17 +133,11 @@ def _add_verdicts(
     frame["beyond_margin"] = frame["p_margin"] < ALARMS
 
     num_tests = len(p_loss)
-    frame["smallest_loss"] = [
-        smallest_loss(n, num_tests, margin) for n in frame["questions"]
-    ]
+    frame["smallest_loss"] = [smallest_loss(n, num_tests, margin) for n in frame["questions"]]
 
 
 def _row_of_group(
-    level: str,
-    task: str,
-    length: int,
-    members: "pd.DataFrame",
-    shares: "pd.Series[float]",
+    level: str, task: str, length: int, members: "pd.DataFrame", shares: "pd.Series[float]"
 ) -> dict[str, Any]:
     """Which cells a row is a mean over, their counts, and the means of both sides in percent."""
     row: dict[str, Any] = {
@@ -175,9 +155,7 @@ def _row_of_group(
     return row
 
 
-def _adjusted(
-    p_values: dict[frozenset[Key], float],
-) -> dict[frozenset[Key], float]:
+def _adjusted(p_values: dict[frozenset[Key], float]) -> dict[frozenset[Key], float]:
     """The p-values of all tests, adjusted by Holm's method."""
     return dict(zip(p_values, holm(list(p_values.values())), strict=True))
 
@@ -205,14 +183,10 @@ def _by_cell(pairs: "pd.DataFrame") -> "pd.DataFrame":
     # tasks of the benchmark first, then others as they came
     tasks = list(dict.fromkeys([*THIRTEEN, *pairs["task"]]))
     order = {task: number for number, task in enumerate(tasks)}
-    return by_cell.sort_values(
-        "task", key=lambda names: names.map(order), kind="stable"
-    )
+    return by_cell.sort_values("task", key=lambda names: names.map(order), kind="stable")
 
 
-def _groups(
-    by_cell: "pd.DataFrame",
-) -> "Iterator[tuple[str, str, int, pd.DataFrame]]":
+def _groups(by_cell: "pd.DataFrame") -> "Iterator[tuple[str, str, int, pd.DataFrame]]":
     """Level, task ('' for a mean over tasks), length (0 for a mean over lengths) and cells of every
     row of a comparison, the mean of all last."""
     for level in LEVELS:
@@ -237,10 +211,7 @@ def _shares(members: "pd.DataFrame") -> "pd.Series[float]":
 
 
 def examples_needed(
-    rows: "pd.DataFrame",
-    cells: Iterable[WeightedCell],
-    confidence: float,
-    margin: float = 0.0,
+    rows: "pd.DataFrame", cells: Iterable[WeightedCell], confidence: float, margin: float = 0.0
 ) -> int:
     """The examples per task and length from which on the interval of a mean difference, as
     `judge_pairs` gives it, would leave out minus the margin, if scores stayed as they are."""
@@ -276,9 +247,7 @@ def smallest_loss(num_questions: int, num_tests: int, margin: float) -> float:
 
 def interval_text(row: "pd.Series[Any]") -> str:
     """The difference of a row with its interval, such as `-1.20 points [-2.00, -0.40]`."""
-    return (
-        f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
-    )
+    return f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
 
 
 def losses_text(smallest: Iterable[float]) -> str:

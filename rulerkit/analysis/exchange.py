@@ -90,9 +90,7 @@ class Evaluation:
         return summarize(score(self.cells))
 
 
-def evaluations(
-    cells: Iterable[Cell], ids: Sequence[str] = ()
-) -> list[Evaluation]:
+def evaluations(cells: Iterable[Cell], ids: Sequence[str] = ()) -> list[Evaluation]:
     """The cells by run and model, with the id of each model on the hub.
 
     `ids` name what a model's `path` does not: `NAME=ORG/MODEL`, or `ORG/MODEL` where there is one
@@ -178,9 +176,7 @@ def write_every_eval_ever(
             written.append(beside)
             content["detailed_evaluation_results"] = {
                 "format": "jsonl",
-                "file_path": (
-                    Path("data") / inside.parent / beside.name
-                ).as_posix(),
+                "file_path": (Path("data") / inside.parent / beside.name).as_posix(),
                 "hash_algorithm": "sha256",
                 "checksum": sha256(lines).hexdigest(),
                 "total_rows": lines.count(b"\n"),
@@ -204,9 +200,7 @@ def _check_free(file: Path, evaluation_id: str) -> None:
         )
 
 
-def aggregate(
-    evaluation: Evaluation, organization: str, relationship: str
-) -> JSON:
+def aggregate(evaluation: Evaluation, organization: str, relationship: str) -> JSON:
     """The aggregate file of an evaluation, without its samples."""
     environment = evaluation.cells[0].record["environment"]
     packages = environment.get("packages", {})
@@ -230,10 +224,7 @@ def aggregate(
             "additional_details": about,
         },
         "model_info": _model_info(evaluation, environment),
-        "evaluation_results": [
-            *_cell_results(evaluation),
-            *_length_results(evaluation),
-        ],
+        "evaluation_results": [*_cell_results(evaluation), *_length_results(evaluation)],
     }
 
 
@@ -260,8 +251,7 @@ def _model_info(evaluation: Evaluation, environment: JSON) -> JSON:
         "name": record["label"],
         "id": evaluation.model_id,
         "developer": evaluation.model_id.partition("/")[0],
-        "inference_engine": {"name": engine}
-        | ({"version": version} if version else {}),
+        "inference_engine": {"name": engine} | ({"version": version} if version else {}),
         "additional_details": _texts(redact(details)),
     }
     if address:
@@ -282,15 +272,9 @@ def _cell_results(evaluation: Evaluation) -> list[JSON]:
         task = cell.record["result"]["task"]
         match = task.get("match") or "its family's own rule"
         parameters = {"level": "cell", "task": cell.task}
-        metric = (
-            f"ruler.string_match_{match}",
-            f"string match ({match})",
-            "recall",
-        )
+        metric = (f"ruler.string_match_{match}", f"string match ({match})", "recall")
         details = {name: row[name] for name in _COUNTS if name in row}
-        results.append(
-            _result(evaluation, cell, row, metric, parameters, details)
-        )
+        results.append(_result(evaluation, cell, row, metric, parameters, details))
     return results
 
 
@@ -299,16 +283,12 @@ def _length_results(evaluation: Evaluation) -> list[JSON]:
     readers would count parts of it twice."""
     results = []
     for row in _complete_lengths(evaluation):
-        cell = next(
-            one for one in evaluation.cells if one.length == row["length"]
-        )
+        cell = next(one for one in evaluation.cells if one.length == row["length"])
         parameters = {"level": "length", "task": "average"}
         number = int(row["tasks"])
         metric = "ruler.mean", f"mean of {number} tasks", "mean"
         details = {"tasks": number, "complete": bool(row["complete"])}
-        results.append(
-            _result(evaluation, cell, row, metric, parameters, details)
-        )
+        results.append(_result(evaluation, cell, row, metric, parameters, details))
     return results
 
 
@@ -348,11 +328,7 @@ def _result(
             "score_type": "continuous",
             "min_score": 0.0,
             "max_score": 1.0,
-            "metric_parameters": {
-                **parameters,
-                "length_tokens": cell.length,
-                "scorer": "upstream",
-            },
+            "metric_parameters": {**parameters, "length_tokens": cell.length, "scorer": "upstream"},
         },
         "score_details": {
             "score": _proportion(row["score"]),
@@ -365,9 +341,7 @@ def _result(
 
 def _source_data(cell: Cell, stand_in: bool, is_mean: bool) -> JSON:
     result = cell.record["result"]
-    name = (
-        "RULER" if cell.about.suite == "ruler" else f"RULER, {cell.about.suite}"
-    )
+    name = "RULER" if cell.about.suite == "ruler" else f"RULER, {cell.about.suite}"
     details = {
         "protocol": result["protocol"],
         "seed": result["seed"],
@@ -395,18 +369,13 @@ def _generation(cell: Cell, is_mean: bool) -> JSON:
         "reasoning": bool(form["thinking_tokens"]),
         "prompt_template": f"{form['before']}{{task}}{form['after']}",
     }
-    arguments |= {
-        key: sampling[key] for key in ("top_p", "top_k") if key in sampling
-    }
+    arguments |= {key: sampling[key] for key in ("top_p", "top_k") if key in sampling}
     most = result["task"].get("max_new_tokens")
     if most and not is_mean:
         arguments["max_tokens"] = int(most) + int(form["thinking_tokens"])
     details = {key: form[key] for key in ("template", "prefix_in")}
     details["thinking_tokens"] = form["thinking_tokens"]
-    return {
-        "generation_args": arguments,
-        "additional_details": _texts(details),
-    }
+    return {"generation_args": arguments, "additional_details": _texts(details)}
 
 
 def _samples(evaluation: Evaluation) -> Iterable[JSON]:
@@ -420,9 +389,7 @@ def _samples(evaluation: Evaluation) -> Iterable[JSON]:
             yield _sample(evaluation, cell, row, remake(row), value)
 
 
-def _sample(
-    evaluation: Evaluation, cell: Cell, row: JSON, example: Example, value: float
-) -> JSON:
+def _sample(evaluation: Evaluation, cell: Cell, row: JSON, example: Example, value: float) -> JSON:
     """The line of one example; `value` is its score."""
     name = f"{cell.about.suite}.{cell.task}.{cell.length}"
     place = (cell.task, cell.length, cell.record["result"]["seed"], row["index"])
@@ -476,9 +443,7 @@ def _about_sample(cell: Cell, row: JSON) -> JSON:
 # --- the Hugging Face hub -------------------------------------------------------------------------
 
 
-def hub_results(
-    evaluation: Evaluation, dataset: str, source: str = ""
-) -> list[JSON]:
+def hub_results(evaluation: Evaluation, dataset: str, source: str = "") -> list[JSON]:
     """What `.eval_results/ruler.yaml` of a model's repository holds: an entry for each length at
     which all tasks are complete, in percent. The interval goes into the notes: the format has no
     field for it."""
@@ -493,10 +458,7 @@ def hub_results(
             "notes": _hub_notes(evaluation, row),
         }
         if source:
-            entry["source"] = {
-                "url": source,
-                "name": "rulerkit answers and records",
-            }
+            entry["source"] = {"url": source, "name": "rulerkit answers and records"}
         entries.append(entry)
     return entries
 
@@ -518,10 +480,7 @@ def _hub_notes(evaluation: Evaluation, row: Mapping[str, Any]) -> str:
 
 
 def write_hub_results(
-    evaluations: Sequence[Evaluation],
-    folder: Path,
-    dataset: str,
-    source: str = "",
+    evaluations: Sequence[Evaluation], folder: Path, dataset: str, source: str = ""
 ) -> list[Path]:
     """Write `<ORG>/<MODEL>/.eval_results/ruler.yaml` below a folder for each model, as its
     repository wants it.
@@ -546,9 +505,7 @@ def write_hub_results(
                 "outputs/predictions/RUN"
             )
 
-    contents = {
-        one.model_id: hub_results(one, dataset, source) for one in evaluations
-    }
+    contents = {one.model_id: hub_results(one, dataset, source) for one in evaluations}
     for model_id, entries in contents.items():
         if not entries:
             raise UserError(
@@ -557,9 +514,7 @@ def write_hub_results(
     written = []
     for model_id, entries in contents.items():
         file = folder / model_id / ".eval_results/ruler.yaml"
-        write_whole(
-            file, yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)
-        )
+        write_whole(file, yaml.safe_dump(entries, sort_keys=False, allow_unicode=True))
         written.append(file)
     return written
 
@@ -592,9 +547,7 @@ def _texts(values: Mapping[str, Any]) -> dict[str, str]:
         if value is None or (isinstance(value, float) and math.isnan(value)):
             continue
         is_text = isinstance(value, str)
-        texts[name] = (
-            value if is_text else json.dumps(_plain(value), sort_keys=True)
-        )
+        texts[name] = value if is_text else json.dumps(_plain(value), sort_keys=True)
     return texts
 
 
@@ -605,6 +558,4 @@ def _plain(value: Any) -> Any:
 
 def _json_lines(rows: Iterable[JSON]) -> bytes:
     """A line of ASCII for each row: a model may write half a surrogate pair, which UTF-8 lacks."""
-    return b"".join(
-        json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows
-    )
+    return b"".join(json.dumps(row, allow_nan=False).encode() + b"\n" for row in rows)

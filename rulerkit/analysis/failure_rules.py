@@ -49,9 +49,7 @@ _DECLINED = re.compile(
     ),
     re.IGNORECASE,
 )
-_WORD = re.compile(
-    r"[^\W\d]\w*(?:-\w+)*"
-)  # begins with a letter: no numbers of a list
+_WORD = re.compile(r"[^\W\d]\w*(?:-\w+)*")  # begins with a letter: no numbers of a list
 
 
 # --- rules for every family, in their order -------------------------------------------------------
@@ -166,31 +164,19 @@ def _squeezed(text: str) -> str:
 
 
 _FIRST_RULES = (
-    Rule(
-        "complete",
-        "Everything asked for was written.",
-        _complete,
-    ),
+    Rule("complete", "Everything asked for was written.", _complete),
     Rule(
         "cut in its thought",
         "The thought of a thinking model never ended, so there is no answer.",
         _in_thought,
     ),
-    Rule(
-        "empty",
-        "Nothing was written.",
-        _empty,
-    ),
+    Rule("empty", "Nothing was written.", _empty),
     Rule(
         OTHER_FORM,
         "All that was asked for stands at the end, in a form that is not judged as right.",
         _other_form,
     ),
-    Rule(
-        "refused",
-        "The model declined, or said that the answer is not there.",
-        _refused,
-    ),
+    Rule("refused", "The model declined, or said that the answer is not there.", _refused),
     Rule(
         "copied demonstration",
         "The answer of the solved example, at least half of its items, or another stretch of it "
@@ -222,9 +208,7 @@ _LAST_RULES = (
         _cut_off,
     ),
     Rule(
-        "partial",
-        "A part of what was asked for, and nothing wrong that is recognised.",
-        _partial,
+        "partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial
     ),
     Rule(
         "nothing recognised",

@@ -27,36 +27,10 @@ from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell
 from rulerkit.store.places import as_cells, check_columns, only_rows
 
-_CELL = [
-    "run",
-    "model",
-    "name",
-    "engine",
-    "task",
-    "category",
-    "suite",
-    "length",
-]
-COLUMNS = [
-    *_CELL,
-    "index",
-    "label",
-    "detail",
-    "depth",
-    "score",
-    "pred",
-    "references",
-]
+_CELL = ["run", "model", "name", "engine", "task", "category", "suite", "length"]
+COLUMNS = [*_CELL, "index", "label", "detail", "depth", "score", "pred", "references"]
 _TEXTS = ["asked", "written", "detail"]
-_SAMPLE_COLUMNS = [
-    "label",
-    "definition",
-    "model",
-    "task",
-    "length",
-    "index",
-    *_TEXTS,
-]
+_SAMPLE_COLUMNS = ["label", "definition", "model", "task", "length", "index", *_TEXTS]
 NoContext = Mapping[tuple[str, str, int, int], str]
 """(model, data set, seed, index) -> what was answered to the question alone."""
 
@@ -197,25 +171,13 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
             share = count / n
             low, high = wilson(share, n)
             rows.append((*key, kind, count, n, share, low, high))
-    columns = [
-        *_CELL,
-        "label",
-        "count",
-        "n",
-        "share",
-        "low",
-        "high",
-    ]
+    columns = [*_CELL, "label", "count", "n", "share", "low", "high"]
     counts = pd.DataFrame(rows, columns=columns)
     counts.attrs = labels.attrs
     return counts
 
 
-def samples(
-    labels: pd.DataFrame,
-    per_label: int = 2,
-    width: int = 100,
-) -> pd.DataFrame:
+def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.DataFrame:
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""

@@ -56,12 +56,9 @@ class PairedDifferences:
         self._values = pairs["difference"].to_numpy(dtype=float)
         index = pairs["index"].to_numpy(dtype=int)
         # Rows in the order of the index, so that the first examples of a cell are a slice.
-        groups: dict[Any, Any] = pairs.groupby(
-            ["task", "length"], sort=False
-        ).indices
+        groups: dict[Any, Any] = pairs.groupby(["task", "length"], sort=False).indices
         self._rows = {
-            cell: rows[np.argsort(index[rows], kind="stable")]
-            for cell, rows in groups.items()
+            cell: rows[np.argsort(index[rows], kind="stable")] for cell, rows in groups.items()
         }
         self._index = {cell: index[rows] for cell, rows in self._rows.items()}
         self._variances = None
@@ -72,9 +69,7 @@ class PairedDifferences:
         # the questions of one article: such differences are added up before they are squared.
         shared = "example " + pairs["index"].astype(str)
         if "group" in pairs:
-            shared = shared.mask(
-                pairs["group"].notna(), "group " + pairs["group"].astype(str)
-            )
+            shared = shared.mask(pairs["group"].notna(), "group " + pairs["group"].astype(str))
         drawn_together = pairs["task"] + " " + shared
         self._clusters, _ = drawn_together.factorize()
 
@@ -85,8 +80,7 @@ class PairedDifferences:
         if num_examples is None:
             return [self._rows[cell] for cell in cells]
         return [
-            self._rows[cell][: np.searchsorted(self._index[cell], num_examples)]
-            for cell in cells
+            self._rows[cell][: np.searchsorted(self._index[cell], num_examples)] for cell in cells
         ]
 
     def mean(
@@ -113,9 +107,7 @@ class PairedDifferences:
         for of_cell, weight in zip(rows_of_cells, of_answers, strict=True):
             values = self._values[of_cell]
             deviations.append(weight * (values - shrink * values.mean()))
-        of_clusters = np.bincount(
-            self._clusters[rows], weights=np.concatenate(deviations)
-        )
+        of_clusters = np.bincount(self._clusters[rows], weights=np.concatenate(deviations))
 
         mean = shrink * float(weight_of_answer @ self._values[rows])
         of_added = _ADDED * (1 + mean**2) / num_answers**2
@@ -123,13 +115,9 @@ class PairedDifferences:
         if self._variances is not None:
             least = float(weight_of_answer**2 @ self._variances[rows])
             variance = max(variance, least)
-        return MeanDifference(
-            mean, math.sqrt(variance), self._freedom(rows, cells)
-        )
+        return MeanDifference(mean, math.sqrt(variance), self._freedom(rows, cells))
 
-    def _freedom(
-        self, rows: "NDArray[np.intp]", cells: Sequence[tuple[str, int]]
-    ) -> float:
+    def _freedom(self, rows: "NDArray[np.intp]", cells: Sequence[tuple[str, int]]) -> float:
         """Few groups say little about how much groups differ: Student's t with as many degrees of
         freedom as there are groups, less one for each task. The answers to one example at several
         lengths are a group too, and where each answer was drawn alone, nothing is added."""

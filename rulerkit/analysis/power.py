@@ -6,11 +6,7 @@ The numbers are arithmetic; no model answers. `rulerkit plan --compare` prints t
 import math
 from bisect import bisect_left
 
-from rulerkit.analysis.differences import (
-    check_margin,
-    losses_text,
-    smallest_loss,
-)
+from rulerkit.analysis.differences import check_margin, losses_text, smallest_loss
 from rulerkit.common.errors import UserError, counted, points_text
 from rulerkit.scoring.statistics import critical_value
 
@@ -18,11 +14,7 @@ _MOST_EXAMPLES = 10**15  # where the search for a number of examples ends
 
 
 def power_text(
-    num_tasks: int,
-    num_lengths: int,
-    num_examples: int,
-    margin: float = 1.0,
-    flips: float = 0.02,
+    num_tasks: int, num_lengths: int, num_examples: int, margin: float = 1.0, flips: float = 0.02
 ) -> str:
     """How many examples a comparison of equal models needs, and what it sees, in words.
 
@@ -58,10 +50,7 @@ def power_text(
     # A question is the same at every length, so a task with all its lengths has no more of them
     # than a cell: in the order of LEVELS.
     tasks_of_levels = (1, 1, num_tasks, num_tasks)
-    smallest = [
-        smallest_loss(num_examples * tasks, num_tests, margin)
-        for tasks in tasks_of_levels
-    ]
+    smallest = [smallest_loss(num_examples * tasks, num_tests, margin) for tasks in tasks_of_levels]
 
     return (
         f"{counted(num_tasks, 'task')} at {counted(num_lengths, 'length')}, "

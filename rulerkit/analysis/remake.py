@@ -43,11 +43,7 @@ def examples_of(cell: Cell) -> Examples:
         task = family(**chosen)
 
         return Examples(
-            task,
-            int(result["length"]),
-            cell.wanted,
-            int(result["seed"]),
-            prompt_format,
+            task, int(result["length"]), cell.wanted, int(result["seed"]), prompt_format
         )
     except (KeyError, TypeError) as error:
         reason = f"the record does not say all ({type(error).__name__}: {error})"
@@ -64,9 +60,7 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
             reason = f"the prompt of example {row['index']} comes out differently"
-            raise _not_generated(
-                cell, f"{reason}{_what_differs(cell, examples())}"
-            )
+            raise _not_generated(cell, f"{reason}{_what_differs(cell, examples())}")
         return example
 
     return remake
@@ -106,9 +100,7 @@ def _values_of(row: Any) -> dict[str, Any]:
     takes = "a row of `rk.load`, such as table.iloc[0]"
     if is_table(row):
         if len(row) != 1:
-            raise UserError(
-                f"example_of takes {takes}; seen: a table of {len(row)} rows"
-            )
+            raise UserError(f"example_of takes {takes}; seen: a table of {len(row)} rows")
         row = row.iloc[0]
     # `itertuples` gives named tuples, `iterrows` and `iloc` Series, `to_dict` dictionaries.
     if hasattr(row, "_asdict"):
@@ -118,9 +110,7 @@ def _values_of(row: Any) -> dict[str, Any]:
     names = [*CELL, "index", "digest"]
     missing = [name for name in names if name not in row]
     if missing:
-        raise UserError(
-            f"example_of takes {takes}; seen: a row without {', '.join(missing)}"
-        )
+        raise UserError(f"example_of takes {takes}; seen: a row without {', '.join(missing)}")
     return {name: row[name] for name in names}
 
 

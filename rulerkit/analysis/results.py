@@ -75,10 +75,7 @@ def load(
 
 
 def answers_of(
-    scores: Any,
-    labels: bool = False,
-    cells: Iterable[Cell] | None = None,
-    report: Report = remark,
+    scores: Any, labels: bool = False, cells: Iterable[Cell] | None = None, report: Report = remark
 ) -> "pd.DataFrame":
     """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
     LABEL_COLUMNS, read from their files; cells and places are scored first. Those of a damaged file
@@ -124,9 +121,7 @@ def answers_of(
     return with_answers
 
 
-def _stored_rows(
-    cell: Cell, wanted: set[int], report: Report
-) -> dict[int, JSON] | None:
+def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON] | None:
     """The rows of a cell by index; None where it is damaged, or lacks some that are wanted."""
     try:
         rows = {row["index"]: row for row in cell.stream()}
@@ -151,11 +146,7 @@ def _answer(row: JSON) -> tuple[Any, ...]:
     )
 
 
-def _failures(
-    cell: Cell,
-    without_context: NoContext,
-    report: Report,
-) -> dict[int, tuple[Any, ...]]:
+def _failures(cell: Cell, without_context: NoContext, report: Report) -> dict[int, tuple[Any, ...]]:
     """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
     try:
         rows: Any = label([cell], without_context).itertuples()
@@ -171,11 +162,7 @@ def _failures(
 # --- files for other programs ---------------------------------------------------------------------
 
 
-def export(
-    results: "pd.DataFrame",
-    path: Path,
-    format: str | None = None,
-) -> None:
+def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:
     """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
     says.
 
@@ -214,11 +201,7 @@ def _json_lines(results: "pd.DataFrame") -> str:
     texts: JSON = {}
     for name in map(str, results.select_dtypes(["object", "str"])):
         texts[name] = results[name].map(writable)
-    return str(
-        results.assign(**texts).to_json(
-            orient="records", lines=True, double_precision=10
-        )
-    )
+    return str(results.assign(**texts).to_json(orient="records", lines=True, double_precision=10))
 
 
 def _lists_as_json(results: "pd.DataFrame") -> "pd.DataFrame":

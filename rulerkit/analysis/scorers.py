@@ -14,10 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, check_known, listed, shorten
 from rulerkit.common.settings import JSON
-from rulerkit.generation.match_rules import (
-    string_match_all,
-    string_match_part,
-)
+from rulerkit.generation.match_rules import string_match_all, string_match_part
 from rulerkit.generation.thoughts import without_thought
 from rulerkit.scoring.scores import clean, score
 from rulerkit.scoring.summary import texts_words
@@ -48,9 +45,7 @@ class Scorer:
     without_thought: Callable[[str], str] | None = None
     """The judged text where the harness is told to take thoughts out; None: it never does."""
 
-    def score(
-        self, match: str, answer: str, references: Sequence[str], think: bool
-    ) -> float:
+    def score(self, match: str, answer: str, references: Sequence[str], think: bool) -> float:
         """0..1: the score of an answer as the model wrote it. `match` is `all` or `part`."""
         prepare = self.without_thought if think else self.text
         assert prepare
@@ -141,30 +136,21 @@ SCORERS: dict[str, Scorer] = {
     "upstream": Scorer(clean),
     # In lm-eval a question of qa scores the share of its alternative references, not whether any
     # is found: its maximum is taken over a list that holds one document.
-    LM_EVAL: Scorer(
-        clean, match_part=string_match_all, without_thought=_lm_eval_answer
-    ),
+    LM_EVAL: Scorer(clean, match_part=string_match_all, without_thought=_lm_eval_answer),
     "nemo-skills": Scorer(_raw, without_thought=_nemo_skills_answer),
     "nemo-gym": Scorer(str.strip, without_thought=_without_pairs),
     "opencompass": Scorer(_raw, without_thought=_opencompass_answer),
     "sieval": Scorer(_blank_is_empty),
-    "ruler2": Scorer(
-        _raw, match_all=_word_error_all, match_part=_word_error_part
-    ),
+    "ruler2": Scorer(_raw, match_all=_word_error_all, match_part=_word_error_part),
 }
 """Name -> scorer. `NAME:think` is the same harness with its removal of thoughts."""
 
 THINK = ":think"
-NAMES = (
-    *SCORERS,
-    *(name + THINK for name in SCORERS if SCORERS[name].without_thought),
-)
+NAMES = (*SCORERS, *(name + THINK for name in SCORERS if SCORERS[name].without_thought))
 """What `--as` takes."""
 
 
-def score_answer(
-    name: str, match: str, answer: str, references: Sequence[str]
-) -> float:
+def score_answer(name: str, match: str, answer: str, references: Sequence[str]) -> float:
     """0..1: what one answer scores by a scorer of NAMES; `match` is the task's rule, `all` or
     `part`."""
     check_known("scorer", name, NAMES)
@@ -187,9 +173,7 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
     for name in names:
         check_known("scorer", name, NAMES)
     given, cells = cells, as_cells(cells, "score_as", in_part=True)
-    strange = {
-        cell.task for cell in cells if _match_of(cell) not in ("all", "part")
-    }
+    strange = {cell.task for cell in cells if _match_of(cell) not in ("all", "part")}
     if strange:
         raise UserError(
             f"--as: the other harnesses have no rule for {listed(sorted(strange), 5)}; name "
@@ -203,8 +187,7 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
         table: dict[str, Any] = dict.fromkeys(names)
         for name in names:
             table[name] = [
-                score_answer(name, _match_of(cell), row["pred"], row["outputs"])
-                for row in rows
+                score_answer(name, _match_of(cell), row["pred"], row["outputs"]) for row in rows
             ]
         _check_lm_eval(cell, rows)
         place: JSON = {"run": cell.run, "model": cell.model, "task": cell.task}

@@ -160,9 +160,7 @@ def read_seal(file: Path) -> Seal:
             "and --seal names another"
         ) from None
     except ValueError as error:
-        raise UserError(
-            f"{file} is no seal: {error}; bring it back from a copy"
-        ) from None
+        raise UserError(f"{file} is no seal: {error}; bring it back from a copy") from None
     if text != seal_text(sealed).encode():
         raise UserError(
             f"{file} was changed: it does not have the checksum that it names; bring it back from "
@@ -346,11 +344,7 @@ def anonymous(folder: Path, to: Path) -> int:
         ]
         soft = [{"index": index, **row} for index, row in cell.soft.items()]
         write_whole(files[1], record_text(record))
-        for file, rows in (
-            (files[0], cell.stream()),
-            (files[2], failures),
-            (files[3], soft),
-        ):
+        for file, rows in ((files[0], cell.stream()), (files[2], failures), (files[3], soft)):
             content = b"".join(row_line({**row, **tie}) for row in rows)
             if content:
                 write_whole(file, content)

@@ -122,9 +122,7 @@ class Design:
         by_cells: dict[frozenset[Key], Place] = {}
         for level, task, length in [("all", "", 0), *named]:
             cells = tuple(
-                key
-                for key in self.cells
-                if task in ("", key[0]) and length in (0, key[1])
+                key for key in self.cells if task in ("", key[0]) and length in (0, key[1])
             )
             place = Place(level, task, length, cells, _weights(cells))
             by_cells.setdefault(frozenset(cells), place)
@@ -186,10 +184,7 @@ class Sequence:
         worse: dict[Place, Tested] = {}
         common = min(reached.values())
         at_common: list[Tested] = []
-        size_of = {
-            place: min(reached[key] for key in place.cells)
-            for place in design.places
-        }
+        size_of = {place: min(reached[key] for key in place.cells) for place in design.places}
         for size in design.sizes:
             places = tuple(p for p in design.places if size_of[p] >= size)
             tests = self._tests_at(size, places)
@@ -233,8 +228,7 @@ class Sequence:
         padding = [1.0] * (len(self.design.places) - len(tests))
         adjusted = holm([*(test.p for test in tests), *padding])
         self._adjusted[size] = [
-            test._replace(p=p)
-            for test, p in zip(tests, adjusted[: len(tests)], strict=True)
+            test._replace(p=p) for test, p in zip(tests, adjusted[: len(tests)], strict=True)
         ]
         return self._adjusted[size]
 
@@ -329,9 +323,7 @@ def _p_beyond(design: Design, test: Tested) -> float:
     return test.mean.p_not_below(-margin)
 
 
-def _is_not_worse(
-    design: Design, at_common: list[Tested], latest: list[Tested]
-) -> bool:
+def _is_not_worse(design: Design, at_common: list[Tested], latest: list[Tested]) -> bool:
     """Whether the mean is above the margin for certain, no task or length can hide a large loss,
     and no loss is seen for certain that may be beyond the margin."""
     mean = at_common[-1].mean.lower_limit(design.alarms)
@@ -352,9 +344,7 @@ def _is_not_worse(
 # --- what goes on ---------------------------------------------------------------------------------
 
 
-def _next_sizes(
-    design: Design, reached: Mapping[Key, int], cells: Iterable[Key]
-) -> dict[Key, int]:
+def _next_sizes(design: Design, reached: Mapping[Key, int], cells: Iterable[Key]) -> dict[Key, int]:
     """The cells that are behind the others of a place go on to the next size."""
     least = min(reached[key] for key in cells)
     later = [size for size in design.sizes if size > least]

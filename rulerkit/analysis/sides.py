@@ -67,11 +67,7 @@ class Side(NamedTuple):
 # --- from a name to a side ------------------------------------------------------------------------
 
 
-def find(
-    name: str | Path,
-    outputs: str | Path = "outputs",
-    scan: bool = True,
-) -> list[Cell]:
+def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -> list[Cell]:
     """The predictions that a name means; without `scan` rows are checked when they are first read.
 
     A file or folder of predictions (ours or others'), else `run/model` or `run` in
@@ -114,11 +110,7 @@ def _run_and_model(folders: Iterable[Path]) -> list[str]:
 
 
 def make_side(
-    name: str,
-    cells: Sequence[Cell],
-    other: Sequence[Cell],
-    max_failures: float | None,
-    grid: Grid,
+    name: str, cells: Sequence[Cell], other: Sequence[Cell], max_failures: float | None, grid: Grid
 ) -> Side:
     """One side of a comparison, with its repetitions where it was given by name (else '').
 
@@ -241,10 +233,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     scores_b = b.scores[columns_of_b]
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
     if pairs.empty:
-        held = [
-            f"{side.name} has {keys_text(side.results) or 'none'}"
-            for side in (a, b)
-        ]
+        held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
         raise UserError(
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held + notes)}"
@@ -298,11 +287,7 @@ def _notes_of_failures(side: Side) -> list[str]:
     return notes
 
 
-def _notes_of_left_out(
-    a: Side,
-    b: Side,
-    num_pairs: int,
-) -> list[str]:
+def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
     """What is left out because one of two sides does not have it."""
     shared = [key for key in a.results if key in b.results]
     notes = []
@@ -350,18 +335,11 @@ def missing_cells(a: Side, b: Side, grid: Grid) -> list[str]:
         have = {task for task, _ in compared}
         return [task for task in grid.tasks if task not in have]
     have_lengths = {length for _, length in compared}
-    return [
-        length_name(length)
-        for length in grid.lengths or ()
-        if length not in have_lengths
-    ]
+    return [length_name(length) for length in grid.lengths or () if length not in have_lengths]
 
 
 def _not_the_same_prompts(
-    a: Side,
-    b: Side,
-    different: "pd.DataFrame",
-    settings: Sequence[str],
+    a: Side, b: Side, different: "pd.DataFrame", settings: Sequence[str]
 ) -> UserError:
     """The error for pairs with other prompts: the cells, and the settings that explain it."""
     cells = zip(different["task"], different["length"], strict=True)
@@ -378,11 +356,7 @@ def _not_the_same_prompts(
     )
 
 
-def _dealt_variance(
-    pairs: "pd.DataFrame",
-    num_a: int,
-    num_b: int,
-) -> "pd.Series[float]":
+def _dealt_variance(pairs: "pd.DataFrame", num_a: int, num_b: int) -> "pd.Series[float]":
     """The variance of each difference if the answers of both sides were dealt to the two at random,
     `num_a` and `num_b` of them.
 
@@ -393,9 +367,7 @@ def _dealt_variance(
     share = (num_a * pairs["a"] + num_b * pairs["b"]) / total
     of_one_answer = share * (1 - share)
     # drawing without replacement: the variance of a difference of two means of one finite set
-    variance: pd.Series[float] = (
-        of_one_answer * total**2 / (total - 1) / (num_a * num_b)
-    )
+    variance: pd.Series[float] = of_one_answer * total**2 / (total - 1) / (num_a * num_b)
     return variance
 
 
@@ -426,9 +398,7 @@ def differing(a: Side, b: Side) -> list[str]:
     # what differs everywhere needs no list of cells
     texts = []
     for text, keys in cells_of.items():
-        texts.append(
-            text if len(keys) >= len(shared) else f"{text} ({keys_text(keys)})"
-        )
+        texts.append(text if len(keys) >= len(shared) else f"{text} ({keys_text(keys)})")
     return texts
 
 

@@ -20,25 +20,11 @@ from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
-from rulerkit.common.settings import (
-    JSON,
-    BatchKeys,
-    NotebookKeys,
-    Parameters,
-    check,
-)
+from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import check_used, notebook_parameters
-from rulerkit.evaluation.study import (
-    Study,
-    expand,
-    load_files,
-    name_of,
-    study_as_json,
-)
-from rulerkit.evaluation.study import (
-    study as make_study,
-)
+from rulerkit.evaluation.study import Study, expand, load_files, name_of, study_as_json
+from rulerkit.evaluation.study import study as make_study
 
 # A batch writes into one place, and models stand beside the parameters.
 _NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
@@ -94,9 +80,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     alone = _entries(path, keys.notebooks)
     together = _entries(path, keys.together)
 
-    models = _models_of(
-        parameters.pop("models", None) or keys.models, alone + together
-    )
+    models = _models_of(parameters.pop("models", None) or keys.models, alone + together)
     fixed.pop("models", None)
     if not models or not (alone or together):
         raise UserError(
@@ -128,9 +112,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         command += ["-y", one_line(shown)]
     jobs = [
         replace(job, plugins=tuple(plugins))
-        for job in _jobs_of(
-            path, planner.folder, runs, over_all, shlex.join(command)
-        )
+        for job in _jobs_of(path, planner.folder, runs, over_all, shlex.join(command))
     ]
     return Batch(path, whole, runs, jobs, keys)
 
@@ -162,9 +144,7 @@ def _size_of(path: Path, keys: BatchKeys) -> JSON:
     """The parameters of the size that a batch names, such as params/sizes/smoke.yaml."""
     if not keys.size:
         return {}
-    return load_files(
-        [_find(f"size in {path}", keys.size, "params/sizes", ".yaml")]
-    )
+    return load_files([_find(f"size in {path}", keys.size, "params/sizes", ".yaml")])
 
 
 def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
@@ -180,9 +160,7 @@ def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
 def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
     """The models of a batch; where the file names none, all that its notebooks name."""
     if not given:
-        by_text = {
-            str(model): model for entry in entries for model in entry.models or []
-        }
+        by_text = {str(model): model for entry in entries for model in entry.models or []}
         given = list(by_text.values())
     # What is no list is refused where the study is checked.
     return expand(given) if isinstance(given, list) else given
@@ -267,10 +245,7 @@ class _Planner:
         notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
         if "model" in known and not once:
-            by_subject = {
-                read_spec(model)["name"]: values | {"model": model}
-                for model in models
-            }
+            by_subject = {read_spec(model)["name"]: values | {"model": model} for model in models}
         elif "models" in known:
             by_subject = {"all": values | {"models": models}}
         elif entry.models and "model" not in known:
@@ -303,11 +278,7 @@ class _Planner:
 
 
 def _jobs_of(
-    path: Path,
-    folder: Path,
-    runs: list[Notebook],
-    over_all: list[Notebook],
-    planned_by: str,
+    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], planned_by: str
 ) -> list[Job]:
     """A job for each model that a notebook asks, then one for each notebook that is not about one
     model alone."""
@@ -315,15 +286,11 @@ def _jobs_of(
     jobs = []
     for name, described in models.items():
         asks = tuple(run for run in runs if name in run.models)
-        about_it = [
-            run for run in runs if run.subject == name and run.models <= {name}
-        ]
+        about_it = [run for run in runs if run.subject == name and run.models <= {name}]
         # A notebook that does not say what it asks runs last, and asks its model itself.
         about_it.sort(key=lambda run: not run.asked)
         file = folder / name / f"{path.stem}.job.yaml"
-        jobs.append(
-            Job(name, file, described, asks, (*about_it,), (), planned_by)
-        )
+        jobs.append(Job(name, file, described, asks, (*about_it,), (), planned_by))
 
     done = {run.output for job in jobs for run in job.runs}
     for run in runs:
@@ -331,11 +298,7 @@ def _jobs_of(
             continue
         # A notebook over all models that asks nobody reads whatever the others have asked.
         reads_all = run in over_all and not run.models
-        asks = (
-            tuple(other for other in runs if other.models)
-            if reads_all
-            else (run,)
-        )
+        asks = tuple(other for other in runs if other.models) if reads_all else (run,)
         # One that does not say what it asks runs last, and asks its models itself.
         is_last = reads_all or not run.asked
         after = tuple(name for name in models if is_last or name in run.models)
@@ -354,12 +317,8 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
     """
     models: dict[str, JSON] = {}
     for run in runs:
-        described: (
-            Any  # a model made in Python was refused when the batch was read
-        )
-        for described in [
-            model for study in run.studies for model in study.models
-        ]:
+        described: Any  # a model made in Python was refused when the batch was read
+        for described in [model for study in run.studies for model in study.models]:
             name = name_of(described)
             # Notebooks over several models lie in a folder `all`, beside those of each
             # model.
@@ -373,11 +332,7 @@ def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
             # Their predictions would lie in one folder, and one model would be taken
             # for the other.
             other = models.setdefault(name, described)
-            keys = [
-                key
-                for key in described | other
-                if described.get(key) != other.get(key)
-            ]
+            keys = [key for key in described | other if described.get(key) != other.get(key)]
             if keys:
                 raise UserError(
                     f"{path} has two models named {name}, which differ in {', '.join(keys)}: give "

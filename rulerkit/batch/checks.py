@@ -21,21 +21,11 @@ from rulerkit.common.settings import Spec, read_site
 from rulerkit.evaluation.study import Study, bills
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
-from rulerkit.generation.prompt_format import (
-    DIRECT,
-    FORMS,
-    PromptFormat,
-)
+from rulerkit.generation.prompt_format import DIRECT, FORMS, PromptFormat
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.model import (
-    Answer,
-    Failure,
-    Model,
-    load_model,
-    num_shares,
-)
+from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
 from rulerkit.inference.openai import CHATS
 from rulerkit.inference.rendered import NoRendererError, compare_with_server
 from rulerkit.inference.servers import ServerEngine
@@ -49,11 +39,7 @@ _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
 BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
-_CHEAP = (
-    "reader",
-    "function",
-    "openai",
-)  # engines that answer without loading anything
+_CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
 _SERVICE_FRAME = 32  # tokens that a chat service adds around a message
 
 
@@ -91,9 +77,7 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
         by_name.setdefault(finding.name, []).append(finding)
     lines = []
     for name, group in by_name.items():
-        level = max(
-            (finding.level for finding in group), key=(OK, NOTE, FAIL).index
-        )
+        level = max((finding.level for finding in group), key=(OK, NOTE, FAIL).index)
         worst = [finding for finding in group if finding.level == level]
         line = f"{level:4}  {name:15} {worst[0].seen}"
         if level != OK and worst[0].where:
@@ -153,18 +137,12 @@ def tokenizer_match(case: Case) -> CheckResult:
     checkpoint = getattr(case.model, "checkpoint", None)
     if checkpoint is None:
         return None
-    name, highest, size = (
-        case.tokenizer.name,
-        int(case.example.ids.max()),
-        checkpoint.vocab_size,
-    )
+    name, highest, size = (case.tokenizer.name, int(case.example.ids.max()), checkpoint.vocab_size)
 
     # An id beyond the vocabulary ends a GPU kernel without a message.
     fix = f"drop `tokenizer: {name}`, or name the model's own"
     if size and highest >= size:
-        return Finding(
-            f"id {highest} is beyond the model's vocabulary of {size}", fix
-        )
+        return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
     try:
         expected = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
@@ -190,14 +168,10 @@ def template(case: Case) -> CheckResult:
     # The whole prompt is looked at, not the pieces that it was made from.
     if not prompt.startswith(start):
         seen = f"the prompt begins with {prompt[:48]!r}, not with {start[:48]!r}"
-        return Finding(
-            seen, "render the template once around the whole user's part"
-        )
+        return Finding(seen, "render the template once around the whole user's part")
     if not prompt.endswith(draft.question + end):
         seen = f"the prompt ends with {prompt[-48:]!r}, not with {end[-48:]!r}"
-        return Finding(
-            seen, "send the example's own text or ids, whole and unstripped"
-        )
+        return Finding(seen, "send the example's own text or ids, whole and unstripped")
     return f"{_short(form.template)}: {_short(before)} ... {_short(end)}"
 
 
@@ -208,26 +182,16 @@ _MARK = re.compile(
 
 def marks(case: Case) -> CheckResult:
     """The marks of the template are single tokens; those of another model's template are not."""
-    counts = {
-        mark: case.tokenizer.count(mark)
-        for mark in _MARK.findall("".join(case.form.around))
-    }
+    counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall("".join(case.form.around))}
 
     # A mark that is several tokens was never seen in training.
-    broken = [
-        f"{mark} is {count} tokens"
-        for mark, count in counts.items()
-        if count != 1
-    ]
+    broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
     if not broken:
         return f"{len(counts)} special tokens, one id each" if counts else None
     seen = ", ".join(broken[:3])
     if case.form.template == "auto" or not case.tokenizer.chat_template:
         return Finding(seen, "right only for a model that was trained so", NOTE)
-    return Finding(
-        seen,
-        "the template is another model's: take `template: auto`, or its own name",
-    )
+    return Finding(seen, "the template is another model's: take `template: auto`, or its own name")
 
 
 def thinking(case: Case) -> CheckResult:
@@ -283,12 +247,8 @@ def ids_of_text(case: Case) -> CheckResult:
     wanted = [*case.form.bos, *case.tokenizer.encode(case.example.prompt)]
     if np.array_equal(case.example.ids, wanted):
         return "those of the whole text"
-    seen = (
-        f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
-    )
-    return Finding(
-        seen, "encode the whole text anew; if rulerkit made these ids, report it"
-    )
+    seen = f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
+    return Finding(seen, "encode the whole text anew; if rulerkit made these ids, report it")
 
 
 def needles(case: Case) -> CheckResult:
@@ -302,14 +262,10 @@ def needles(case: Case) -> CheckResult:
     if not lost:
         return f"{len(references)} found again after decode(encode(.))"
     seen = (
-        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): "
-        f"{_short(lost[0])}"
+        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
     )
     if lost[0] in example.prompt:
-        return Finding(
-            seen,
-            "this tokenizer changes what it encodes: no score would mean anything",
-        )
+        return Finding(seen, "this tokenizer changes what it encodes: no score would mean anything")
     return Finding(seen, "they are not in the prompt either: make it anew")
 
 
@@ -321,9 +277,7 @@ def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
     something about 128K."""
     share = used / length
     if share > 1:
-        fix = (
-            "count template, BOS and thought too, with the model's own tokenizer"
-        )
+        fix = "count template, BOS and thought too, with the model's own tokenizer"
         return Finding(f"{used} tokens with the answer, more than {length}", fix)
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
     if share >= _WELL_FILLED:
@@ -351,10 +305,7 @@ def length(case: Case) -> CheckResult:
     if reason := case.model.too_long(asked):
         return Finding(f"{asked} will not be run: {reason}", level=NOTE)
     if claimed and asked > claimed:
-        return Finding(
-            f"{asked} is more than the {claimed} that the model claims",
-            level=NOTE,
-        )
+        return Finding(f"{asked} is more than the {claimed} that the model claims", level=NOTE)
     return f"{asked} can be run"
 
 
@@ -364,17 +315,13 @@ def answer_room(case: Case) -> CheckResult:
     most = case.example.max_new_tokens
     if need > most:
         seen = f"a complete answer has {need} tokens, max_new_tokens is {most}"
-        return Finding(
-            seen, f"give the task max_new_tokens: {need + need // 4} or more"
-        )
+        return Finding(seen, f"give the task max_new_tokens: {need + need // 4} or more")
     return f"{need} tokens of {most}"
 
 
 def stop_strings(case: Case) -> CheckResult:
     """No stop string stands inside a complete answer."""
-    stops = (
-        getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
-    )
+    stops = getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
     stops = [stops] if isinstance(stops, str) else stops
     for stop in stops:
         if stop in case.complete_answer:
@@ -409,9 +356,7 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            findings_of[model.name] = list(
-                _findings(study, described, model, ask)
-            )
+            findings_of[model.name] = list(_findings(study, described, model, ask))
     return findings_of
 
 
@@ -469,9 +414,7 @@ def too_many_gpus(spec: Spec) -> CheckResult:
     if gpus <= nodes * per_node:
         return f"{gpus} on {nodes} of {per_node}" if gpus > 1 else None
 
-    place = (
-        f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
-    )
+    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
     needed = math.ceil(gpus / per_node)
     fix = f"set nodes: {needed} or lower tensor_parallel_size"
     return Finding(f"{gpus} GPUs do not fit {place}", fix)
@@ -513,11 +456,7 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     front is seen even where the engine does not count tokens for us.
     """
     if model.too_long(length) or length > (model.claimed_length or length):
-        yield Finding(
-            f"nothing: {length} is more than the model takes",
-            level=NOTE,
-            name="asked",
-        )
+        yield Finding(f"nothing: {length} is more than the model takes", level=NOTE, name="asked")
         return
 
     # A server that cuts the front of a prompt loses the first needle, one that cuts the
@@ -525,9 +464,7 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     right = []
     for depth in (0, 100):
         asked = task({"base": "niah_single_1", "depth": depth})
-        case = make_case(
-            model, generate(asked, length, 1, seed, model.prompt_format), 0
-        )
+        case = make_case(model, generate(asked, length, 1, seed, model.prompt_format), 0)
         try:
             ((_, answer),) = model.answer([case.example])
         except UserError as error:
@@ -536,9 +473,7 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
             yield Finding(answer.reason, name="asked", where=case.where)
             return
         yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
-        right.append(
-            all(reference in answer.text for reference in case.draft.references)
-        )
+        right.append(all(reference in answer.text for reference in case.draft.references))
     yield from run_checks({"both ends": both_ends}, "", *right)
 
 
@@ -548,12 +483,8 @@ def both_ends(first: bool, last: bool) -> CheckResult:
         return "needles at 0 % and 100 % found"
     if last:
         seen = "the needle at 100 % is found, that at 0 % is not"
-        return Finding(
-            seen, "the prompt seems to lose its front: look for truncation"
-        )
-    return Finding(
-        "a needle at a short length was not found", "see the answer", NOTE
-    )
+        return Finding(seen, "the prompt seems to lose its front: look for truncation")
+    return Finding("a needle at a short length was not found", "see the answer", NOTE)
 
 
 def new_text(case: Case, answer: Answer) -> CheckResult:
@@ -564,12 +495,8 @@ def new_text(case: Case, answer: Answer) -> CheckResult:
     if not text.strip():
         seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
         level = NOTE if case.model.engine == "reader" else FAIL
-        return Finding(
-            seen, "check stop strings, refusals and the template", level
-        )
-    if case.example.input[:200] in text or (
-        len(text) > 200 and text[:200] in prompt
-    ):
+        return Finding(seen, "check stop strings, refusals and the template", level)
+    if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
         fix = "let the engine return the new text alone (echo: false, return_full_text: false)"
         return Finding("the prompt came back with the answer", fix)
     return f"new text: {_short(text)}"
@@ -577,10 +504,7 @@ def new_text(case: Case, answer: Answer) -> CheckResult:
 
 def token_count(case: Case, answer: Answer) -> CheckResult:
     """The engine counts as many prompt tokens as were sent: nothing added, nothing cut."""
-    counted, sent = (
-        (answer.usage or {}).get("prompt_tokens"),
-        case.example.num_tokens,
-    )
+    counted, sent = ((answer.usage or {}).get("prompt_tokens"), case.example.num_tokens)
     if not isinstance(counted, int):
         return None
 
@@ -593,15 +517,10 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
     elif counted == sent + max(1, len(case.tokenizer.leading_ids)):
         fix = "a second BOS was added, most likely: send ids, or switch add_special_tokens off"
     elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
-        fix, level = (
-            "the service's own frame: keep as many tokens of the length free",
-            NOTE,
-        )
+        fix, level = ("the service's own frame: keep as many tokens of the length free", NOTE)
     else:
         fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
-    return Finding(
-        f"the engine read {counted} tokens, {sent} were sent", fix, level
-    )
+    return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
 
 
 ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}

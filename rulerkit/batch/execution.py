@@ -48,9 +48,7 @@ CHAIN = "RULERKIT_JOB"
 another one."""
 RESTARTS = 2
 """A job that a scheduler restarted this often without a new answer gives up."""
-_INTERVAL = (
-    0.2  # seconds between two looks at the processes and at GPUs that others hold
-)
+_INTERVAL = 0.2  # seconds between two looks at the processes and at GPUs that others hold
 
 
 # --- several jobs ---------------------------------------------------------------------------------
@@ -74,9 +72,7 @@ def execute(
             queue.start_jobs()
             if not queue.running and not has_waited:
                 has_waited = True
-                remark(
-                    f"waiting: other processes hold the GPUs {', '.join(gpus)}"
-                )
+                remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
             for running in list(queue.running):
                 yield from queue.look_at(running)
             if queue.running or queue.waiting:
@@ -96,16 +92,12 @@ class _Running(NamedTuple):
 class _Queue:
     """The jobs of one call of `execute`: those that wait, and those that run."""
 
-    def __init__(
-        self, jobs: Sequence[Job], gpus: Sequence[str], side_by_side: int | None
-    ) -> None:
+    def __init__(self, jobs: Sequence[Job], gpus: Sequence[str], side_by_side: int | None) -> None:
         self.needed = {job.file: gpus_needed(job) for job in jobs}
         """The GPUs of each job, by its file."""
         # Those that need most come first, as they find room least easily; those that read answers
         # come last.
-        self.waiting = sorted(
-            jobs, key=lambda job: (bool(job.after), -self.needed[job.file])
-        )
+        self.waiting = sorted(jobs, key=lambda job: (bool(job.after), -self.needed[job.file]))
         self.running: list[_Running] = []
         self._unfinished = {job.name for job in jobs if job.model}
         self._pool = GpuPool(gpus)
@@ -220,16 +212,11 @@ def perform(job: Job, environment: Mapping[str, str]) -> Generator[Status | None
             yield Status(first, "failed", str(error))
 
 
-def _perform_steps(
-    job: Job, environment: Mapping[str, str]
-) -> Generator[Status | None]:
+def _perform_steps(job: Job, environment: Mapping[str, str]) -> Generator[Status | None]:
     """Do the steps of a job that are left, one after the other."""
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
-        jupyter = {
-            "IPYTHONDIR": f"{folder}/ipython",
-            "JUPYTER_RUNTIME_DIR": folder,
-        }
+        jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
         stuck = _start(job)
         for step in job.steps:
             if step.is_done:
@@ -239,9 +226,7 @@ def _perform_steps(
                 update_record(step.record, state="failed", error=stuck)
                 yield Status(step, "failed", stuck)
                 return
-            yield from _perform_step(
-                step, {**os.environ, **jupyter, **environment}, folder
-            )
+            yield from _perform_step(step, {**os.environ, **jupyter, **environment}, folder)
 
 
 def _running_elsewhere(job: Job) -> str:
@@ -274,9 +259,7 @@ def _start(job: Job) -> str:
     )
 
 
-def _perform_step(
-    step: Step, environment: dict[str, str], folder: str
-) -> Generator[Status | None]:
+def _perform_step(step: Step, environment: dict[str, str], folder: str) -> Generator[Status | None]:
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
     wrong plot costs no GPU. `folder` is for files that end with the job."""
     if step.run:
@@ -286,10 +269,7 @@ def _perform_step(
             return
         command = _papermill(step.run, folder)
         shown = shlex.join([sys.executable, "-m", "papermill", *step.run.command])
-        about: JSON = {
-            "source": step.run.source,
-            "answers": fingerprint(step.cells),
-        }
+        about: JSON = {"source": step.run.source, "answers": fingerprint(step.cells)}
         with disk(step.run.output):
             step.run.output.unlink(missing_ok=True)
     else:
@@ -304,10 +284,7 @@ def _perform_step(
     version = version_of(step.job.model or {})
     now = {"started": time.time(), "error": None, "state": "running"}
     update_record(step.record, **now, **about)
-    with (
-        disk(step.log),
-        step.log.open("w", encoding="utf-8", errors="surrogateescape") as log,
-    ):
+    with disk(step.log), step.log.open("w", encoding="utf-8", errors="surrogateescape") as log:
         print("$", shown, file=log, flush=True)
         process = start_guarded(command, log, environment)
     try:
@@ -326,11 +303,7 @@ def _perform_step(
         # `evaluate` has compared the weights themselves.
         of_answers["answered_by"] = version
     update_record(
-        step.record,
-        **of_answers,
-        state=ended.state,
-        error=ended.message or None,
-        ended=time.time(),
+        step.record, **of_answers, state=ended.state, error=ended.message or None, ended=time.time()
     )
     yield ended
 
@@ -411,9 +384,7 @@ def predictions(job: Job) -> list[str]:
         for notebook, study in job.studies:
             errors: list[UserError] = []
             try:
-                evaluate(
-                    study, not_run=not_run, failed=errors.append, session=session
-                )
+                evaluate(study, not_run=not_run, failed=errors.append, session=session)
             except UserError as error:
                 # The other notebooks can still have their answers.
                 errors.append(error)
@@ -421,14 +392,10 @@ def predictions(job: Job) -> list[str]:
                 problems.setdefault(problem, set()).add(notebook.notebook.stem)
     everywhere = {notebook.notebook.stem for notebook in job.asks}
     return [
-        problem
-        if names == everywhere
-        else f"{listed(sorted(names), 3)}: {problem}"
+        problem if names == everywhere else f"{listed(sorted(names), 3)}: {problem}"
         for problem, names in problems.items()
     ]
 
 
-if __name__ == "__main__" and (
-    problems := predictions(read_job(Path(sys.argv[1])))
-):
+if __name__ == "__main__" and (problems := predictions(read_job(Path(sys.argv[1])))):
     sys.exit("rulerkit: " + "; ".join(problems))

@@ -44,10 +44,7 @@ class Party:
     """One of the two: a model that is asked, or answers that are stored (`cells`)."""
 
     def __init__(
-        self,
-        described: JSON | Model | None,
-        cells: list[Cell] | None = None,
-        name: str = "",
+        self, described: JSON | Model | None, cells: list[Cell] | None = None, name: str = ""
     ) -> None:
         self.described, self.stored = described, cells
         self.model: Any = None if described is None else load_model(described)
@@ -82,12 +79,7 @@ class Party:
                 if (self.resumes or key in self._begun) == is_begun
             }
             for one in _studies(study, self, some):
-                cells += evaluate(
-                    one,
-                    fresh=not is_begun,
-                    progress=False,
-                    session=self._session,
-                )
+                cells += evaluate(one, fresh=not is_begun, progress=False, session=self._session)
         self._begun |= sizes.keys()
         return cells
 
@@ -212,9 +204,7 @@ def study_of_stored(study: Study, party: Party, named: bool) -> Study:
         wanted = [(t, n) for n in study.lengths for t in names]
     else:
         wanted = list(cells)
-    missing = [
-        f"{t} at {length_name(n)}" for t, n in wanted if (t, n) not in cells
-    ]
+    missing = [f"{t} at {length_name(n)}" for t, n in wanted if (t, n) not in cells]
     if missing:
         raise UserError(
             f"{party.name} has no answers to {listed(missing, 4)}: name the tasks and lengths that "
@@ -245,9 +235,7 @@ class Cost(NamedTuple):
 
     def text(self) -> str:
         """In words."""
-        text = (
-            f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
-        )
+        text = f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
         return f"{text}, ${self.dollars:,.2f}" if self.dollars else text
 
 
@@ -272,9 +260,7 @@ class Limits:
         return ""
 
 
-def cost_of(
-    study: Study, parties: tuple[Party, ...], sizes: Mapping[Key, int]
-) -> Cost:
+def cost_of(study: Study, parties: tuple[Party, ...], sizes: Mapping[Key, int]) -> Cost:
     """What the parties that are asked take for so many examples of each cell. Examples count once,
     tokens and dollars for each party."""
     answer_tokens = {task.name: task.answer_tokens for task in study.tasks}
@@ -314,11 +300,7 @@ class Gate:
             f"{counted(found['answers'], 'answer')} of {name} since {found['since']}"
             for name, found in self.stored.items()
         ]
-        return (
-            f"Stored before: {'; '.join(parts)}"
-            if parts
-            else "None was stored before"
-        )
+        return f"Stored before: {'; '.join(parts)}" if parts else "None was stored before"
 
     def cost(self, sizes: Mapping[Key, int]) -> Cost:
         """What so many examples of each cell take."""
@@ -378,9 +360,7 @@ def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
     with Session() as one, Session() as two:
         gate.a.share(one)
         # Two models that compute here may not fit on one GPU together.
-        computes_here = any(
-            getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b)
-        )
+        computes_here = any(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
         gate.b.share(one if computes_here else two)
         return _rounds(gate, say)
 
@@ -388,9 +368,7 @@ def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
 def _rounds(gate: Gate, say: Say) -> GateResult:
     started = time.monotonic()
     reached: dict[Key, int] = {}
-    todo: Mapping[Key, int] = dict.fromkeys(
-        gate.design.cells, gate.design.sizes[0]
-    )
+    todo: Mapping[Key, int] = dict.fromkeys(gate.design.cells, gate.design.sizes[0])
     cells: dict[str, dict[Key, Cell]] = {"a": {}, "b": {}}
     look: Look | None = None
     found: Comparison | None = None
@@ -423,10 +401,7 @@ def _rounds(gate: Gate, say: Say) -> GateResult:
 
 
 def _ask(
-    gate: Gate,
-    todo: Mapping[Key, int],
-    cells: dict[str, dict[Key, Cell]],
-    started: float,
+    gate: Gate, todo: Mapping[Key, int], cells: dict[str, dict[Key, Cell]], started: float
 ) -> str:
     """Ask both for the examples of a round, the baseline first, one length after the other; returns
     why it could not be completed, else nothing."""
@@ -448,10 +423,7 @@ def _ask(
 
 
 def _unanswered(
-    gate: Gate,
-    party: Party,
-    cells: Mapping[Key, Cell],
-    sizes: Mapping[Key, int],
+    gate: Gate, party: Party, cells: Mapping[Key, Cell], sizes: Mapping[Key, int]
 ) -> str:
     """Which examples have no answer, where there are more than may fail; else nothing."""
     missing: dict[Key, int] = {}
@@ -468,16 +440,12 @@ def _unanswered(
     return f"{party.name} has no answer to {number} ({places})"
 
 
-def _pairs(
-    gate: Gate, cells: dict[str, dict[Key, Cell]], reached: Mapping[Key, int]
-) -> Any:
+def _pairs(gate: Gate, cells: dict[str, dict[Key, Cell]], reached: Mapping[Key, int]) -> Any:
     """The pairs of answers that this round rests on, the notes on them, and the two sides."""
     grid = Grid(None, None, max(reached.values()))
     share = gate.study.max_failures
     a, b = (
-        make_side("", list(cells[side].values()), (), share, grid)._replace(
-            name=party.name
-        )
+        make_side("", list(cells[side].values()), (), share, grid)._replace(name=party.name)
         for side, party in (("a", gate.a), ("b", gate.b))
     )
     pairs, notes = paired(a, b, gate.by)
@@ -498,9 +466,7 @@ def _round_text(number: int, todo: Mapping[Key, int], design: Design) -> str:
     return f"round {number}: to {counted(size, 'example')} of {places}"
 
 
-def check_lengths(
-    study: Study, parties: tuple[Party, ...], named: bool, say: Say
-) -> Study:
+def check_lengths(study: Study, parties: tuple[Party, ...], named: bool, say: Say) -> Study:
     """The study with the lengths that both can be given. Where lengths were `named`, or only one of
     the two refuses a length, that is a `UserError`."""
     kept = []

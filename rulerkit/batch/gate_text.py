@@ -4,18 +4,8 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.compare import (
-    CANNOT_TELL,
-    NOT_WORSE,
-    WORSE,
-    Comparison,
-    Decision,
-)
-from rulerkit.analysis.differences import (
-    MEAN_COLUMNS,
-    interval_text,
-    judge_pairs,
-)
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Decision
+from rulerkit.analysis.differences import MEAN_COLUMNS, interval_text, judge_pairs
 from rulerkit.analysis.sequential import Design, Look, Place, Tested
 from rulerkit.analysis.sequential import examples_needed as needed_of
 from rulerkit.analysis.sides import Side, lacking_cells
@@ -30,17 +20,12 @@ _ENOUGH = 100_000  # examples of a cell: nobody asks for more
 
 
 def verdict_of(
-    design: Design,
-    look: Look | None,
-    found: Comparison | None,
-    stopped: str,
+    design: Design, look: Look | None, found: Comparison | None, stopped: str
 ) -> Decision:
     """The word, and a sentence with the numbers."""
     if look is None or found is None:
         reason = f"it stopped before the first round was complete: {stopped}"
-        return Decision(
-            CANNOT_TELL, f"cannot tell, as {reason}; --resume goes on"
-        )
+        return Decision(CANNOT_TELL, f"cannot tell, as {reason}; --resume goes on")
     a, b = found.a.name, found.b.name
     worse = f"worse than {a} by more than {points_text(design.margin)}"
     if any(points > design.margin for points in design.noise.values()):
@@ -49,39 +34,25 @@ def verdict_of(
 
     if look.worse:
         # The mean is told in any case.
-        places = [
-            _place_text(found, test)
-            for test in look.worse
-            if test.place.level != "all"
-        ]
+        places = [_place_text(found, test) for test in look.worse if test.place.level != "all"]
         parts = [listed(places, _MOST_NAMED, "; "), mean]
         text = "; ".join(filter(None, parts))
         return Decision(WORSE, f"{b} is {worse}: {text}")
 
     if look.is_not_worse:
-        return Decision(
-            NOT_WORSE, f"{b} is not {worse}: {mean}; {_most_lost(design, look)}"
-        )
+        return Decision(NOT_WORSE, f"{b} is not {worse}: {mean}; {_most_lost(design, look)}")
 
     needed = needed_of(design, look)
     doubts = [mean]
     if look.suspected:
         names = listed((_place_text(found, t) for t in look.suspected), 2, "; ")
         doubts.append(f"a loss is seen in {names}, and it may be larger")
-    doubts.append(
-        f"stopped by {stopped}" if stopped else "all examples were asked"
-    )
+    doubts.append(f"stopped by {stopped}" if stopped else "all examples were asked")
     if needed <= _ENOUGH:
-        doubts.append(
-            f"it would take about {needed} examples of each task and length"
-        )
+        doubts.append(f"it would take about {needed} examples of each task and length")
     else:
         doubts.append("the loss is so near the margin that no number would do")
-    return Decision(
-        CANNOT_TELL,
-        f"cannot tell whether {b} is {worse}: {'; '.join(doubts)}",
-        needed,
-    )
+    return Decision(CANNOT_TELL, f"cannot tell whether {b} is {worse}: {'; '.join(doubts)}", needed)
 
 
 def _place_text(found: Comparison, test: Tested) -> str:
@@ -109,9 +80,7 @@ def _most_lost(design: Design, look: Look) -> str:
             level = "cell"
         if test is look.tests[-1]:
             level = "mean"
-        lost = max(
-            0.0, -100 * test.mean.lower_limit(design.alarms_at(test.place))
-        )
+        lost = max(0.0, -100 * test.mean.lower_limit(design.alarms_at(test.place)))
         # Upwards, because the limit is promised.
         most[level] = max(most.get(level, 0.0), math.ceil(10 * lost) / 10)
     texts = [f"at most {points_text(most['mean'])} of the mean"]

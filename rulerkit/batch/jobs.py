@@ -103,9 +103,7 @@ class Notebook:
     @property
     def models(self) -> set[str]:
         """The names of the models that it asks."""
-        return {
-            name_of(model) for study in self.studies for model in study.models
-        }
+        return {name_of(model) for study in self.studies for model in study.models}
 
     @property
     def named_models(self) -> list[JSON]:
@@ -168,9 +166,7 @@ class Job:
             record = self.predictions(self.name)
             steps.append(Step(self, f"{self.name} predictions", record))
         for run in self.runs:
-            steps.append(
-                Step(self, run.title, run.output.with_suffix(".json"), run)
-            )
+            steps.append(Step(self, run.title, run.output.with_suffix(".json"), run))
         return steps
 
     @property
@@ -211,13 +207,9 @@ class Job:
             parameters = notebook.parameters
             if "outputs" in notebook_parameters(notebook.notebook):
                 parameters = parameters | {"outputs": from_root(outputs)}
-            asked = tuple(
-                study | {"outputs": str(outputs)} for study in notebook.asked
-            )
+            asked = tuple(study | {"outputs": str(outputs)} for study in notebook.asked)
             place = outputs / notebook.output.relative_to(planned)
-            return replace(
-                notebook, parameters=parameters, output=place, asked=asked
-            )
+            return replace(notebook, parameters=parameters, output=place, asked=asked)
 
         setting = shlex.quote(one_line({"outputs": from_root(outputs)}))
         return replace(
@@ -235,11 +227,7 @@ class Job:
     @property
     def studies(self) -> list[tuple[Notebook, Study]]:
         """What notebooks ask of this job's model; without a model, all that they ask."""
-        studies = [
-            (notebook, study)
-            for notebook in self.asks
-            for study in notebook.studies
-        ]
+        studies = [(notebook, study) for notebook in self.asks for study in notebook.studies]
         if not self.model:
             return studies
         return [
@@ -266,10 +254,7 @@ class Job:
             return False
         settings_before, changed_before = record["answered_by"]
         # Files that cannot be seen from here are taken to be as they were.
-        return bool(
-            settings != settings_before
-            or (changed_at or changed_before) != changed_before
-        )
+        return bool(settings != settings_before or (changed_at or changed_before) != changed_before)
 
     def save(self) -> None:
         """Write the job file, if it differs from the one that is there."""
@@ -293,9 +278,7 @@ class Job:
         content = _JOB.dump_python(self, mode="json")
         _map_paths(content, lambda path: from_root(Path(path)))
         head = f"# What `rulerkit run {self.file.name}` does; written by `rulerkit batch`.\n"
-        return head + yaml.safe_dump(
-            content, sort_keys=False, width=120, allow_unicode=True
-        )
+        return head + yaml.safe_dump(content, sort_keys=False, width=120, allow_unicode=True)
 
 
 _JOB = TypeAdapter(Job)
@@ -329,9 +312,7 @@ class Step:
         """Those of its cells whose length the model can be given."""
         models = {need.model for need in self.cells}
         not_run = {model: self.job.not_run(model) for model in models}
-        return [
-            need for need in self.cells if need.length not in not_run[need.model]
-        ]
+        return [need for need in self.cells if need.length not in not_run[need.model]]
 
     @property
     def unanswered(self) -> list[Need]:
@@ -356,15 +337,11 @@ class Step:
     @property
     def changed(self) -> str:
         """Which of its models is no longer the one that gave the answers; "" for none."""
-        models = {
-            need.model for need in self.cells if self.job.changed(need.model)
-        }
+        models = {need.model for need in self.cells if self.job.changed(need.model)}
         if not models:
             return ""
         names = listed(models, 3)
-        return (
-            f"the checkpoint or the settings of {names} changed after it answered"
-        )
+        return f"the checkpoint or the settings of {names} changed after it answered"
 
     @property
     def state(self) -> tuple[str, str]:
@@ -481,9 +458,7 @@ def version_of(model: Spec) -> tuple[JSON, float]:
     """The settings of a model that may change its answers, and when the files at its path changed
     last; 0 where none are there. No weights are read: they may be the same."""
     settings = {
-        key: value
-        for key, value in redact(plain({**model})).items()
-        if key not in UNNAMED_KEYS
+        key: value for key, value in redact(plain({**model})).items() if key not in UNNAMED_KEYS
     }
     with suppress(OSError, KeyError):
         folder = resolve(model["path"])
@@ -494,8 +469,7 @@ def version_of(model: Spec) -> tuple[JSON, float]:
 
 
 def needs_of(
-    studies: Iterable[Study],
-    not_run: Callable[[str], Collection[int]] = lambda _: (),
+    studies: Iterable[Study], not_run: Callable[[str], Collection[int]] = lambda _: ()
 ) -> list[Need]:
     """The cells that studies ask for, each once, with the largest number of examples."""
     needs: dict[Path, Need] = {}
@@ -518,9 +492,7 @@ def fingerprint(needs: Iterable[Need]) -> str:
     for need in sorted(needs):
         for path in (need.path, soft_file(need.path)):
             with suppress(FileNotFoundError):
-                digest.update(
-                    f"{path} {zlib.crc32(path.read_bytes())}\n".encode()
-                )
+                digest.update(f"{path} {zlib.crc32(path.read_bytes())}\n".encode())
     return digest.hexdigest()[:16]
 
 
@@ -535,19 +507,13 @@ def lines_of_log(log: Path) -> list[str]:
     """The lines of a log that are neither blank nor a progress bar; [] where there is none."""
     with suppress(OSError):
         text = log.read_text(encoding="utf-8", errors="replace")
-        return [
-            line.rstrip()
-            for line in text.splitlines()
-            if line.strip() and "%|" not in line
-        ]
+        return [line.rstrip() for line in text.splitlines() if line.strip() and "%|" not in line]
     return []
 
 
 def one_line(values: Mapping[str, Any]) -> str:
     """Parameters as `-y` takes them."""
-    text: str = yaml.safe_dump(
-        dict(values), default_flow_style=True, width=10**6, sort_keys=False
-    )
+    text: str = yaml.safe_dump(dict(values), default_flow_style=True, width=10**6, sort_keys=False)
     return text.strip()
 
 

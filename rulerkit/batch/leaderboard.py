@@ -31,12 +31,7 @@ def leaderboard(batch: Batch) -> Leaderboard:
     A batch is done even where its cells cannot share a table: the reason is in `problem`.
     """
     study = batch.study
-    needs = {
-        need.path: need
-        for job in batch.jobs
-        if job.model
-        for need in job.steps[0].cells
-    }
+    needs = {need.path: need for job in batch.jobs if job.model for need in job.steps[0].cells}
 
     # The tasks of the batch's study first, in their order; where none of them is asked, all others.
     asked = dict.fromkeys(need.task for need in needs.values())
@@ -47,10 +42,7 @@ def leaderboard(batch: Batch) -> Leaderboard:
         for folder in study.folders
         if folder.is_dir()
         for cell in read_cells(folder)
-        if cell.path in needs
-        and cell.task in tasks
-        and cell.length in study.lengths
-        and cell.rows
+        if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
     if not cells:
         return Leaderboard()
@@ -59,9 +51,7 @@ def leaderboard(batch: Batch) -> Leaderboard:
         check_same(cells)
         scores = score(cells)
         # An earlier batch may have stored more examples than this one asks for.
-        wanted = scores["path"].map(
-            {str(path): need.wanted for path, need in needs.items()}
-        )
+        wanted = scores["path"].map({str(path): need.wanted for path, need in needs.items()})
         scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
         # Of several suites one has the means, and so one table.
         suite_of = {task.name: task.suite for task in study.tasks}
@@ -72,9 +62,7 @@ def leaderboard(batch: Batch) -> Leaderboard:
         summary = summarize(scores, tasks, study.lengths)
         notes = footnotes(cells, scores)
         return Leaderboard(
-            scores,
-            table_text(summary, notes=notes),
-            table_text(summary, "html", notes=notes),
+            scores, table_text(summary, notes=notes), table_text(summary, "html", notes=notes)
         )
     except UserError as error:
         problem = f"no leaderboard: {error}"

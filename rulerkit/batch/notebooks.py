@@ -22,18 +22,7 @@ _FUNCTIONS = (
 )
 """The functions of rulerkit that a study is built with: they read files at most."""
 _BUILTINS = (
-    *(
-        "globals",
-        "abs",
-        "all",
-        "any",
-        "bool",
-        "dict",
-        "enumerate",
-        "float",
-        "int",
-        "len",
-    ),
+    *("globals", "abs", "all", "any", "bool", "dict", "enumerate", "float", "int", "len"),
     *("list", "max", "min", "range", "reversed", "round", "set", "sorted", "str"),
     *("sum", "tuple", "zip"),
 )
@@ -67,9 +56,7 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
     names: dict[str, Any] = {
         # By these two names `rk.study(globals())` knows that it is in a notebook, and which
         # parameters were given from outside.
-        "In": [
-            "# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)
-        ],
+        "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],
         "get_ipython": lambda: None,
         "__name__": "__main__",
         "__builtins__": {name: getattr(builtins, name) for name in _BUILTINS}
@@ -93,9 +80,7 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
 
     assigned = names.get("study")
     studies = [assigned] if isinstance(assigned, Study) else assigned
-    if not isinstance(studies, list | tuple) or not all(
-        isinstance(one, Study) for one in studies
-    ):
+    if not isinstance(studies, list | tuple) or not all(isinstance(one, Study) for one in studies):
         raise UserError(
             f"{notebook.stem}: its cell tagged `study` must assign `study`, such as "
             f"`study = rk.study(globals(), notebook={notebook.stem!r})`, or a list of them"
@@ -109,9 +94,7 @@ def _literals(cell: NotebookCell) -> dict[str, Any]:
     for statement in ast.parse(cell.source).body:
         try:
             target: Any = (
-                statement.targets[0]
-                if isinstance(statement, ast.Assign)
-                else statement.target  # type: ignore[attr-defined]
+                statement.targets[0] if isinstance(statement, ast.Assign) else statement.target  # type: ignore[attr-defined]
             )
             values[target.id] = ast.literal_eval(statement.value)  # type: ignore[attr-defined]
         except (AttributeError, TypeError, ValueError):
@@ -149,10 +132,7 @@ def _is_for_later(statement: ast.stmt) -> bool:
         modules = [statement.module or ""]
     else:
         return False
-    return not {module.partition(".")[0] for module in modules} <= {
-        "rulerkit",
-        *_MODULES,
-    }
+    return not {module.partition(".")[0] for module in modules} <= {"rulerkit", *_MODULES}
 
 
 def _why_not(node: ast.AST) -> str:
@@ -187,9 +167,7 @@ def _is_harmless(node: ast.Attribute) -> bool:
     if root in _MODULES:
         return not node.attr.startswith("_")
     if root == "rk":
-        return text in _VALUES or any(
-            f"{name}.".startswith(f"{text}.") for name in _FUNCTIONS
-        )
+        return text in _VALUES or any(f"{name}.".startswith(f"{text}.") for name in _FUNCTIONS)
     return node.attr in (*_METHODS, *_ATTRIBUTES)
 
 

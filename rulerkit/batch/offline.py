@@ -54,10 +54,7 @@ _WEIGHTS = (
 
 _TIKTOKEN = "https://openaipublic.blob.core.windows.net/"
 _TIKTOKEN_FILES = {
-    "gpt2": (
-        "gpt-2/encodings/main/vocab.bpe",
-        "gpt-2/encodings/main/encoder.json",
-    ),
+    "gpt2": ("gpt-2/encodings/main/vocab.bpe", "gpt-2/encodings/main/encoder.json"),
     "p50k_edit": ("encodings/p50k_base.tiktoken",),
     "o200k_harmony": ("encodings/o200k_base.tiktoken",),
 }
@@ -76,9 +73,7 @@ def missing_of(specs: Iterable[Spec], corpora: str = "builtin") -> list[str]:
     return list(dict.fromkeys(lines))
 
 
-def fetch_all(
-    specs: Iterable[Spec], corpora: str = "builtin"
-) -> Iterator[tuple[str, str]]:
+def fetch_all(specs: Iterable[Spec], corpora: str = "builtin") -> Iterator[tuple[str, str]]:
     """Download what models and corpora need and what is not there, one thing after the other.
 
     Yields for each `there`, `fetched` or `failed`, and a line that says what, and where or why.
@@ -108,9 +103,7 @@ def offline() -> dict[str, str]:
         "RULERKIT_CACHE": cache_dir(),
         "RULERKIT_DATA": os.environ.get("RULERKIT_DATA", ""),
     }
-    return OFFLINE | {
-        name: os.path.abspath(place) for name, place in places.items() if place
-    }
+    return OFFLINE | {name: os.path.abspath(place) for name, place in places.items() if place}
 
 
 # --- resources ----------------------------------------------------------------------------------
@@ -152,10 +145,7 @@ class HubFiles(Resource):
         if not folder.is_dir():
             try:
                 cached = snapshot_download(
-                    self.path,
-                    revision=self.revision,
-                    local_files_only=True,
-                    ignore_patterns="*",
+                    self.path, revision=self.revision, local_files_only=True, ignore_patterns="*"
                 )
                 folder = Path(cached)
             except (LocalEntryNotFoundError, HFValidationError):
@@ -164,15 +154,9 @@ class HubFiles(Resource):
         names, weights = self._names(folder), self._weights(folder)
         wanted: list[str] = []
         for pattern in self.patterns:
-            wanted += (
-                fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
-            )
+            wanted += fnmatch.filter(names, pattern) if "*" in pattern else [pattern]
         wanted += weights
-        lacking = [
-            name
-            for name in dict.fromkeys(wanted)
-            if not (folder / name).is_file()
-        ]
+        lacking = [name for name in dict.fromkeys(wanted) if not (folder / name).is_file()]
         if self.weights and not weights:
             lacking.append("weights")
         if self.vocabulary and not is_complete(vocabulary_file(names)):
@@ -193,10 +177,7 @@ class HubFiles(Resource):
         """The files of the repository as the hub's client recorded them, else those that are in the
         folder."""
         with suppress(CachedRepoTreeNotFoundError, HFValidationError):
-            return [
-                file.path
-                for file in get_cached_repo_tree(self.path, revision=folder.name)
-            ]
+            return [file.path for file in get_cached_repo_tree(self.path, revision=folder.name)]
         return [path.name for path in folder.iterdir() if path.is_file()]
 
     def _weights(self, folder: Path) -> list[str]:
@@ -204,9 +185,7 @@ class HubFiles(Resource):
         names = self._names(folder) if self.weights else []
         for form in _WEIGHTS:
             if files := [name for name in names if re.fullmatch(form, name)]:
-                return sorted(
-                    {shard for name in files for shard in _shards(name)}
-                )
+                return sorted({shard for name in files for shard in _shards(name)})
         return []
 
 
@@ -227,13 +206,8 @@ class Encoding(Resource):
     def missing(self) -> list[str]:
         """The title where a file is not in tiktoken's cache, which names files by a digest of their
         address."""
-        files = _TIKTOKEN_FILES.get(
-            self.name, (f"encodings/{self.name}.tiktoken",)
-        )
-        names = (
-            hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest()
-            for file in files
-        )
+        files = _TIKTOKEN_FILES.get(self.name, (f"encodings/{self.name}.tiktoken",))
+        names = (hashlib.sha1(f"{_TIKTOKEN}{file}".encode()).hexdigest() for file in files)
         is_there = all((tiktoken_dir() / name).is_file() for name in names)
         return [] if is_there else [self.title]
 
@@ -291,19 +265,13 @@ def _resources_of(spec: Spec) -> Iterator[Resource]:
 
     folder = resolve(path)
     at = f" at {revision}" if revision else ""
-    title = (
-        f"folder {folder}" if folder.is_dir() else f"model {path}{at} (hub id)"
-    )
+    title = f"folder {folder}" if folder.is_dir() else f"model {path}{at} (hub id)"
     if model.engine == "rwkv" and not folder.exists():
         yield HubFiles(title, path, revision, (spec["file"],))
     elif model.engine in ("transformers", "vllm"):
         code = ["*.py"] if spec.get("trust_remote_code") else []
-        yield HubFiles(
-            title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec
-        )
+        yield HubFiles(title, path, revision, (*_SMALL, *code), True, "tokenizer" not in spec)
     if kind == "tiktoken":
         yield Encoding(f"tokenizer {tokenizer} (tiktoken)", tokenizer)
     elif kind == "hub":
-        yield HubFiles(
-            f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True
-        )
+        yield HubFiles(f"tokenizer {tokenizer} (hub id)", tokenizer, vocabulary=True)

@@ -42,9 +42,7 @@ class Change(NamedTuple):
     """The answers whose score changed; written where there are some."""
 
 
-def write_page(
-    batch: Batch, scores: "pd.DataFrame | None", leaderboard: str
-) -> Path:
+def write_page(batch: Batch, scores: "pd.DataFrame | None", leaderboard: str) -> Path:
     """Write the page of a batch into the folder of outputs: how far each step is, the leaderboard
     as HTML, the scores behind it (None where there are none), and what changed.
 
@@ -68,8 +66,7 @@ def write_page(
         "run": run,
         "batch": batch.path.name,
         "steps": [
-            step.replace(f"{outputs.parent}{os.sep}", "")
-            for step in report(statuses(batch.jobs))
+            step.replace(f"{outputs.parent}{os.sep}", "") for step in report(statuses(batch.jobs))
         ],
         "changes": changes,
         "notebooks": sorted(
@@ -95,10 +92,7 @@ def write_page(
 
 def _title(batch: Batch, scores: "pd.DataFrame | None") -> str:
     """What was measured: models, tasks and lengths."""
-    labels = [
-        str(described.get("label") or described["name"])
-        for described in batch.models
-    ]
+    labels = [str(described.get("label") or described["name"]) for described in batch.models]
     title = listed(labels, 3)
     if scores is None:
         return title
@@ -111,8 +105,7 @@ def _title(batch: Batch, scores: "pd.DataFrame | None") -> str:
 def _names(entries: Sequence[Any]) -> list[str]:
     """The names of notebooks in a batch file, where each is a name or a mapping."""
     return [
-        Path(str(entry["notebook"] if isinstance(entry, dict) else entry)).stem
-        for entry in entries
+        Path(str(entry["notebook"] if isinstance(entry, dict) else entry)).stem for entry in entries
     ]
 
 
@@ -138,27 +131,20 @@ def _changes(batch: Batch, models: Sequence[str]) -> Iterator[Change]:
                 yield Change(model, name, str(error), "", page)
                 continue
             _write_flips(found, page)
-            yield Change(
-                model, name, found, difference_table(found, "html"), page
-            )
+            yield Change(model, name, found, difference_table(found, "html"), page)
 
 
 def _sides(batch: Batch, model: str) -> dict[str, Any]:
     """What a model is compared with, by name: the folder of its last other run, and the cells of
     the baseline."""
-    outputs, run, baseline = (
-        batch.study.outputs,
-        batch.study.run,
-        batch.keys.baseline,
-    )
+    outputs, run, baseline = (batch.study.outputs, batch.study.run, batch.keys.baseline)
     sides: dict[str, Any] = {}
 
     # Repetitions of a run are no runs of their own.
     others = [
         folder
         for folder in (outputs / "predictions").glob(f"*/{model}")
-        if folder.parent.name != run
-        and base_run(folder.parent.name) == folder.parent.name
+        if folder.parent.name != run and base_run(folder.parent.name) == folder.parent.name
     ]
     last = max(others, key=_newest_answer, default=None)
     if last:
@@ -200,25 +186,19 @@ def _notebooks(
     files = sorted(executed, key=lambda file: (file.stem, file))
     places = {name: i for i, name in enumerate(models)}
     for name, group in groupby(files, lambda file: file.stem):
-        in_order = sorted(
-            group, key=lambda file: places.get(file.parent.name, -1)
-        )
+        in_order = sorted(group, key=lambda file: places.get(file.parent.name, -1))
         figures = (outputs / "figures" / run / name).rglob("*.png")
         yield (
             name,
             [_page_of(file) for file in in_order],
-            sorted(
-                figures, key=lambda file: (_place(file.stem, models), file.stem)
-            ),
+            sorted(figures, key=lambda file: (_place(file.stem, models), file.stem)),
         )
 
 
 def _place(figure: str, models: Sequence[str]) -> int:
     """The place of the model after which a figure is named; -1 where it is named after several, or
     after none."""
-    owners = [
-        name for name in models if figure == name or figure.startswith(f"{name}-")
-    ]
+    owners = [name for name in models if figure == name or figure.startswith(f"{name}-")]
     # 'reader-8192-tasks' belongs to 'reader-8192', also where there is a model 'reader'
     return models.index(max(owners, key=len)) if owners else -1
 
@@ -251,8 +231,6 @@ def _convert(notebook: Path, page: Path) -> None:
     # Without its scripts, a page loads nothing from the network; ours has no mathematics.
     template = {"page.html.j2": _WITHOUT_SCRIPTS}
     exporter: Any = HTMLExporter(  # type: ignore[no-untyped-call]
-        embed_images=True,
-        extra_loaders=[DictLoader(template)],
-        template_file="page.html.j2",
+        embed_images=True, extra_loaders=[DictLoader(template)], template_file="page.html.j2"
     )
     write_whole(page, exporter.from_filename(str(notebook))[0])

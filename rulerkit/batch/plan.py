@@ -66,13 +66,7 @@ class Plan(NamedTuple):
     def text(self) -> str:
         """A table with a row for each length, the sum, and what was assumed."""
         has_prices = self.dollars is not None
-        header = [
-            "length",
-            "examples",
-            "prompt tokens",
-            "answer tokens",
-            "tokens/cell",
-        ]
+        header = ["length", "examples", "prompt tokens", "answer tokens", "tokens/cell"]
         if has_prices:
             header += ["$/cell", "$"]
 
@@ -86,10 +80,7 @@ class Plan(NamedTuple):
                 f"{line.tokens / self.num_tasks:,.0f}",
             ]
             if line.dollars is not None:
-                row += [
-                    f"{line.dollars / self.num_tasks:,.2f}",
-                    f"{line.dollars:,.2f}",
-                ]
+                row += [f"{line.dollars / self.num_tasks:,.2f}", f"{line.dollars:,.2f}"]
             rows.append(row)
 
         if self.least_share < 1:
@@ -116,9 +107,7 @@ class Plan(NamedTuple):
 
     def _sum(self, share: float) -> str:
         examples = sum(line.examples for line in self.asked)
-        text = (
-            f"{share * examples:,.0f} examples, {share * self.tokens:,.0f} tokens"
-        )
+        text = f"{share * examples:,.0f} examples, {share * self.tokens:,.0f} tokens"
         if self.dollars is not None:
             text += f", ${share * self.dollars:,.2f}"
         return text

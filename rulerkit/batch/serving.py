@@ -35,9 +35,7 @@ def serve(engine: Model, say: Callable[[str], None]) -> None:
         )
     running = find_servers(engine.about_server)
     if running:
-        raise UserError(
-            f"model {engine.name} is served already, at {running[0].url}"
-        )
+        raise UserError(f"model {engine.name} is served already, at {running[0].url}")
 
     # One server for each group of GPUs that the model needs, on as many groups as are free. The
     # pool keeps its locks until this process ends.

@@ -86,9 +86,7 @@ def submissions(jobs: Sequence[Job], site: Site) -> list[Submission]:
             continue
         after = [name for model in job.after for name in names_of.get(model, [])]
         name, script = name_of(job), job.file.with_suffix(".sh")
-        planned.append(
-            Submission(name, script, (job,), *job.resources, tuple(after))
-        )
+        planned.append(Submission(name, script, (job,), *job.resources, tuple(after)))
         names_of[job.name] = [name]
     return planned
 
@@ -123,13 +121,8 @@ def _whole_nodes(jobs: Sequence[Job], per_node: int) -> list[Submission]:
 
 def whole_nodes(job: Job) -> dict[str, Path]:
     """The names of the whole nodes that the batch of a job may take, and the script of each."""
-    folder, batch = (
-        job.file.parents[1] / "all",
-        job.file.name.removesuffix(".job.yaml"),
-    )
-    scripts = [
-        folder / f"{batch}-node{number}.sh" for number in range(1, _MOST_NODES)
-    ]
+    folder, batch = (job.file.parents[1] / "all", job.file.name.removesuffix(".job.yaml"))
+    scripts = [folder / f"{batch}-node{number}.sh" for number in range(1, _MOST_NODES)]
     return {_name(script, script.stem): script for script in scripts}
 
 
@@ -162,9 +155,7 @@ class Queued(NamedTuple):
         return self.state == "RUNNING"
 
 
-def submit(
-    planned: Sequence[Submission], site: Site
-) -> Iterator[tuple[Submission, str, bool]]:
+def submit(planned: Sequence[Submission], site: Site) -> Iterator[tuple[Submission, str, bool]]:
     """Submit each; yields it with the number of its job, and whether that was in the queue already.
 
     Errors: `UserError` where sbatch is not there or refuses; what was submitted before it stays.
@@ -190,9 +181,7 @@ def submit(
         if there is None:
             write_whole(submission.script, submission.text(site))
             script = str(submission.script)
-            said = _slurm(
-                "sbatch", "--parsable", f"--dependency={dependency}", script
-            )
+            said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", script)
             numbers[submission.name] = said.strip().partition(";")[0]
         elif after and there.state == "PENDING":
             # It may have to wait for new jobs. Where this is not allowed, its notebook tells what
@@ -209,9 +198,7 @@ def queue() -> dict[str, Queued]:
         return {}
     entries: dict[str, Queued] = {}
     with suppress(UserError):
-        said = _slurm(
-            "squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j"
-        )
+        said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j")
         for line in said.splitlines():
             number, state, reason, name = line.split("|", 3)
             # Of two with one name, the one that runs counts.

@@ -7,15 +7,7 @@ from datetime import timedelta
 from pathlib import Path
 
 from rulerkit.batch import slurm
-from rulerkit.batch.jobs import (
-    Job,
-    Need,
-    Status,
-    Step,
-    lines_of_log,
-    read_job,
-    read_record,
-)
+from rulerkit.batch.jobs import Job, Need, Status, Step, lines_of_log, read_job, read_record
 from rulerkit.common.errors import UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.store.locks import holder
@@ -88,9 +80,7 @@ def _status(step: Step, activity: str, where: str) -> Status:
     if last in ("failed", "incomplete"):
         return Status(step, last, str(record.get("error")))
     if last == "running":
-        return Status(
-            step, "interrupted", "its process is gone; what it wrote is kept"
-        )
+        return Status(step, "interrupted", "its process is gone; what it wrote is kept")
     return Status(step, state, reason)
 
 
@@ -110,9 +100,7 @@ def exit_code(statuses: Iterable[Status]) -> int:
 def report(statuses: list[Status]) -> list[str]:
     """What there is to say of each step, and a line over all."""
     states = [status.state for status in statuses]
-    counts = ", ".join(
-        f"{states.count(state)} {state}" for state in dict.fromkeys(states)
-    )
+    counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
     left = sum(status.step.tokens_left for status in statuses)
     most = sum(status.step.most_tokens_left for status in statuses)
     total = f"; {tokens_left(left, most)}" if left else ""
@@ -141,9 +129,7 @@ def describe(status: Status) -> list[str]:
             # The step wrote nothing: what the scheduler's job has said.
             log = step.job.file.with_suffix(".out")
         shown_already = f"rulerkit: {message}"
-        log_lines = [
-            line for line in lines_of_log(log)[-5:] if line != shown_already
-        ]
+        log_lines = [line for line in lines_of_log(log)[-5:] if line != shown_already]
         lines += [f"    | {line[:300]}" for line in log_lines]
         if log_lines:
             lines.append(f"    log: {log}")
@@ -211,8 +197,4 @@ def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
     texts = counts["have"] + "/" + counts["wanted"]
     texts[counts.index.isin([*not_run], level="length")] = "not run"
     wide = texts.unstack(fill_value="").loc[frame["task"].unique()]
-    return (
-        wide.rename(columns=length_name)
-        .rename_axis(index=None, columns=model)
-        .to_string()
-    )
+    return wide.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()

@@ -10,8 +10,6 @@ prints.
 from rulerkit.cli import gate, look, many_models, measure, set_up
 from rulerkit.cli.app import GROUPS, app, main
 
-app.registered_commands.sort(
-    key=lambda command: GROUPS.index(str(command.rich_help_panel))
-)
+app.registered_commands.sort(key=lambda command: GROUPS.index(str(command.rich_help_panel)))
 
 __all__ = ["app", "gate", "look", "main", "many_models", "measure", "set_up"]

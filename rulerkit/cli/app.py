@@ -32,9 +32,7 @@ _UsageError: Any = typer.BadParameter.__bases__[0]  # typer gives it no name
 
 @app.callback(invoke_without_command=True, no_args_is_help=True)
 def start(
-    version: Annotated[
-        bool, typer.Option("--version", help="Show the version.")
-    ] = False,
+    version: Annotated[bool, typer.Option("--version", help="Show the version.")] = False,
 ) -> None:
     """How much of its context does a language model really use? RULER (arXiv 2404.06654) with error
     bars.
@@ -64,9 +62,7 @@ def main() -> None:
         sys.exit(_WRONG_USE)
 
     if status == _INTERRUPTED:
-        echo(
-            "\nrulerkit: stopped; run the same command again to resume", err=True
-        )
+        echo("\nrulerkit: stopped; run the same command again to resume", err=True)
     sys.exit(status if isinstance(status, int) else 0)
 
 

@@ -13,12 +13,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import (
-    Given,
-    is_checkpoint,
-    is_folder_of_answers,
-    models_of,
-)
+from rulerkit.cli.given import Given, is_checkpoint, is_folder_of_answers, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
@@ -53,29 +48,19 @@ Suite = Annotated[
         "frontier. At most 500 examples of each."
     ),
 ]
-Margin = Annotated[
-    float, typer.Option(help="How many points the candidate may be below.")
-]
+Margin = Annotated[float, typer.Option(help="How many points the candidate may be below.")]
 Noise = Annotated[
     str | None,
-    typer.Option(
-        help="Points, or the JSON of `rulerkit gate A A`: no smaller loss counts as one."
-    ),
+    typer.Option(help="Points, or the JSON of `rulerkit gate A A`: no smaller loss counts as one."),
 ]
 MaxExamples = Annotated[
-    int | None,
-    typer.Option(min=1, help="The most examples in all tasks and lengths."),
+    int | None, typer.Option(min=1, help="The most examples in all tasks and lengths.")
 ]
 Budget = Annotated[
-    str | None,
-    typer.Option(help="Tokens (500K, 20M) or dollars ($5), of both models."),
+    str | None, typer.Option(help="Tokens (500K, 20M) or dollars ($5), of both models.")
 ]
-Minutes = Annotated[
-    float | None, typer.Option(min=0, help="The time it may take.")
-]
-Format = Annotated[
-    str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")
-]
+Minutes = Annotated[float | None, typer.Option(min=0, help="The time it may take.")]
+Format = Annotated[str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")]
 Resume = Annotated[
     bool,
     typer.Option(
@@ -86,8 +71,7 @@ Resume = Annotated[
 PageFile = Annotated[
     Path | None,
     typer.Option(
-        help="The HTML page with the answers that changed, side by side; default: in "
-        "outputs/pages."
+        help="The HTML page with the answers that changed, side by side; default: in outputs/pages."
     ),
 ]
 
@@ -97,13 +81,10 @@ def gate(
     baseline: Annotated[
         str,
         typer.Argument(
-            metavar="BASELINE",
-            help=f"{ONE_MODEL} Or answers: a folder of predictions, RUN/MODEL.",
+            metavar="BASELINE", help=f"{ONE_MODEL} Or answers: a folder of predictions, RUN/MODEL."
         ),
     ],
-    candidate: Annotated[
-        str, typer.Argument(metavar="CANDIDATE", help="The same.")
-    ],
+    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The same.")],
     tasks: Tasks = None,
     lengths: Lengths = None,
     num_examples: NumExamples = None,
@@ -134,16 +115,7 @@ def gate(
         check_known("format", format, ("text", "github"))
         given = Given.of(None, tasks, lengths, num_examples, files, settings)
         limits = _limits_of(max_examples, budget, minutes)
-        planned = _planned(
-            (baseline, candidate),
-            given,
-            suite,
-            margin,
-            noise,
-            by,
-            limits,
-            resume,
-        )
+        planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
         result = _run(planned)
     _report(result, as_json, junit, format, page)
     raise typer.Exit(result.verdict.status)
@@ -197,9 +169,7 @@ def _planned(
     return parts.Gate(study, a, b, design, by, limits, stored)
 
 
-def _in_its_run(
-    study: "Study", a: "Party", b: "Party", is_named: bool, resume: bool
-) -> "Study":
+def _in_its_run(study: "Study", a: "Party", b: "Party", is_named: bool, resume: bool) -> "Study":
     """The study in a run of its own: the one that was named, the last one of the two with
     `resume`, else a new one."""
     from rulerkit.batch.gate import new_run, newest_run
@@ -237,9 +207,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
     return rk.study({**defaults, **values, "model": None})
 
 
-def _parties(
-    names: tuple[str, str], study: "Study", changes: "JSON"
-) -> list["Party"]:
+def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
     from rulerkit.analysis.sides import find
     from rulerkit.batch.gate import Party
@@ -268,24 +236,19 @@ def _is_stored(name: str, study: "Study") -> bool:
     )
 
 
-def _limits_of(
-    max_examples: int | None, budget: str | None, minutes: float | None
-) -> "Limits":
+def _limits_of(max_examples: int | None, budget: str | None, minutes: float | None) -> "Limits":
     from rulerkit.batch.gate import Limits
 
     if budget is None:
         return Limits(max_examples, None, None, minutes)
     match = re.fullmatch(
-        r"(\$?)\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*(\$|tokens|dollars)?",
-        budget.strip(),
+        r"(\$?)\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*(\$|tokens|dollars)?", budget.strip()
     )
     if not match:
         raise UserError(
             f"--budget {budget!r}: give tokens, such as 500K or 20M, or dollars, such as '$5'"
         )
-    number = (
-        float(match[2]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[3].upper()]
-    )
+    number = float(match[2]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[3].upper()]
     if match[1] or match[4] in ("$", "dollars"):
         return Limits(max_examples, None, number, minutes)
     return Limits(max_examples, int(number), None, minutes)
@@ -333,11 +296,7 @@ def _run(planned: "Gate") -> "GateResult":
 
 
 def _report(
-    result: "GateResult",
-    as_json: bool,
-    junit: Path | None,
-    format: str,
-    page: Path | None,
+    result: "GateResult", as_json: bool, junit: Path | None, format: str, page: Path | None
 ) -> None:
     """Print the result, and write its files."""
     from rulerkit.report.comparison import difference_table, flips_text
@@ -372,23 +331,13 @@ def _report(
 def _notes(result: "GateResult") -> tuple[str, ...]:
     """What a reader must know: differing settings, and the noise that was allowed for."""
     notes = list(result.comparison.notes) if result.comparison else []
-    noise = {
-        level: points
-        for level, points in result.gate.design.noise.items()
-        if points
-    }
+    noise = {level: points for level, points in result.gate.design.noise.items() if points}
     if noise:
-        levels = ", ".join(
-            f"{level} {points:g}" for level, points in noise.items()
-        )
-        notes.append(
-            f"noise of serving that counts as no loss, in points: {levels}"
-        )
+        levels = ", ".join(f"{level} {points:g}" for level, points in noise.items())
+        notes.append(f"noise of serving that counts as no loss, in points: {levels}")
     if result.noise:
         levels = ", ".join(f"{k} {v:g}" for k, v in result.noise.items())
-        notes.append(
-            f"one model, asked twice: the largest losses by level, in points: {levels}"
-        )
+        notes.append(f"one model, asked twice: the largest losses by level, in points: {levels}")
     return tuple(notes)
 
 

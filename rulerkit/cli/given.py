@@ -20,10 +20,7 @@ _WAYS = (
 
 
 MODELS = ("plugins", "model", "models")
-EXAMPLES = (
-    *MODELS,
-    *["tasks", "lengths", "seed", "corpora", "protocol", "edition"],
-)
+EXAMPLES = (*MODELS, *["tasks", "lengths", "seed", "corpora", "protocol", "edition"])
 """The parameters that say which models are meant, and which examples."""
 
 
@@ -49,17 +46,10 @@ class Given(NamedTuple):
     ) -> "Given":
         """What typer gives, with nothing for None."""
         return cls(
-            models or (),
-            tasks or (),
-            lengths or (),
-            num_examples,
-            files or (),
-            settings or (),
+            models or (), tasks or (), lengths or (), num_examples, files or (), settings or ()
         )
 
-    def study(
-        self, default: str = "", uses: Collection[str] = (), **more: Any
-    ) -> "Study":
+    def study(self, default: str = "", uses: Collection[str] = (), **more: Any) -> "Study":
         """The study that is meant; `more` are parameters that hold where none are given, `uses` as
         in `parameters`.
 
@@ -113,9 +103,7 @@ class Given(NamedTuple):
                 "have commas between them, `rulerkit gate` and `compare` take two models, and a "
                 "batch many"
             )
-        named = {
-            key for key in ("model", "models") if values.get(key) is not None
-        }
+        named = {key for key in ("model", "models") if values.get(key) is not None}
         if self.models:
             if named:
                 key = named.pop()
@@ -146,25 +134,17 @@ def settings_of(settings: Sequence[str] | None) -> "JSON":
         content = parse_yaml(text, f"-y {text!r}")
         if not isinstance(content, dict):
             # The sign that other programs take is the likeliest mistake.
-            fixed = (
-                text.replace("=", ": ", 1) if "=" in text else "num_examples: 5"
-            )
-            raise UserError(
-                f"-y {text!r} holds no `name: value`; write it like -y '{fixed}'"
-            )
+            fixed = text.replace("=", ": ", 1) if "=" in text else "num_examples: 5"
+            raise UserError(f"-y {text!r} holds no `name: value`; write it like -y '{fixed}'")
         merged |= content
     return merged
 
 
-def models_of(
-    described: Sequence[Any], changes: "JSON | None" = None
-) -> list[Any]:
+def models_of(described: Sequence[Any], changes: "JSON | None" = None) -> list[Any]:
     """As `model_of`, for several models. A key or headers that -y names are for one server:
     `UserError` where the models have several."""
     changes = changes or {}
-    keys = {
-        key: changes[key] for key in ("api_key_env", "headers") if key in changes
-    }
+    keys = {key: changes[key] for key in ("api_key_env", "headers") if key in changes}
     if not keys or len(described) < 2:
         return [model_of(one, changes) for one in described]
 
@@ -260,9 +240,7 @@ def mapping_of(text: str, what: str) -> "JSON":
 
     content = parse_yaml(text, f"{what} {text!r}")
     if not isinstance(content, dict):
-        raise UserError(
-            f"{what} {text!r} is no mapping: write '{{base: NAME, ...}}'"
-        )
+        raise UserError(f"{what} {text!r} is no mapping: write '{{base: NAME, ...}}'")
     return content
 
 
@@ -289,6 +267,5 @@ def is_checkpoint(name: str) -> bool:
 
 def _holds_answers(folder: Path) -> bool:
     return any(
-        next(folder.glob(pattern), None)
-        for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
+        next(folder.glob(pattern), None) for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
     )

@@ -35,13 +35,7 @@ from rulerkit.cli.options import (
     WithSamples,
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
-from rulerkit.common.errors import (
-    ExitStatus,
-    UserError,
-    check_known,
-    counted,
-    unknown,
-)
+from rulerkit.common.errors import ExitStatus, UserError, check_known, counted, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import resolve_file
 
@@ -68,9 +62,7 @@ def tasks() -> None:
         text = ", ".join(differs) or f"the default {task.family}"
         echo(f"{mark} {task.name:18} {task.category:12} {text}")
 
-    echo(
-        "\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':"
-    )
+    echo("\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
     for family in all_families():
         default = family(name=family.family)
         knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
@@ -79,9 +71,7 @@ def tasks() -> None:
 
 @app.command(rich_help_panel=LOOK)
 def models(
-    pattern: Annotated[
-        str, typer.Argument(help="Only names that hold this text.")
-    ] = "",
+    pattern: Annotated[str, typer.Argument(help="Only names that hold this text.")] = "",
 ) -> None:
     """List the models that have a name: the files of params/models of the kit and of the project,
     and the reference readers."""
@@ -91,9 +81,7 @@ def models(
         if pattern.lower() not in name.lower():
             continue
         if name == "reader-<tokens>":
-            echo(
-                f"{name:28} reader        sees the last so many tokens: reader-8192"
-            )
+            echo(f"{name:28} reader        sees the last so many tokens: reader-8192")
             continue
         spec = read_spec(name)
         about = spec.get("path") or spec.get("entry") or "a rule"
@@ -119,9 +107,7 @@ def show(
     num_examples: NumExamples = 1,
     files: Files = None,
     settings: Settings = None,
-    index: Annotated[
-        int, typer.Option(min=0, help="The first example to show.")
-    ] = 0,
+    index: Annotated[int, typer.Option(min=0, help="The first example to show.")] = 0,
 ) -> None:
     """Show examples as a model is sent them, with the role of each piece marked, and its answers
     where it has answered.
@@ -139,8 +125,7 @@ def show(
                 f"{given.models[0]} holds answers, whose records say all: leave out -f and -y"
             )
         names = [
-            one if isinstance(one, str) else rk.task(one).name
-            for one in tasks_of(given.tasks)
+            one if isinstance(one, str) else rk.task(one).name for one in tasks_of(given.tasks)
         ]
         places = product(names or [""], lengths_of(given.lengths) or [0])
         for task, length in places:
@@ -149,16 +134,11 @@ def show(
         return
 
     study = given.study(
-        "perfect",
-        (*EXAMPLES, "run", "outputs"),
-        tasks=["niah_multikey_1"],
-        lengths=[4096],
+        "perfect", (*EXAMPLES, "run", "outputs"), tasks=["niah_multikey_1"], lengths=[4096]
     )
     form = rk.load_model(one_model(study)).prompt_format
     for cell in study.cells():
-        examples = rk.generate(
-            cell.task, cell.length, indices.stop, study.seed, form
-        )
+        examples = rk.generate(cell.task, cell.length, indices.stop, study.seed, form)
         for number in indices:
             example = examples[number]
             _show(example, _stored_answer(cell.path, example))
@@ -185,19 +165,13 @@ def _refuse_a_task(given: Given) -> None:
 def score(
     path: Annotated[
         list[Path],
-        typer.Argument(
-            help="Prediction files or folders: ours, upstream's, lm-eval's samples."
-        ),
+        typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples."),
     ],
     task: Annotated[
-        str | None,
-        typer.Option(help="The task of the files, where their names do not say."),
+        str | None, typer.Option(help="The task of the files, where their names do not say.")
     ] = None,
     length: Annotated[
-        str | None,
-        typer.Option(
-            help="Their nominal length, where their folders do not say."
-        ),
+        str | None, typer.Option(help="Their nominal length, where their folders do not say.")
     ] = None,
     max_failures: MaxFailures = None,
     other: Annotated[
@@ -241,15 +215,10 @@ def score(
 def report(
     folder: Annotated[
         Path,
-        typer.Argument(
-            help="A folder of predictions: outputs/predictions/main, or one model's."
-        ),
+        typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's."),
     ],
     format: Annotated[
-        str,
-        typer.Option(
-            help="table, csv (one row per model, task, length), markdown or latex."
-        ),
+        str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
     ] = "table",
     category: Annotated[
         str,
@@ -279,9 +248,7 @@ def report(
     for line in filter(None, lines):
         echo(line, err=True)
     if not cells:
-        raise UserError(
-            f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl"
-        )
+        raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
 
     # A CSV has the cells of all categories.
     shown = _of_category(cells, "all" if format == "csv" else category)
@@ -301,23 +268,14 @@ def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
     from rulerkit.scoring.scores import describe
 
     category_of = [describe(cell)["category"] for cell in cells]
-    check_known(
-        "category of these answers",
-        category,
-        ["all", *dict.fromkeys(category_of)],
-    )
-    return [
-        cell
-        for cell, own in zip(cells, category_of, strict=True)
-        if category in ("all", own)
-    ]
+    check_known("category of these answers", category, ["all", *dict.fromkeys(category_of)])
+    return [cell for cell, own in zip(cells, category_of, strict=True) if category in ("all", own)]
 
 
 @app.command(rich_help_panel=LOOK)
 def seal(
     folder: Annotated[
-        Path,
-        typer.Argument(help="A folder of predictions: outputs/predictions/main."),
+        Path, typer.Argument(help="A folder of predictions: outputs/predictions/main.")
     ],
     output: Annotated[
         Path | None,
@@ -348,9 +306,7 @@ def seal(
     folder = resolve_file(folder)
     if anonymous:
         if output is None:
-            raise UserError(
-                "--anonymous makes a copy: name its folder with --output"
-            )
+            raise UserError("--anonymous makes a copy: name its folder with --output")
         number = seals.anonymous(folder, output)
         echo(f"{counted(number, 'cell')} copied without hosts, paths and users")
         folder, output = output / "predictions", None
@@ -364,21 +320,15 @@ def seal(
 @app.command(rich_help_panel=LOOK)
 def verify(
     folder: Annotated[
-        Path,
-        typer.Argument(help="A folder of predictions: outputs/predictions/main."),
+        Path, typer.Argument(help="A folder of predictions: outputs/predictions/main.")
     ],
     seal: Annotated[
         Path | None,
-        typer.Option(
-            "--seal",
-            help="The file of the seal; default: seal.json in the folder.",
-        ),
+        typer.Option("--seal", help="The file of the seal; default: seal.json in the folder."),
     ] = None,
     prompts: Annotated[
         bool,
-        typer.Option(
-            help="Also generate the examples again, with the tokenizer and the corpora."
-        ),
+        typer.Option(help="Also generate the examples again, with the tokenizer and the corpora."),
     ] = True,
 ) -> None:
     """Hold a folder of predictions against its seal, cell by cell.
@@ -404,9 +354,7 @@ def verify(
     header = ["cell", "scores", "prompts"][: 2 + prompts]
     rows, reasons = [], []
     for cell, *texts in found:
-        rows.append(
-            [cell, *(text.partition(":")[0] for text in texts[: 1 + prompts])]
-        )
+        rows.append([cell, *(text.partition(":")[0] for text in texts[: 1 + prompts])])
         reasons += [f"{cell}: {text}" for text in texts if ":" in text]
     echo(render(header, rows, notes=reasons), nl=False)
 
@@ -430,9 +378,7 @@ def export(
     output: Annotated[
         Path,
         typer.Option(
-            "--output",
-            "-o",
-            help="The file to write; of the formats eee and hf the folder.",
+            "--output", "-o", help="The file to write; of the formats eee and hf the folder."
         ),
     ] = Path("results.csv"),
     format: Annotated[
@@ -445,8 +391,7 @@ def export(
     labels: Annotated[
         bool,
         typer.Option(
-            "--labels",
-            help="Also label what went wrong; examples are generated again for it.",
+            "--labels", help="Also label what went wrong; examples are generated again for it."
         ),
     ] = False,
     organization: Organization = "",
@@ -480,9 +425,7 @@ def export(
 
     results = rk.load(*place or (), labels=labels)
     write(results, output, format)
-    echo(
-        f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}"
-    )
+    echo(f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}")
 
 
 _EXPORT_OPTIONS = {
@@ -497,16 +440,11 @@ def _check_options(format: str | None, options: Mapping[str, Any]) -> None:
     for name, value in options.items():
         if value and name not in allowed:
             option = f"--{name.replace('_', '-')}"
-            raise UserError(
-                f"{option} does not go with --format {format or 'of a table'}"
-            )
+            raise UserError(f"{option} does not go with --format {format or 'of a table'}")
 
 
 def _export_means(
-    place: list[str] | None,
-    folder: Path,
-    format: str,
-    options: Mapping[str, Any],
+    place: list[str] | None, folder: Path, format: str, options: Mapping[str, Any]
 ) -> None:
     """Write results in the format of a site that collects them."""
     from rulerkit.analysis import exchange
@@ -520,17 +458,13 @@ def _export_means(
         )
     if folder.is_file():
         raise UserError(f"{folder} is a file: -o names a folder for this format")
-    found = exchange.evaluations(
-        find_cells(place or ("outputs",)), options["model_id"]
-    )
+    found = exchange.evaluations(find_cells(place or ("outputs",)), options["model_id"])
     if format == "eee":
         written = exchange.write_every_eval_ever(
             found, folder, organization, relationship, options["samples"]
         )
     else:
-        written = exchange.write_hub_results(
-            found, folder, options["dataset"], options["source"]
-        )
+        written = exchange.write_hub_results(found, folder, options["dataset"], options["source"])
     for file in written:
         echo(str(file))
 
@@ -539,14 +473,9 @@ def _export_means(
 def browse(
     place: Places = None,
     output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", dir_okay=False, help="The HTML file to write."
-        ),
+        Path, typer.Option("--output", "-o", dir_okay=False, help="The HTML file to write.")
     ] = Path("examples.html"),
-    most: Annotated[
-        int, typer.Option(min=1, help="How many answers the page holds.")
-    ] = 1000,
+    most: Annotated[int, typer.Option(min=1, help="How many answers the page holds.")] = 1000,
 ) -> None:
     """Write a page that leads from each score to the answers behind it; it opens in a browser
     without a network."""
@@ -558,20 +487,14 @@ def browse(
     )
 
 
-def _answered(
-    model: str, task: str, length: int, index: int
-) -> "tuple[Example, str]":
+def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example, str]":
     """An example as it was asked, from a folder of answers; and what was written, with the score,
     as text. Without a task or a length the first one there is taken."""
     from rulerkit.analysis.remake import remaker
     from rulerkit.analysis.sides import find
 
     stored = find(model)
-    cells = [
-        cell
-        for cell in stored
-        if task in ("", cell.task) and length in (0, cell.length)
-    ]
+    cells = [cell for cell in stored if task in ("", cell.task) and length in (0, cell.length)]
     if not cells:
         there = [f"{cell.task} at {length_name(cell.length)}" for cell in stored]
         seen = f"{task or 'any task'} at {length_name(length) if length else 'any length'}"

@@ -27,27 +27,21 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=MANY_MODELS)
 def batch(
     file: Annotated[
-        Path,
-        typer.Argument(help="A batch file, or its name in params/batches: demo."),
+        Path, typer.Argument(help="A batch file, or its name in params/batches: demo.")
     ],
     settings: BatchSettings = None,
     jobs: SideBySide = None,
     gpus: Gpus = None,
     slurm: Annotated[
-        bool,
-        typer.Option(
-            "--slurm", help="Submit one job per model to Slurm, and return."
-        ),
+        bool, typer.Option("--slurm", help="Submit one job per model to Slurm, and return.")
     ] = False,
     site: Annotated[
-        Path | None,
-        typer.Option(help="The site file of --slurm; default: params/site.yaml."),
+        Path | None, typer.Option(help="The site file of --slurm; default: params/site.yaml.")
     ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run",
-            help="Only list what would run; with --slurm, print the job scripts.",
+            "--dry-run", help="Only list what would run; with --slurm, print the job scripts."
         ),
     ] = False,
     plan: PlanOnly = False,
@@ -64,13 +58,9 @@ def batch(
     from rulerkit.batch.status import report, statuses
 
     if plan and (slurm or dry_run or jobs or gpus is not None):
-        raise UserError(
-            "--plan runs nothing: it goes without other options of running"
-        )
+        raise UserError("--plan runs nothing: it goes without other options of running")
     if (site and not slurm) or (slurm and (jobs or gpus is not None)):
-        raise UserError(
-            "--site goes with --slurm; --jobs and --gpus go without it"
-        )
+        raise UserError("--site goes with --slurm; --jobs and --gpus go without it")
 
     planned = read_batch(_batch_file(file), settings_of(settings))
     if slurm:
@@ -137,10 +127,7 @@ def _end_with(failed: int, elsewhere: int) -> None:
 @app.command(rich_help_panel=MANY_MODELS)
 def run(
     files: Annotated[
-        list[Path],
-        typer.Argument(
-            help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml."
-        ),
+        list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")
     ],
     outputs: Annotated[
         Path | None,
@@ -176,15 +163,10 @@ def run(
 
 @app.command(rich_help_panel=MANY_MODELS)
 def status(
-    file: Annotated[
-        Path, typer.Argument(help="The batch file, or outputs/notebooks/RUN.")
-    ],
+    file: Annotated[Path, typer.Argument(help="The batch file, or outputs/notebooks/RUN.")],
     settings: BatchSettings = None,
     cells: Annotated[
-        bool,
-        typer.Option(
-            "--cells", help="Every cell of the models that are not done."
-        ),
+        bool, typer.Option("--cells", help="Every cell of the models that are not done.")
     ] = False,
 ) -> None:
     """Show the progress of a batch: what is done, running, queued, failed or missing, by its files,
@@ -217,9 +199,7 @@ def status(
 def merge(
     places: Annotated[
         list[Path],
-        typer.Argument(
-            metavar="PLACE...", help="Outputs folders, or folders of predictions."
-        ),
+        typer.Argument(metavar="PLACE...", help="Outputs folders, or folders of predictions."),
     ],
     output: Annotated[
         Path,
@@ -285,9 +265,7 @@ def _end_in_order() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
-def _execute(
-    jobs: "list[Job]", gpus: str | None, side_by_side: int | None
-) -> tuple[int, int]:
+def _execute(jobs: "list[Job]", gpus: str | None, side_by_side: int | None) -> tuple[int, int]:
     """Do jobs, print each step that ends; returns how many steps are not done, and how many jobs
     were left to another process."""
     from rich.console import Console
@@ -361,15 +339,11 @@ def _print_outcome(statuses: list[Any]) -> tuple[int, int]:
     before = states.count("done before")
     if before:
         were = "was" if before == 1 else "were"
-        echo(
-            f"{counted(before, 'step')} {were} done before; nothing was asked again"
-        )
+        echo(f"{counted(before, 'step')} {were} done before; nothing was asked again")
 
     well = ("done", "done before", "elsewhere")
     left = [
-        f"{status.step.title} ({status.state})"
-        for status in statuses
-        if status.state not in well
+        f"{status.step.title} ({status.state})" for status in statuses if status.state not in well
     ]
     if left:
         are = "is" if len(left) == 1 else "are"
@@ -392,11 +366,7 @@ def _submit(planned: "Batch", site_file: Path | None, dry_run: bool) -> None:
 
     if dry_run:
         for submission in todo:
-            after = (
-                f"  after {', '.join(submission.after)}"
-                if submission.after
-                else ""
-            )
+            after = f"  after {', '.join(submission.after)}" if submission.after else ""
             echo(f"# {submission.script}{after}\n{submission.text(site)}")
 
     missing = missing_of(planned.models, planned.corpora) if site.offline else []

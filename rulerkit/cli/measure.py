@@ -26,14 +26,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import (
-    echo,
-    error_file,
-    list_cells,
-    name_root,
-    print_scores,
-    say_error,
-)
+from rulerkit.cli.printing import echo, error_file, list_cells, name_root, print_scores, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted
 from rulerkit.common.paths import resolve_file
 
@@ -48,10 +41,7 @@ def evaluate(
     settings: Settings = None,
     fresh: Annotated[
         bool,
-        typer.Option(
-            "--fresh",
-            help="Start anew; old predictions are moved aside, not deleted.",
-        ),
+        typer.Option("--fresh", help="Start anew; old predictions are moved aside, not deleted."),
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
@@ -74,9 +64,7 @@ def evaluate(
     is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     errors: list[UserError] = []
     name_root()
-    cells = rk.evaluate(
-        study, fresh=fresh and not is_restarted, failed=errors.append
-    )
+    cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
 
     if any(cell.present for cell in cells):
         wanted = None if study.adaptive else study.num_examples
@@ -124,10 +112,7 @@ def check(
         echo("\n  ".join([f"{name}: {subject}", *lines]))
         failed += sum(line.startswith(checks.FAIL) for line in lines)
     if failed:
-        echo(
-            f"\n{failed} of these would make scores wrong; fix them first",
-            err=True,
-        )
+        echo(f"\n{failed} of these would make scores wrong; fix them first", err=True)
         raise typer.Exit(ExitStatus.FAILED)
 
 
@@ -142,13 +127,11 @@ def plan(
     compare: Annotated[
         bool,
         typer.Option(
-            "--compare",
-            help="In place of cost: the examples that `rulerkit compare` will need.",
+            "--compare", help="In place of cost: the examples that `rulerkit compare` will need."
         ),
     ] = False,
     margin: Annotated[
-        float | None,
-        typer.Option(help="With --compare: the margin in points (default 1)."),
+        float | None, typer.Option(help="With --compare: the margin in points (default 1).")
     ] = None,
     flips: Annotated[
         float | None,
@@ -167,9 +150,7 @@ def plan(
     if compare:
         from rulerkit.analysis.power import power_text
 
-        study = given.study(
-            "perfect", (*MODELS, "tasks", "lengths", "num_examples")
-        )
+        study = given.study("perfect", (*MODELS, "tasks", "lengths", "num_examples"))
         sizes = len(study.tasks), len(study.lengths), study.num_examples
         margin = 1.0 if margin is None else margin
         echo(power_text(*sizes, margin, 0.02 if flips is None else flips))
@@ -192,9 +173,7 @@ def compare(
         ),
     ],
     b: Annotated[str, typer.Argument(help="The same for the other side.")],
-    margin: Annotated[
-        float, typer.Option(help="How many points B may be below A.")
-    ] = 1.0,
+    margin: Annotated[float, typer.Option(help="How many points B may be below A.")] = 1.0,
     tasks: Tasks = None,
     lengths: Lengths = None,
     num_examples: NumExamples = None,
@@ -203,12 +182,9 @@ def compare(
     json: AsJson = False,
     junit: JunitFile = None,
     soft: Annotated[
-        bool,
-        typer.Option("--soft", help="Judge the probability of the right answer."),
+        bool, typer.Option("--soft", help="Judge the probability of the right answer.")
     ] = False,
-    outputs: Annotated[
-        Path, typer.Option(help="Where predictions/ lies.")
-    ] = Path("outputs"),
+    outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
     """Is B worse than A? Paired differences on the same examples, those that flipped, and a
     verdict.
@@ -250,11 +226,7 @@ def serve(
     files: Files = None,
     settings: Settings = None,
     node: Annotated[
-        int,
-        typer.Option(
-            hidden=True,
-            help="The rank of this node, of several that share a model.",
-        ),
+        int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")
     ] = 0,
 ) -> None:
     """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
@@ -279,9 +251,7 @@ def serve(
 
 
 def _model_to_serve(
-    model: list[str] | None,
-    files: list[Path] | None,
-    settings: list[str] | None,
+    model: list[str] | None, files: list[Path] | None, settings: list[str] | None
 ) -> Any:
     """The one model that is named; of a job file its model."""
     from rulerkit.common.yaml_files import read_yaml
@@ -295,9 +265,7 @@ def _model_to_serve(
         described = read_yaml(resolve_file(model[0]))["model"]
         return {"base": described, **changes} if changes else described
 
-    return one_model(
-        Given.of(model, files=files, settings=settings).study(uses=MODELS)
-    )
+    return one_model(Given.of(model, files=files, settings=settings).study(uses=MODELS))
 
 
 def _end_on_signal(*_: Any) -> NoReturn:

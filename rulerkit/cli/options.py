@@ -10,9 +10,7 @@ ONE_MODEL = (
     "(http://...), or a mapping: '{base: NAME, KEY: VALUE}'."
 )
 
-OneModel = Annotated[
-    list[str] | None, typer.Argument(metavar="MODEL", help=ONE_MODEL)
-]
+OneModel = Annotated[list[str] | None, typer.Argument(metavar="MODEL", help=ONE_MODEL)]
 Tasks = Annotated[
     list[str] | None,
     typer.Option(
@@ -34,19 +32,13 @@ Lengths = Annotated[
 NumExamples = Annotated[
     int | None,
     typer.Option(
-        "--num-examples",
-        "-n",
-        min=1,
-        max=10**6,
-        help="The most examples of each task and length.",
+        "--num-examples", "-n", min=1, max=10**6, help="The most examples of each task and length."
     ),
 ]
 Files = Annotated[
     list[Path] | None,
     typer.Option(
-        "--file",
-        "-f",
-        help="Parameter files, later ones win: -f model.yaml -f size.yaml",
+        "--file", "-f", help="Parameter files, later ones win: -f model.yaml -f size.yaml"
     ),
 ]
 Settings = Annotated[
@@ -79,24 +71,16 @@ MaxFailures = Annotated[
 ]
 SideBySide = Annotated[
     int | None,
-    typer.Option(
-        "--jobs",
-        min=1,
-        help="Jobs side by side; default: as GPUs and processors allow.",
-    ),
+    typer.Option("--jobs", min=1, help="Jobs side by side; default: as GPUs and processors allow."),
 ]
 Gpus = Annotated[
     str | None,
-    typer.Option(
-        "--gpus",
-        help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible.",
-    ),
+    typer.Option("--gpus", help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible."),
 ]
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run",
-        help="Only list what would be done; asks no model and downloads nothing.",
+        "--dry-run", help="Only list what would be done; asks no model and downloads nothing."
     ),
 ]
 PlanOnly = Annotated[
@@ -115,18 +99,11 @@ Places = Annotated[
     ),
 ]
 PairedBy = Annotated[
-    str,
-    typer.Option(
-        help="digest asks for the same prompts; index pairs other prompts too."
-    ),
+    str, typer.Option(help="digest asks for the same prompts; index pairs other prompts too.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
-JunitFile = Annotated[
-    Path | None, typer.Option(help="Also write a JUnit file for a CI.")
-]
-Organization = Annotated[
-    str, typer.Option(help="eee: who evaluates, as others are to read it.")
-]
+JunitFile = Annotated[Path | None, typer.Option(help="Also write a JUnit file for a CI.")]
+Organization = Annotated[str, typer.Option(help="eee: who evaluates, as others are to read it.")]
 Relationship = Annotated[
     str,
     typer.Option(
@@ -143,13 +120,7 @@ WithSamples = Annotated[
 ]
 ModelIds = Annotated[
     list[str] | None,
-    typer.Option(
-        help="eee, hf: the id of a model on the hub, NAME=ORG/MODEL. Repeatable."
-    ),
+    typer.Option(help="eee, hf: the id of a model on the hub, NAME=ORG/MODEL. Repeatable."),
 ]
-HubDataset = Annotated[
-    str, typer.Option(help="hf: the benchmark's dataset on the hub, ORG/NAME.")
-]
-HubSource = Annotated[
-    str, typer.Option(help="hf: the address where the answers lie.")
-]
+HubDataset = Annotated[str, typer.Option(help="hf: the benchmark's dataset on the hub, ORG/NAME.")]
+HubSource = Annotated[str, typer.Option(help="hf: the address where the answers lie.")]

@@ -65,11 +65,7 @@ def print_scores(
     examples are those of `summarize`. A cell that cannot be judged is named on stderr and left out.
     Returns the rows of `score`; raises UserError where no cell can be judged."""
     from rulerkit.generation.tasks import TASKS_OF
-    from rulerkit.report.tables import (
-        footnotes,
-        frontier_text,
-        task_table_text,
-    )
+    from rulerkit.report.tables import footnotes, frontier_text, task_table_text
     from rulerkit.scoring.frontier import SUITE
     from rulerkit.scoring.summary import base_run, suites_of
     from rulerkit.store.comparable import check_same
@@ -91,16 +87,10 @@ def print_scores(
         rows = scores[scores["suite"] == suite]
         runs = rows["run"].map(base_run)
         for name, model in by_model:
-            group = [
-                cell
-                for cell in of_suite
-                if (base_run(cell.run), cell.model) == (name, model)
-            ]
+            group = [cell for cell in of_suite if (base_run(cell.run), cell.model) == (name, model)]
             if not group:
                 continue
-            notes = footnotes(
-                group, rows[(runs == name) & (rows["model"] == model)]
-            )
+            notes = footnotes(group, rows[(runs == name) & (rows["model"] == model)])
             echo(f"\n{model} ({name})")
             echo(task_table_text(summary, model, name, notes=notes), nl=False)
 
@@ -172,9 +162,7 @@ def _other_categories(summary: "Summary") -> list[str]:
         return []
     others = {*summary.cells["category"]} - {*CATEGORIES}
     names = ", ".join(sorted(others))
-    return (
-        [f"Not in this table: {names} (--category shows each)."] if others else []
-    )
+    return [f"Not in this table: {names} (--category shows each)."] if others else []
 
 
 def list_cells(study: "Study") -> None:

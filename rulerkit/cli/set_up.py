@@ -9,23 +9,8 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import SET_UP, app
-from rulerkit.cli.given import (
-    EXAMPLES,
-    MODELS,
-    Given,
-    lengths_of,
-    one_model,
-    settings_of,
-    tasks_of,
-)
-from rulerkit.cli.options import (
-    Files,
-    Lengths,
-    NumExamples,
-    OneModel,
-    Settings,
-    Tasks,
-)
+from rulerkit.cli.given import EXAMPLES, MODELS, Given, lengths_of, one_model, settings_of, tasks_of
+from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import ExitStatus, UserError
 from rulerkit.common.paths import KIT, cache_dir, resolve_file
@@ -37,9 +22,7 @@ def fetch(
     files: Annotated[
         list[Path] | None,
         typer.Option(
-            "--file",
-            "-f",
-            help="A batch file, or parameter files: -f params/models/x.yaml",
+            "--file", "-f", help="A batch file, or parameter files: -f params/models/x.yaml"
         ),
     ] = None,
     settings: Settings = None,
@@ -54,9 +37,7 @@ def fetch(
 
     if not model and not files and not settings:
         fetched = downloads.fetch()
-        echo(
-            f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them"
-        )
+        echo(f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them")
         return
 
     from rulerkit.batch.batch_file import read_batch
@@ -80,9 +61,7 @@ def fetch(
     is_original = any(entry.corpora == "original" for entry in wanted)
 
     states = set()
-    for state, line in fetch_all(
-        models, "original" if is_original else "builtin"
-    ):
+    for state, line in fetch_all(models, "original" if is_original else "builtin"):
         echo(f"{state:8} {line}")
         states.add(state)
     if "failed" in states:
@@ -91,14 +70,9 @@ def fetch(
 
 @app.command(rich_help_panel=SET_UP)
 def form(
-    model: Annotated[
-        str, typer.Argument(help="A chat model without a template of its own.")
-    ],
+    model: Annotated[str, typer.Argument(help="A chat model without a template of its own.")],
     address: Annotated[
-        str,
-        typer.Argument(
-            help="A vLLM that renders chats, such as http://localhost:8000."
-        ),
+        str, typer.Argument(help="A vLLM that renders chats, such as http://localhost:8000.")
     ],
     settings: Settings = None,
 ) -> None:
@@ -127,8 +101,7 @@ def form(
 @app.command(rich_help_panel=SET_UP)
 def notebooks(
     folder: Annotated[
-        Path,
-        typer.Argument(help="Where to; `notebooks` and `params` are made in it."),
+        Path, typer.Argument(help="Where to; `notebooks` and `params` are made in it.")
     ],
 ) -> None:
     """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
@@ -177,10 +150,7 @@ def generate(
     files: Files = None,
     settings: Settings = None,
     workers: Annotated[
-        int,
-        typer.Option(
-            min=1, help="Processes; the files are the same whatever their number."
-        ),
+        int, typer.Option(min=1, help="Processes; the files are the same whatever their number.")
     ] = 1,
 ) -> None:
     """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
@@ -205,10 +175,7 @@ def generate(
 
     paths = [output]
     if len(cells) > 1 or output.is_dir():
-        paths = [
-            output / f"{cell.length}/data/{cell.task.name}/validation.jsonl"
-            for cell in cells
-        ]
+        paths = [output / f"{cell.length}/data/{cell.task.name}/validation.jsonl" for cell in cells]
     write_grid(cells, paths, workers)
     echo(f"{len(cells)} x {study.num_examples} examples: {output}")
 
@@ -216,25 +183,17 @@ def generate(
 @app.command(rich_help_panel=SET_UP)
 def conform(
     checkout: Annotated[
-        Path,
-        typer.Argument(help="A checkout of RULER, with its data downloaded."),
+        Path, typer.Argument(help="A checkout of RULER, with its data downloaded.")
     ],
-    tokenizer: Annotated[
-        str,
-        typer.Option(help="A folder or hub id that both sides can read."),
-    ],
+    tokenizer: Annotated[str, typer.Option(help="A folder or hub id that both sides can read.")],
     python: Annotated[
         Path | None,
-        typer.Option(
-            help="The Python of an environment that runs the checkout, if another."
-        ),
+        typer.Option(help="The Python of an environment that runs the checkout, if another."),
     ] = None,
     tasks: Tasks = None,
     lengths: Lengths = None,
     num_examples: NumExamples = 60,
-    timeout: Annotated[
-        float, typer.Option(min=1, help="Seconds for each task and length.")
-    ] = 600,
+    timeout: Annotated[float, typer.Option(min=1, help="Seconds for each task and length.")] = 600,
 ) -> None:
     """Run the generator of a checkout of RULER beside ours, and say task by task whether the
     prompts are alike: template, size, fill, depths, layouts, and what copying the beginning scores.
@@ -252,9 +211,7 @@ def conform(
     at_lengths = lengths_of(lengths or ["4096"])
     names = tasks_of(tasks or ["all"])
     num_equal, num_all = 0, 0
-    for found in run_both(
-        upstream, tokenizer, names, at_lengths, max(2, num_examples or 0)
-    ):
+    for found in run_both(upstream, tokenizer, names, at_lengths, max(2, num_examples or 0)):
         echo(found.text)
         num_all += 1
         num_equal += found.is_equal

@@ -26,7 +26,7 @@ _KEY_LIKE = re.compile(
     r"|\b(?:sk-(?=[\w-]*\d|[\w-]{16})[\w-]{6,}"
     r"|hf_(?=\w*[A-Z\d]|\w{20})\w{6,}"
     r"|gh[opsru]_\w{16,}|github_pat_\w{16,}|glpat-[\w-]{16,}|xox[abeprs]-[\w-]{10,}"
-    r"|AKIA[A-Z\d]{12,}|AIza[\w-]{20,}|(?<!-)eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)",
+    r"|AKIA[A-Z\d]{12,}|AIza[\w-]{20,}|(?<!-)eyJ[\w-]{8,}\.[\w-]{8,}\.[\w-]+)"
 )
 _NAMED = re.compile(
     r"(\b\w*(?:api_?key|password|passwd|secret|authorization|access_token|auth_token)"
@@ -89,11 +89,7 @@ class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
 
 
 def unknown(
-    what: str,
-    seen: object,
-    allowed: Iterable[object],
-    hint: str = "",
-    command: str = "",
+    what: str, seen: object, allowed: Iterable[object], hint: str = "", command: str = ""
 ) -> UserError:
     """An error for a name that is not among those allowed, with the nearest one suggested. Where a
     command lists them, the message names the three nearest and that command, not all of them.
@@ -105,19 +101,13 @@ def unknown(
     """
     names = [str(name) for name in allowed]
     if command:
-        nearest = [
-            repr(name)
-            for name in get_close_matches(str(seen)[:100], names, n=3, cutoff=0)
-        ]
+        nearest = [repr(name) for name in get_close_matches(str(seen)[:100], names, n=3, cutoff=0)]
         guess = " or ".join(filter(None, [", ".join(nearest[:-1]), nearest[-1]]))
         return UserError(
             f"unknown {what} {shortened(str(seen))}: did you mean {guess}? "
             f"`{command}` lists all" + (f". {hint}" if hint else "")
         )
-    near = [
-        f"did you mean {name!r}? "
-        for name in get_close_matches(str(seen)[:100], names, n=1)
-    ]
+    near = [f"did you mean {name!r}? " for name in get_close_matches(str(seen)[:100], names, n=1)]
     return UserError(
         f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: "
         f"{', '.join(names) or 'none'}" + (f". {hint}" if hint else "")
@@ -125,11 +115,7 @@ def unknown(
 
 
 def check_known(
-    what: str,
-    seen: object,
-    allowed: Collection[object],
-    hint: str = "",
-    command: str = "",
+    what: str, seen: object, allowed: Collection[object], hint: str = "", command: str = ""
 ) -> None:
     """Raise the error of `unknown` for a name that is not among those allowed."""
     if seen not in allowed:
@@ -160,9 +146,7 @@ def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:
     # A message that lists a thousand names is not read.
     texts = [str(name) for name in names]
     more = len(texts) - most
-    return separator.join(texts[:most]) + (
-        f" and {more} more" if more > 0 else ""
-    )
+    return separator.join(texts[:most]) + (f" and {more} more" if more > 0 else "")
 
 
 def shorten(value: object, most: int = 80) -> str:

@@ -17,12 +17,8 @@ _CONTROLS = re.compile(
 """What steers a terminal, changes the order in which letters are shown, or cannot be written as
 UTF-8."""
 _FORMULA = re.compile(r"'*[=+\-@＝＋－＠\t\r\n]")
-_NUMBER = re.compile(
-    r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE
-)
-_PICTURES = {0x2400 + code: "^" + chr(64 + code) for code in range(32)} | {
-    0x2421: "^?"
-}
+_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?|[+-]?(inf|nan)", re.IGNORECASE)
+_PICTURES = {0x2400 + code: "^" + chr(64 + code) for code in range(32)} | {0x2421: "^?"}
 _LATEX = str.maketrans(
     {
         "\\": r"\textbackslash{}",
@@ -39,10 +35,7 @@ _LATEX = str.maketrans(
         **{letter: "\\" + letter for letter in "&%$#_{}"},
     }
 )
-_LONG, _BROKEN = (
-    25,
-    r"p{0.3\linewidth}",
-)  # texts of more letters are broken into lines as wide
+_LONG, _BROKEN = (25, r"p{0.3\linewidth}")  # texts of more letters are broken into lines as wide
 _MARKDOWN = str.maketrans(
     {
         "&": "&amp;",
@@ -58,9 +51,7 @@ _MARKDOWN = str.maketrans(
 def terminal(text: str) -> str:
     """A text for a terminal or a log: controls become visible (␛, \\u202e); line breaks and tabs
     stay."""
-    return _CONTROLS.sub(
-        lambda match: match[0] if match[0] in "\n\t" else _visible(match), text
-    )
+    return _CONTROLS.sub(lambda match: match[0] if match[0] in "\n\t" else _visible(match), text)
 
 
 def one_line(text: str) -> str:
@@ -78,18 +69,14 @@ def markdown(text: str) -> str:
     """A text for Markdown as Jupyter and GitHub show it: no emphasis, link, HTML or mathematics,
     one line."""
     # within a word `_` is an ordinary letter
-    escaped = re.sub(
-        r"(?<![^\W_])_|_(?![^\W_])", r"\\_", one_line(text).translate(_MARKDOWN)
-    )
+    escaped = re.sub(r"(?<![^\W_])_|_(?![^\W_])", r"\\_", one_line(text).translate(_MARKDOWN))
     return escaped.replace("](", "]\\(")
 
 
 def latex(text: str) -> str:
     """A text for LaTeX, also at the start of a table's row; controls are written as ^A to ^_."""
     plain = one_line(text).translate(_PICTURES).replace(">=", "≥")
-    escaped = re.sub(
-        "-(?=-)", "-{}", plain.translate(_LATEX)
-    )  # two hyphens would become a dash
+    escaped = re.sub("-(?=-)", "-{}", plain.translate(_LATEX))  # two hyphens would become a dash
     # behind `\\` a bracket or a star would be its argument
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
 
@@ -136,25 +123,18 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     whole = [
         name
         for name in _WHOLE
-        if name in frame.select_dtypes("float")
-        and (frame[name].dropna() % 1 == 0).all()
+        if name in frame.select_dtypes("float") and (frame[name].dropna() % 1 == 0).all()
     ]
     frame = frame.astype(dict.fromkeys(whole, "Int64"))
     safe = frame.map(csv_cell).rename(columns=csv_cell)
-    write = partial(
-        safe.to_csv, index=False, float_format=float_format, lineterminator="\n"
-    )
+    write = partial(safe.to_csv, index=False, float_format=float_format, lineterminator="\n")
     return str(write())
 
 
 def latex_notes(notes: Iterable[str]) -> str:
     """Lines that stand below a table in LaTeX, in small letters."""
     lines = list(map(latex, notes))
-    return (
-        "\n".join([r"{\par\smallskip\footnotesize", *lines, r"\par}", ""])
-        if lines
-        else ""
-    )
+    return "\n".join([r"{\par\smallskip\footnotesize", *lines, r"\par}", ""]) if lines else ""
 
 
 def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
@@ -167,29 +147,16 @@ def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
             return f"{round(value, 3):.12g}".replace("-", "$-$")
         return latex(str(value))
 
-    styler = (
-        frame.reset_index(drop=True)
-        .style.hide(axis="index")
-        .format(field, na_rep="")
-    )
+    styler = frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
     numbers = frame.select_dtypes(["number", "bool"])
     longest = frame.astype(str).apply(lambda texts: texts.str.len().max())
     columns = (
-        _BROKEN if longest[name] > _LONG else "r" if name in numbers else "l"
-        for name in frame
+        _BROKEN if longest[name] > _LONG else "r" if name in numbers else "l" for name in frame
     )
-    table = styler.format_index(field, axis=1).to_latex(
-        column_format="".join(columns), hrules=True
-    )
+    table = styler.format_index(field, axis=1).to_latex(column_format="".join(columns), hrules=True)
     return str(table) + latex_notes(notes)
 
 
 def _visible(match: re.Match[str]) -> str:
     code = ord(match[0])
-    return (
-        chr(0x2400 + code)
-        if code < 32
-        else "\u2421"
-        if code == 127
-        else f"\\u{code:04x}"
-    )
+    return chr(0x2400 + code) if code < 32 else "\u2421" if code == 127 else f"\\u{code:04x}"

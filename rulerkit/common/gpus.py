@@ -24,11 +24,7 @@ def visible_gpus() -> list[str]:
         if shutil.which("nvidia-smi") is None:
             return [str(number) for number in range(_torch_gpus())]
         return [line.strip() for line in nvidia_smi("index")]
-    return [
-        gpu
-        for part in named.split(",")
-        if (gpu := part.strip()) not in ("", "-1")
-    ]
+    return [gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1")]
 
 
 def visible_to_child(gpus: list[str]) -> dict[str, str]:
@@ -59,12 +55,7 @@ def nvidia_smi(fields: str) -> list[str]:
     call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
     try:
         return subprocess.run(
-            call,
-            capture_output=True,
-            encoding="utf-8",
-            errors="replace",
-            timeout=60,
-            check=True,
+            call, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=True
         ).stdout.splitlines()
     except (OSError, subprocess.SubprocessError):
         return []
@@ -113,9 +104,7 @@ def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
         if "ignore_mismatched_sizes" in reason:
             reason = "its weights do not have the shapes that its config.json describes"
         given = f" with hf_overrides {shortened(overrides)}" if overrides else ""
-        raise UserError(
-            f"model {who}: {path} cannot be loaded{given}: {reason}"
-        ) from error
+        raise UserError(f"model {who}: {path} cannot be loaded{given}: {reason}") from error
 
 
 def free_memory() -> None:

@@ -20,9 +20,7 @@ def is_hub_id(name: str) -> bool:
     )
 
 
-def download(
-    who: str, path: str, revision: str | None, patterns: Iterable[str]
-) -> Path:
+def download(who: str, path: str, revision: str | None, patterns: Iterable[str]) -> Path:
     """The folder in the hub's cache that holds the files of a repository that match `patterns`.
 
     Only what the cache lacks is downloaded; an interrupted download resumes. Raises `UserError`,
@@ -34,9 +32,7 @@ def download(
     from huggingface_hub.errors import HTTPError  # type: ignore[attr-defined]
     from tqdm.auto import tqdm
 
-    bar: Any = partial(
-        tqdm, delay=1, disable=None
-    )  # none for small files, none in logs
+    bar: Any = partial(tqdm, delay=1, disable=None)  # none for small files, none in logs
     try:
         return Path(
             snapshot_download(
@@ -70,9 +66,7 @@ def _reason(path: str, error: Exception) -> str:
     if isinstance(error, errors.RevisionNotFoundError):
         return f"it has no such revision: see {page}/commits"
     if isinstance(error, errors.HFValidationError):
-        return (
-            f"this is not a valid hub id ({first_line(error)}): correct its name"
-        )
+        return f"this is not a valid hub id ({first_line(error)}): correct its name"
     if constants.is_offline_mode():
         return (
             f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "

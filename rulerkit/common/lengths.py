@@ -16,9 +16,7 @@ def length_name(length: int) -> str:
     check_type(length, Integral, "length_name", "a whole number of tokens")
     if length % 1024 or length <= 0:
         return str(length)
-    return (
-        f"{length // 1024**2}M" if length % 1024**2 == 0 else f"{length // 1024}K"
-    )
+    return f"{length // 1024**2}M" if length % 1024**2 == 0 else f"{length // 1024}K"
 
 
 def parse_length(text: str | int, least: int = 1) -> int:
@@ -27,11 +25,7 @@ def parse_length(text: str | int, least: int = 1) -> int:
     Raises UserError for what is no number of tokens from `least` to `LONGEST`.
     """
     match = re.fullmatch(r"(\d{1,9})([kKmM]?)", str(text).strip())
-    length = (
-        int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()]
-        if match
-        else -1
-    )
+    length = int(match[1]) * {"": 1, "K": 1024, "M": 1024**2}[match[2].upper()] if match else -1
     if not least <= length <= LONGEST:
         raise UserError(
             f"{text!r} is no length: give tokens, e.g. 4096, 4K or 1M, at most "
@@ -41,8 +35,7 @@ def parse_length(text: str | int, least: int = 1) -> int:
 
 
 def parse_grid(
-    tasks: str | Sequence[str] | None,
-    lengths: int | str | Sequence[int | str] | None,
+    tasks: str | Sequence[str] | None, lengths: int | str | Sequence[int | str] | None
 ) -> tuple[list[str] | None, list[int] | None]:
     """Tasks and lengths in tokens as lists; one alone needs no list, and None stays None.
 

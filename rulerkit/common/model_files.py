@@ -10,12 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import (
-    UserError,
-    redact,
-    shortened,
-    unknown,
-)
+from rulerkit.common.errors import UserError, redact, shortened, unknown
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import project_files, resolve
@@ -46,9 +41,7 @@ def read_spec(spec: str | Spec) -> JSON:
     `name` such a variant is named after what differs.
     """
     full = _expand(spec, ())
-    checked = check_spec(
-        full, str(full.get("name") or full.get("path", "of a mapping"))
-    )
+    checked = check_spec(full, str(full.get("name") or full.get("path", "of a mapping")))
     engine = checked["engine"]
     needed = "entry" if engine == "function" else "path"
     # An engine of a plug-in says itself what it needs.
@@ -148,9 +141,7 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
 def _from_file(path: Path, files: tuple[Path, ...]) -> JSON:
     """What stands under the only key of a model file."""
     if path in files:
-        raise UserError(
-            f"model file {path}: it is its own base; name another model as its `base`"
-        )
+        raise UserError(f"model file {path}: it is its own base; name another model as its `base`")
     content = read_yaml(path)
     if list(content) != ["model"]:
         raise UserError(
@@ -180,9 +171,7 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     if differs:
         base.pop("label", None)
     if base and "name" not in given:
-        is_another = any(
-            differs.get(key) is not None for key in ("path", "entry", "window")
-        )
+        is_another = any(differs.get(key) is not None for key in ("path", "entry", "window"))
         if is_another:
             for key in ("name", "label", "slug"):
                 base.pop(key, None)
@@ -246,6 +235,4 @@ def _reader_name(spec: Spec) -> str:
         name = "mute"
     else:
         name = f"reader-{window}"
-    return name + _suffix(
-        {key: spec[key] for key in READER_EFFECTS if key in spec}
-    )
+    return name + _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})

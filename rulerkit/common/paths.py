@@ -85,9 +85,7 @@ def missing_extra(what: str, package: str, extra: str) -> MissingExtra:
 
     `missing_extra("figures need", "matplotlib", "figures")`
     """
-    return MissingExtra(
-        f"{what} {package}, which is not installed: {install_command(extra)}"
-    )
+    return MissingExtra(f"{what} {package}, which is not installed: {install_command(extra)}")
 
 
 def home() -> Path:
@@ -120,11 +118,7 @@ def home_text() -> str:
 def project_files(folder: str, suffix: str) -> dict[str, Path]:
     """Name -> file of a folder such as `params/models`: those of the kit, then those of the
     project, which win."""
-    files = [
-        path
-        for root in (KIT, home())
-        for path in sorted((root / folder).glob(f"*{suffix}"))
-    ]
+    files = [path for root in (KIT, home()) for path in sorted((root / folder).glob(f"*{suffix}"))]
     return {path.stem: path for path in files}
 
 
@@ -192,9 +186,7 @@ def completed(path: Path) -> Iterator[Path]:
     """A temporary file beside `path`, which takes its place when it is complete: readers never see
     half of it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(
-        f".{path.stem}.{socket.gethostname()}-{os.getpid()}{path.suffix}"
-    )
+    part = path.with_name(f".{path.stem}.{socket.gethostname()}-{os.getpid()}{path.suffix}")
     try:
         yield part
         part.replace(path)

@@ -54,9 +54,7 @@ def load_recorded(name: str) -> None:
         spec = find_spec(first) if first else None
     except (ImportError, ValueError):
         spec = None
-    places = [
-        Path(place) for place in (spec and spec.submodule_search_locations) or ()
-    ]
+    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
     files = [place.joinpath(*inner, "__init__.py") for place in places]
     if inner:
         files += [place.joinpath(*inner).with_suffix(".py") for place in places]
@@ -72,9 +70,7 @@ def load_recorded(name: str) -> None:
     raise UserError(f"no plug-in {name} is installed or below {home()}")
 
 
-def brought(
-    attribute: str, ours: Collection[str], what: str
-) -> dict[str, tuple[Any, str]]:
+def brought(attribute: str, ours: Collection[str], what: str) -> dict[str, tuple[Any, str]]:
     """Everything that plug-ins bring as `TASKS` or `ENGINES`: name -> the thing and its module.
 
     A thing in a list has a `name`. Raises UserError for a name that is ours, or another plug-in's.
@@ -139,9 +135,7 @@ def errors_of(cls: type, doing: str) -> Iterator[None]:
             # The innermost line of the plug-in, whatever it called.
             name = Path(own[-1].filename).name
             what = f"{name}, line {own[-1].lineno}, in {own[-1].name}"
-        raise UserError(
-            f"plug-in {cls.__module__}: {what}: {_told(error)} ({doing})"
-        ) from error
+        raise UserError(f"plug-in {cls.__module__}: {what}: {_told(error)} ({doing})") from error
 
 
 @cache
@@ -188,9 +182,7 @@ def _imported(name: str) -> ModuleType:
         advice = "mend the module"
         if absent and f"{name}.".startswith(f"{absent}."):
             advice = f"give a module that is installed, or lies below the project root {home()}"
-        raise UserError(
-            f"plug-in {name} cannot be imported ({_told(error)}): {advice}"
-        ) from error
+        raise UserError(f"plug-in {name} cannot be imported ({_told(error)}): {advice}") from error
 
 
 def _told(error: Exception) -> str:

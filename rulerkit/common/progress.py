@@ -9,15 +9,9 @@ def progress_bar(tokens: int, disable: bool = False) -> Any:
     """A bar over many cells, in tokens, with the time left."""
     from tqdm.auto import tqdm
 
-    interval = (
-        0.2 if sys.stderr.isatty() else 5.0
-    )  # a job's log keeps every refresh
+    interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
     return tqdm(
-        total=tokens,
-        disable=disable,
-        unit=" tokens",
-        unit_scale=True,
-        mininterval=interval,
+        total=tokens, disable=disable, unit=" tokens", unit_scale=True, mininterval=interval
     )
 
 

@@ -91,11 +91,7 @@ class Keys(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True,
-        extra="forbid",
-        allow_inf_nan=False,
-        strict=True,
-        use_attribute_docstrings=True,
+        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
     )
 
 
@@ -389,9 +385,7 @@ class OpenAIKeys(ModelKeys, ServerKeys):
 
 def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
     """The keys of a class, as files write them."""
-    return {
-        field.alias or name: field for name, field in kind.model_fields.items()
-    }
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
 
 
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
@@ -404,9 +398,7 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
 }
 """Engine name -> what a mapping for this engine may hold."""
 
-MODEL_KEYS = frozenset(
-    key for kind in ENGINE_KEYS.values() for key in keys_of(kind)
-)
+MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))
 """Every key that the mapping of some model may hold."""
 
 _KEYS: dict[str, Any] = package_data("model_keys.yaml")
@@ -416,15 +408,7 @@ ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 READERS: dict[str, JSON] = _KEYS["readers"]
 """The reference readers that have a name; `reader-<tokens>` has a window."""
 
-READER_EFFECTS = (
-    "copy",
-    "copy_from",
-    "fade",
-    "drop",
-    "thought",
-    "confuse",
-    "memory",
-)
+READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
 """The keys of a reader that plant effects, in the order in which these are applied."""
 
 UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
@@ -459,21 +443,14 @@ class Parameters(Keys):
     tasks: Tasks | None = None
     """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: frontier`; with papermill:
     -y 'tasks: [niah_single_1, vt]'"""
-    lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [
-        4096,
-        8192,
-        16384,
-        32768,
-    ]
+    lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
-    num_examples: (
-        Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)]
-    ) = 20
+    num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
     """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
-    question: (
-        Literal["effective length"] | AverageQuestion | ComparisonQuestion
-    ) = "effective length"
+    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
+        "effective length"
+    )
     """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
     margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
     adaptive runs"""
@@ -484,9 +461,7 @@ class Parameters(Keys):
     seed: Literal["fresh"] | Annotated[NonNegativeInt, Field(lt=2**63)] = 42
     """a whole number from 0 on, below 2**63, or fresh: one that is drawn when a run is first
     planned, and kept for it in predictions/RUN/seed.txt"""
-    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = (
-        "main"
-    )
+    run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
     """what names a folder: at most 100 letters, digits, . _ and -"""
     repeat: Annotated[PositiveInt, Field(le=1000)] = 1
     """a whole number from 1 to 1000: how many times each model answers everything"""
@@ -579,9 +554,7 @@ class Site(Keys):
 AnyKeys = TypeVar("AnyKeys", bound=Keys)
 
 
-def check(
-    kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key"
-) -> AnyKeys:
+def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key") -> AnyKeys:
     """The values of a mapping, checked and converted; a key that is null counts as left out.
 
     `where` begins the message about a wrong value; `what` is what the message about an unknown key
@@ -641,11 +614,7 @@ def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
 def read_site(path: Path | None = None) -> Site:
     """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
     default = home() / "params" / "site.yaml"
-    return (
-        Site()
-        if path is None and not default.exists()
-        else read_keys(Site, path or default)
-    )
+    return Site() if path is None and not default.exists() else read_keys(Site, path or default)
 
 
 # --- the mapping of a model -----------------------------------------------------------------------

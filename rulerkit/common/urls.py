@@ -8,13 +8,9 @@ from urllib.parse import urlsplit, urlunsplit
 from rulerkit.common.errors import UserError, redact
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
-_THIS_MACHINE = (
-    r"(localhost|127(\.\d{1,3}){3}|0\.0\.0\.0|\[[\da-f:.]+\])(:\d{1,5})?"
-)
+_THIS_MACHINE = r"(localhost|127(\.\d{1,3}){3}|0\.0\.0\.0|\[[\da-f:.]+\])(:\d{1,5})?"
 _HOST_AND_PORT = r"[a-z\d]([\w.-]*[a-z\d])?:\d{2,5}"
-_WITHOUT_SCHEME = re.compile(
-    rf"({_THIS_MACHINE}|{_HOST_AND_PORT})([/?#].*)?", re.IGNORECASE
-)
+_WITHOUT_SCHEME = re.compile(rf"({_THIS_MACHINE}|{_HOST_AND_PORT})([/?#].*)?", re.IGNORECASE)
 _PAGES = re.compile(r"/(chat/completions|completions|responses|models)$")
 """Pages of OpenAI's protocol that are pasted with the address."""
 
@@ -60,9 +56,7 @@ def url_of(text: str) -> str:
     user, at, host = parts.netloc.rpartition("@")
     path = _PAGES.sub("", parts.path.rstrip("/")).rstrip("/")
     place = user + at + host.lower()
-    return urlunsplit(
-        (parts.scheme.lower(), place, path, parts.query, parts.fragment)
-    )
+    return urlunsplit((parts.scheme.lower(), place, path, parts.query, parts.fragment))
 
 
 def is_on_this_machine(url: str) -> bool:

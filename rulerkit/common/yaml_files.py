@@ -58,25 +58,20 @@ class _Loader(yaml.SafeLoader):
         for key, _ in node.value:
             if key.value in names:
                 raise yaml.MarkedYAMLError(
-                    problem=f"the key {key.value!r} stands twice",
-                    problem_mark=key.start_mark,
+                    problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
                 )
             names.add(key.value)
         return node
 
     def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
         node = super().compose_scalar_node(anchor)
-        if not re.fullmatch(
-            _PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value
-        ):
+        if not re.fullmatch(_PLAIN.get(node.tag.rpartition(":")[2], "(?!)"), node.value):
             problem = (
                 f"{shortened(node.value)} is not a plain value: write numbers as 10 or 0.5, truth "
                 "as true or false, and "
                 "any other text in quotes"
             )
-            raise yaml.MarkedYAMLError(
-                problem=problem, problem_mark=node.start_mark
-            )
+            raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return node
 
 
@@ -103,19 +98,11 @@ def parse_yaml(text: str | bytes, where: object) -> Any:
             text = os.fsencode(text)
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
-        line = (
-            f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
-        )
+        line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
         problem = " ".join(str(error.problem).split())
-        raise UserError(
-            f"{where} is not YAML that can be used: {line}{problem}"
-        ) from error
-    except (
-        Exception
-    ) as error:  # PyYAML passes on what malformed numbers and nesting raise
-        raise UserError(
-            f"{where} is not YAML: {' '.join(str(error).split())}"
-        ) from error
+        raise UserError(f"{where} is not YAML that can be used: {line}{problem}") from error
+    except Exception as error:  # PyYAML passes on what malformed numbers and nesting raise
+        raise UserError(f"{where} is not YAML: {' '.join(str(error).split())}") from error
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -125,15 +112,11 @@ def read_yaml(path: Path) -> dict[str, Any]:
     except OSError as error:
         # The project's files, and those of the kit.
         folders = dict.fromkeys(root / "params" for root in (home(), KIT))
-        places = " and ".join(
-            str(folder) for folder in folders if folder.is_dir()
-        )
+        places = " and ".join(str(folder) for folder in folders if folder.is_dir())
         raise UserError(
             f"cannot read {path}: {error.strerror}; parameter files lie in {places}"
         ) from error
-    if not isinstance(content, dict) or not all(
-        isinstance(key, str) for key in content
-    ):
+    if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
         raise UserError(
             f"{path} holds a {type(content).__name__}: it must hold `name: value` lines, such as "
             "`num_examples: 20`"

@@ -28,19 +28,13 @@ def planned(study: Study, lengths: Sequence[int], fresh: bool = False) -> State:
     study = replace(study, lengths=tuple(lengths))
     if not rule:
         names = [task.name for task in study.tasks]
-        counts = {
-            (name, length): study.num_examples
-            for name in names
-            for length in lengths
-        }
+        counts = {(name, length): study.num_examples for name in names for length in lengths}
         return State(counts, None)
 
     scores, record = _scores_by_index(study, fresh)
     others: Scores = {}
     if rule.other:
-        others, _ = _scores_by_index(
-            replace(study, models=({"name": rule.other},))
-        )
+        others, _ = _scores_by_index(replace(study, models=({"name": rule.other},)))
         if not all(len(rows) for rows in others.values()):
             raise UserError(
                 f"question: {rule.other} has no answers in {study.predictions} for all of these "
@@ -103,9 +97,7 @@ def stored_cells(study: Study) -> Iterator[StoredCell]:
         try:
             cell = load_cell(asked.path)
             if cell and cell.present:
-                questions = plain(
-                    asked_record(asked.task, asked.length, study.seed)
-                )
+                questions = plain(asked_record(asked.task, asked.length, study.seed))
                 check_result(cell, cell.record["result"] | questions)
             if cell:
                 cell.about.max_failures = study.max_failures

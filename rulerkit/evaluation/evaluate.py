@@ -14,14 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.common.errors import (
-    DoesNotFit,
-    ModelError,
-    TooLong,
-    UserError,
-    listed,
-    remark,
-)
+from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
@@ -136,9 +129,7 @@ def _evaluate(
     if errors and not any(cell.present for cell in cells):
         raise errors[0]
     if not cells and study.models and not not_run and not errors:
-        raise UserError(
-            "nothing was asked: none of the lengths fits, for the reasons above"
-        )
+        raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
     for error in errors:
         if failed:
             failed(error)
@@ -148,11 +139,7 @@ def _evaluate(
 
 
 def _ask_models(
-    study: Study,
-    fresh: bool,
-    progress: bool,
-    not_run: NotRun | None,
-    session: Session,
+    study: Study, fresh: bool, progress: bool, not_run: NotRun | None, session: Session
 ) -> tuple[list[Cell], list[ModelError]]:
     """Let one model after the other answer; returns all cells, and the errors of the models that
     stopped."""
@@ -162,9 +149,7 @@ def _ask_models(
     cells, errors = list[Cell](), list[ModelError]()
     tokens = _tokens_to_ask(study, fresh)
     with progress_bar(tokens, disable=not progress) as bar:
-        for described, model, fits in zip(
-            study.models, models, fitting, strict=True
-        ):
+        for described, model, fits in zip(study.models, models, fitting, strict=True):
             session.use(described, model)
             of_model = replace(study, models=(described,))
             _set_spent(model, of_model)
@@ -174,22 +159,14 @@ def _ask_models(
                 # The next model still runs; what this one answered is on disk.
                 session.close()
                 errors.append(error)
-                cells += [
-                    stored.cell
-                    for stored in stored_cells(of_model)
-                    if stored.cell
-                ]
+                cells += [stored.cell for stored in stored_cells(of_model) if stored.cell]
                 continue
             except BaseException:
                 session.close()
                 raise
 
             cells += answered.cells
-            if (
-                answered.cells
-                and not answered.any_asked
-                and _is_from_python(described)
-            ):
+            if answered.cells and not answered.any_asked and _is_from_python(described):
                 remark(
                     f"{model.name}: nothing was asked, all answers are stored; a change that its "
                     "record does not hold, such as a patch elsewhere, is not seen: another `name` "
@@ -213,9 +190,7 @@ def _name_by_state(study: Study, fresh: bool) -> None:
             answers = folder / model.spec["name"]
             if answers.exists():
                 # Damaged cells are named where they are read next.
-                stored += read_cells(
-                    answers, strict=False, report=lambda _: None, scan=False
-                )
+                stored += read_cells(answers, strict=False, report=lambda _: None, scan=False)
 
         identities = [cell.record["result"]["model"] for cell in stored]
         if reason := model.name_by_state(identities):
@@ -255,9 +230,7 @@ def _too_short(study: Study, model: Model, task: Task, length: int) -> str:
     """Why examples of a task do not fit into a length; "" where they do."""
     number = study.num_examples if length < _ALWAYS_FITS else 1
     try:
-        for example in generate(
-            task, length, number, study.seed, model.prompt_format
-        ):
+        for example in generate(task, length, number, study.seed, model.prompt_format):
             _ = example.num_tokens
     except DoesNotFit as error:
         return str(error)
@@ -307,18 +280,11 @@ class _Answered(NamedTuple):
 
     def join(self, later: "_Answered") -> "_Answered":
         """These cells and those of a later round, which replace earlier states of the same."""
-        return _Answered(
-            self.by_path | later.by_path, self.any_asked or later.any_asked
-        )
+        return _Answered(self.by_path | later.by_path, self.any_asked or later.any_asked)
 
 
 def _ask_model(
-    study: Study,
-    model: Any,
-    fits: _Fits,
-    fresh: bool,
-    bar: Any,
-    not_run: NotRun | None,
+    study: Study, model: Any, fits: _Fits, fresh: bool, bar: Any, not_run: NotRun | None
 ) -> _Answered:
     """Let the only model of a study answer at all lengths that it can be given.
 
@@ -395,25 +361,12 @@ def _ask_length(
         model.repetition = repetition
 
         examples = [
-            generate(
-                task,
-                length,
-                counts[task.name, length],
-                study.seed,
-                model.prompt_format,
-            )
+            generate(task, length, counts[task.name, length], study.seed, model.prompt_format)
             for task in study.tasks
             if (task.name, length) in counts
         ]
         cells, any_asked = predict_cells(
-            model,
-            examples,
-            folder,
-            fresh,
-            bar,
-            study.max_failures,
-            study.soft,
-            rule,
+            model, examples, folder, fresh, bar, study.max_failures, study.soft, rule
         )
         by_path = {cell.path: cell for cell in cells}
         answered = answered.join(_Answered(by_path, any_asked))

@@ -10,15 +10,7 @@ from typing import Any
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
 from inspect_ai.model import ChatMessageUser, GenerateConfig
-from inspect_ai.scorer import (
-    Score,
-    Scorer,
-    Target,
-    ci,
-    grouped,
-    mean,
-    scorer,
-)
+from inspect_ai.scorer import Score, Scorer, Target, ci, grouped, mean, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
 from rulerkit.common.errors import UserError
@@ -44,9 +36,7 @@ def string_match() -> Scorer:
     async def score(state: TaskState, target: Target) -> Score:
         asked = state.metadata["asked"]
         answer, _ = answer_of(
-            state.output.completion,
-            {"result": asked},
-            state.metadata["answer_prefix"],
+            state.output.completion, {"result": asked}, state.metadata["answer_prefix"]
         )
         judge = judge_of(asked["task"])
         value = judge.score(answer, [*target])
@@ -97,18 +87,13 @@ def ruler(
 
     place = "none" if thinking_tokens else "user"
     form = PromptFormat(
-        load_tokenizer(tokenizer),
-        template="base",
-        prefix_in=place,
-        thinking_tokens=thinking_tokens,
+        load_tokenizer(tokenizer), template="base", prefix_in=place, thinking_tokens=thinking_tokens
     )
     samples = [
         sample
         for name in names
         for length in sizes
-        for sample in _samples(
-            name, length, num_examples, seed, form, corpora, protocol
-        )
+        for sample in _samples(name, length, num_examples, seed, form, corpora, protocol)
     ]
     return Task(
         dataset=MemoryDataset(samples, name="ruler"),

@@ -43,10 +43,7 @@ def read_notebook(path: Path) -> list[NotebookCell]:
     try:
         cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
         return [
-            NotebookCell(
-                "".join(cell["source"]),
-                tuple(cell.get("metadata", {}).get("tags", [])),
-            )
+            NotebookCell("".join(cell["source"]), tuple(cell.get("metadata", {}).get("tags", [])))
             for cell in cells
             if cell["cell_type"] == "code"
         ]
@@ -92,21 +89,15 @@ def check_names(names: Collection[str], where: str = "") -> None:
     for name in names:
         if name not in allowed:
             # Those of single notebooks are many: of them the likeliest is named.
-            near = get_close_matches(
-                str(name), Parameters.model_fields, n=1
-            ) or get_close_matches(str(name), allowed, n=1)
+            near = get_close_matches(str(name), Parameters.model_fields, n=1) or get_close_matches(
+                str(name), allowed, n=1
+            )
             listed_names = dict.fromkeys([*near, *Parameters.model_fields])
             hint = "Notebooks take further ones: docs/reference.md lists all"
             raise unknown(what, name, listed_names, hint)
 
 
-def check_used(
-    given: Spec,
-    values: Spec,
-    uses: Collection[str],
-    who: str,
-    also: str = "",
-) -> None:
+def check_used(given: Spec, values: Spec, uses: Collection[str], who: str, also: str = "") -> None:
     """Raise a `UserError` for a parameter among those `given` that `who`, a command or a function,
     does not use. `uses` are those that it does; `values` are all that hold there, also those of
     files, which may be shared by several commands. `also` is what else it takes, in words."""
@@ -145,17 +136,10 @@ def _owner_of(name: str) -> str:
 def injected_names(cells: list[str]) -> list[str]:
     """The names that papermill set: those of the executed cells that it marks with `#
     Parameters`."""
-    return [
-        name
-        for cell in cells
-        if cell.startswith("# Parameters\n")
-        for name in _assigned(cell)
-    ]
+    return [name for cell in cells if cell.startswith("# Parameters\n") for name in _assigned(cell)]
 
 
 def _assigned(source: str) -> list[str]:
     """The names that lines such as `a = 1` and `a: int = 1` set."""
-    names = [
-        node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)
-    ]
+    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name)]
     return [name.id for name in names if isinstance(name.ctx, ast.Store)]

@@ -86,9 +86,7 @@ def gold_logprobs(model: Model, examples: Iterable[Example]) -> Golds:
     )
 
 
-def add_soft_scores(
-    model: Model, cells: Sequence[Cell], questions: Sequence[Examples]
-) -> None:
+def add_soft_scores(model: Model, cells: Sequence[Cell], questions: Sequence[Examples]) -> None:
     """Append the soft scores that are missing to the file beside each cell.
 
     Of the likeliest reference: `gold_probability` (the geometric mean over its tokens, 0 to 1),
@@ -100,9 +98,7 @@ def add_soft_scores(
     result_of = dict[str, str]()
     with ExitStack() as stack:
         for cell, examples in zip(cells, questions, strict=True):
-            indices = [
-                index for index in cell.without_soft if index < len(examples)
-            ]
+            indices = [index for index in cell.without_soft if index < len(examples)]
             if not indices:
                 continue
             lock = stack.enter_context(Lock(cell.path.with_suffix(".lock")))
@@ -117,9 +113,7 @@ def add_soft_scores(
             number = counted(len(missing), "example")
             length = length_name(cells[0].length)
             remark(f"{model.name}: soft scores of {number} at {length}")
-        golds = gold_logprobs(
-            model, (examples[index] for examples, index in missing)
-        )
+        golds = gold_logprobs(model, (examples[index] for examples, index in missing))
         for example, references in errors_of_model(golds):
             lock, log = writer_of[example.task]
             lock.check()
@@ -134,9 +128,7 @@ def _soft_score(references: list[list["Token"]]) -> JSON:
     return {
         "gold_probability": math.exp(fmean(likeliest)),
         "gold_product": math.exp(sum(likeliest)),
-        "gold_greedy": any(
-            all(token.greedy for token in tokens) for tokens in references
-        ),
+        "gold_greedy": any(all(token.greedy for token in tokens) for tokens in references),
         "num_tokens": len(likeliest),
     }
 
@@ -164,9 +156,7 @@ def reference_ids(example: Example, form: PromptFormat) -> list[list[int]]:
         if ids[: example.num_tokens] == example.ids.tolist():
             rows.append(ids[example.num_tokens :])
         else:
-            alone = piece_encoder(form.tokenizer).encode(
-                [blank + reference], ends=True
-            )
+            alone = piece_encoder(form.tokenizer).encode([blank + reference], ends=True)
             rows.append(alone[0].tolist())
     return rows
 
@@ -178,20 +168,13 @@ def _by_forward_passes(engine: "Transformers", pairs: Pairs) -> Golds:
     for example, rows in pairs:
         engine.check_fits(example)
         chunk = engine.spec.get("prefill_chunk_size", example.num_tokens)
-        yield (
-            example,
-            [_forward(engine.load(), example, ids, chunk) for ids in rows],
-        )
+        yield (example, [_forward(engine.load(), example, ids, chunk) for ids in rows])
 
 
-def _forward(
-    network: Any, example: Example, reference: list[int], chunk: int
-) -> list[Token]:
+def _forward(network: Any, example: Example, reference: list[int], chunk: int) -> list[Token]:
     """A pass over prompt and reference, the prompt in chunks; logits of the last tokens only."""
     torch = torch_module()
-    row = torch.tensor(
-        [[*example.ids.tolist(), *reference]], device=network.device
-    )
+    row = torch.tensor([[*example.ids.tolist(), *reference]], device=network.device)
     # The last prompt token tells the first token of the reference.
     last = len(reference) + 1
     cuts = [0, *range(chunk, example.num_tokens, chunk), row.shape[1]]
@@ -244,9 +227,7 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
         try:
             found: Token = future.result()
         except RequestError as failure:
-            raise UserError(
-                fatal_message(engine, engine.replicas[0].address, failure)
-            ) from None
+            raise UserError(fatal_message(engine, engine.replicas[0].address, failure)) from None
         return found
 
     source = iter(pairs)
@@ -254,17 +235,11 @@ def _by_requests(engine: "ServerEngine", pairs: Pairs) -> Golds:
         engine.open()
         engine.wait_until_ready()
         sent = [
-            [
-                [send(example, ids, place) for place in range(len(ids))]
-                for ids in rows
-            ]
+            [[send(example, ids, place) for place in range(len(ids))] for ids in rows]
             for example, rows in batch
         ]
         for (example, _), futures in zip(batch, sent, strict=True):
-            yield (
-                example,
-                [list(map(token, row)) for row in futures],
-            )
+            yield (example, [list(map(token, row)) for row in futures])
 
 
 def _read_token(token: int, reply: Any) -> Token:

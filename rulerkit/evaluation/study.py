@@ -21,13 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from rulerkit.common.errors import (
-    UserError,
-    check_known,
-    listed,
-    remark,
-    shortened,
-)
+from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
 from rulerkit.common.escape import csv_text, latex_text
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
@@ -151,9 +145,7 @@ class Study:
     def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:
         """Write a figure as PDF and PNG (200 dots an inch); takes a figure or one of its axes."""
         whole: Any = getattr(figure, "figure", figure)
-        paths = [
-            self._place("figures", name, suffix) for suffix in (".pdf", ".png")
-        ]
+        paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
         for path in paths:
             with disk(path):
                 whole.savefig(path, dpi=200)
@@ -217,10 +209,7 @@ def bills(study: Study, spec: Spec) -> list[Bill]:
 
 
 def study(
-    source: Any = None,
-    notebook: str = "",
-    complete: bool | None = None,
-    **parameters: Any,
+    source: Any = None, notebook: str = "", complete: bool | None = None, **parameters: Any
 ) -> Study:
     """The study that parameters describe, or that of a model: `study("reader-4096", tasks=["vt"])`.
 
@@ -243,9 +232,7 @@ def study(
 
     given = dict(source) | parameters
     check_used(parameters, given, Parameters.model_fields, "a study")
-    known = {
-        name: given[name] for name in Parameters.model_fields if name in given
-    }
+    known = {name: given[name] for name in Parameters.model_fields if name in given}
     values = check(Parameters, known)
     load_plugins(values.plugins)
 
@@ -282,9 +269,7 @@ def _holds_parameters(source: Any) -> bool:
     if not isinstance(source, Mapping):
         return False
     # Among the names of a whole notebook or script may be any key of a model.
-    if "__name__" in source or not Parameters.model_fields.keys().isdisjoint(
-        source
-    ):
+    if "__name__" in source or not Parameters.model_fields.keys().isdisjoint(source):
         return True
     return "base" not in source and MODEL_KEYS.isdisjoint(source)
 
@@ -306,9 +291,7 @@ def study_as_json(study: Study) -> JSON:
     """A study of models that are described, not made in Python, ready for a file."""
     values = {field.name: getattr(study, field.name) for field in fields(study)}
     values["outputs"] = str(study.outputs)
-    values["tasks"] = [
-        {"family": task.family, **vars(task)} for task in study.tasks
-    ]
+    values["tasks"] = [{"family": task.family, **vars(task)} for task in study.tasks]
     values["adaptive"] = study.adaptive and asdict(study.adaptive)
     return plain(values)
 
@@ -349,9 +332,7 @@ def _seed_of(values: Parameters) -> int:
         part = file.with_name(f".{uuid4().hex}")
         with disk(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(
-                f"{secrets.randbelow(_FRESH_SEEDS)}\n", encoding="utf-8"
-            )
+            part.write_text(f"{secrets.randbelow(_FRESH_SEEDS)}\n", encoding="utf-8")
             # Of several processes at once the first decides for all.
             with suppress(FileExistsError):
                 os.link(part, file)
@@ -378,10 +359,7 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
 
 
 def _examples_of(
-    values: Parameters,
-    tasks: tuple[Task, ...],
-    notebook: str,
-    complete: bool | None,
+    values: Parameters, tasks: tuple[Task, ...], notebook: str, complete: bool | None
 ) -> tuple[StoppingRule | None, int]:
     """The rule of an adaptive run, if the study is one, and how many examples a cell has, at most.
 
@@ -405,18 +383,13 @@ def _examples_of(
     own_threshold = family_threshold(task.threshold for task in tasks)
     if complete or (complete is None and notebook):
         reason = f"{notebook or 'this study'} compares complete cells"
-    elif (
-        not question
-        and threshold_of(names, "chat", suites[0], own_threshold) is None
-    ):
+    elif not question and threshold_of(names, "chat", suites[0], own_threshold) is None:
         reason = (
             "these tasks have no effective length, which needs the thirteen, a category or the "
             "small protocol (question: {average: 2} asks for another thing)"
         )
     if reason:
-        remark(
-            f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}"
-        )
+        remark(f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}")
         return None, DEFAULT_EXAMPLES
     rule = StoppingRule(
         values.confidence,
@@ -447,9 +420,7 @@ def _task_of_study(spec: Any, values: Parameters) -> Task:
     edition = values.edition or PROTOCOLS[values.protocol]
     if isinstance(spec, Task):
         usual = spec.edition == PROTOCOLS[spec.protocol]
-        made = spec.with_protocol(
-            values.protocol, edition if usual else spec.edition
-        )
+        made = spec.with_protocol(values.protocol, edition if usual else spec.edition)
     else:
         made = make_task(spec, values.protocol, values.edition)
     if made.edition != edition:
@@ -463,9 +434,7 @@ def _task_of_study(spec: Any, values: Parameters) -> Task:
 
 def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
     """Checked specs, and models that were made in Python; each has another name."""
-    models = [
-        spec if isinstance(spec, Model) else read_spec(spec) for spec in specs
-    ]
+    models = [spec if isinstance(spec, Model) else read_spec(spec) for spec in specs]
     names = [name_of(model) for model in models]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise UserError(

@@ -22,32 +22,14 @@ from rulerkit.evaluation.soft import add_soft_scores
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
 from rulerkit.generation.without_reading import floors
-from rulerkit.inference.model import (
-    Answer,
-    Failure,
-    Model,
-    errors_of_model,
-    refuse_echo,
-)
+from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
 from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import (
-    Cell,
-    cell_files,
-    failures_file,
-    load_cell,
-)
+from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
 from rulerkit.store.locks import Lock
-from rulerkit.store.records import (
-    FORMAT,
-    ROW,
-    check_line,
-    plain,
-    record_text,
-    result_digest,
-)
+from rulerkit.store.records import FORMAT, ROW, check_line, plain, record_text, result_digest
 
 
 def predict(
@@ -62,9 +44,7 @@ def predict(
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(
-        model, [examples], folder, fresh, progress, soft=soft
-    ).cells[0]
+    return predict_cells(model, [examples], folder, fresh, progress, soft=soft).cells[0]
 
 
 class Predicted(NamedTuple):
@@ -123,9 +103,7 @@ def predict_cells(
                 stack.enter_context(bar)
             first = writers[0]
             task = f"{first.task} " if len(writers) == 1 else ""
-            bar.set_description_str(
-                f"{model.name} {task}{first.length}", refresh=False
-            )
+            bar.set_description_str(f"{model.name} {task}{first.length}", refresh=False)
             _answer(model, unanswered, bar)
 
     stored = [load_cell(writer.path) for writer in writers]
@@ -138,9 +116,7 @@ def predict_cells(
 def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
     """Ask a model for all missing examples, and write each answer as it comes, in any order."""
     writer_of = {writer.task: writer for writer in writers}
-    examples = (
-        writer.examples[index] for writer in writers for index in writer.missing
-    )
+    examples = (writer.examples[index] for writer in writers for index in writer.missing)
     try:
         # An engine may have requests under way: closing ends them where we stop early.
         with closing(errors_of_model(model.answer(examples))) as answers:
@@ -178,9 +154,7 @@ class CellWriter:
     before the first answer, so that a model that cannot start leaves no trace.
     """
 
-    def __init__(
-        self, model: Model, examples: Examples, folder: Path, settings: JSON
-    ) -> None:
+    def __init__(self, model: Model, examples: Examples, folder: Path, settings: JSON) -> None:
         self.model, self.examples = model, examples
         self.result = plain(
             {
@@ -227,9 +201,7 @@ class CellWriter:
 
         with disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self._held.enter_context(
-            Lock(self.path.with_suffix(".lock"))
-        )
+        self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
         if fresh:
             _move_aside(self.path)
 
@@ -250,9 +222,7 @@ class CellWriter:
         self._record["result"] = self.result
         self._add_environment()
         # The floors of fewer examples are not those of all.
-        had_fewer = self._stored_record.get("num_examples", 0) < len(
-            self.examples
-        )
+        had_fewer = self._stored_record.get("num_examples", 0) < len(self.examples)
         if "floors" not in self._record or had_fewer:
             # Nothing is known of examples that this package did not make.
             is_ours = isinstance(self.examples, Examples)
@@ -420,9 +390,7 @@ def _move_aside(path: Path) -> None:
     for file in cell_files(path):
         with disk(file):
             if file.exists():
-                os.rename(
-                    file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}")
-                )
+                os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
 
 
 def _folder_name(name: str) -> str:

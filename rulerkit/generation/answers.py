@@ -47,14 +47,7 @@ _MARKED = re.compile(r"[^\x20-\x7e\n]|[\\$`<>&|]|\*\*|  |---|===")
 """Something that `plain` takes off; most answers hold nothing of it."""
 
 _ESCAPED = re.compile(r"\\([^a-zA-Z0-9\s]| )")
-_ESCAPES = {
-    **dict.fromkeys("[](),!", ""),
-    "{": "[",
-    "}": "]",
-    "\\": "\n",
-    ";": " ",
-    ":": " ",
-}
+_ESCAPES = {**dict.fromkeys("[](),!", ""), "{": "[", "}": "]", "\\": "\n", ";": " ", ":": " "}
 _EMPTY_BOX = re.compile(r"\\\[\s*\\\]|\\boxed\s*\{\s*\}")
 _ENVIRONMENT = re.compile(r"\\(?:begin|end)\{\w+\*?\}(?:\{\w+\})?")
 _WRAPPER = re.compile(
@@ -85,9 +78,7 @@ _QUOTE = re.compile(r"^ *(?:> )+", re.MULTILINE)
 _RULE = re.compile(r"^ *([-*_=])\1{2,} *(?:\n|$)", re.MULTILINE)
 _BLANKS = re.compile(r"[^\S\n]+")
 _BOLD = re.compile(r"(?<!\d)\*\*|\*\*(?!\d)")
-_TABLE_HEAD = re.compile(
-    r"^[^\n]*\|[^\n]*\n(?=[^\n]*\|)[ |:-]*--[ |:-]*(?:\n|$)", re.MULTILINE
-)
+_TABLE_HEAD = re.compile(r"^[^\n]*\|[^\n]*\n(?=[^\n]*\|)[ |:-]*--[ |:-]*(?:\n|$)", re.MULTILINE)
 
 
 @lru_cache(maxsize=16)  # score, strict score and failures ask for the same text
@@ -135,9 +126,7 @@ def _without_latex(text: str) -> str:
         inside, text = text, _WRAPPED.sub(r"\1", text)
     text = text.replace("\0", "")
 
-    text = _COMMAND.sub(
-        lambda command: _COMMANDS.get(command[1], command[0]), text
-    )
+    text = _COMMAND.sub(lambda command: _COMMANDS.get(command[1], command[0]), text)
     return _TIE.sub(" ", text.replace("$", ""))
 
 
@@ -153,9 +142,7 @@ _NOTHING = re.compile(
     r"|not (?:mentioned|present|there|found)(?: in the text)?"
     r"|(?:[\w-]+ ){1,5}(?:is|was|remains) (?:now |currently )?empty(?: [\w-]+){0,6})"
 )
-_EXCEPT = re.compile(
-    r"\b(?:but|except|besides|only|unless|apart|or|not|than|if)\b"
-)
+_EXCEPT = re.compile(r"\b(?:but|except|besides|only|unless|apart|or|not|than|if)\b")
 _EMPTY_PAIR = re.compile(r"\(\s*\)|\{\s*\}|\"\s*\"|'\s*'")
 
 
@@ -175,9 +162,7 @@ _BEFORE_ITEM = re.compile(
     r"|(?:node|line|number|person|thing|item)s? |(?:first|next|then|finally|lastly) )+",
     re.IGNORECASE,
 )
-_NUMBER_BEHIND = re.compile(
-    r"(?<=\w)[*_\"' ]*\((?:\w+ )?\d[\d,]*(?: \w+)?\)[\s.*_\"']*$"
-)
+_NUMBER_BEHIND = re.compile(r"(?<=\w)[*_\"' ]*\((?:\w+ )?\d[\d,]*(?: \w+)?\)[\s.*_\"']*$")
 _BORDER = re.compile(
     r"[,;\n|]|-+>|=+>|[\]}]\s*[\[{]"
     r"|(?<!\S)(?:[&+></]|and|then|followed by|\(?\d{1,3}[.)]|\([a-z]\))(?!\S)",
@@ -235,16 +220,7 @@ zero one two three four five six seven eight nine ten eleven twelve thirteen fou
 sixteen seventeen eighteen nineteen
 """
 _SMALL = tuple(_NUMBERS.split())
-_TENS = (
-    "twenty",
-    "thirty",
-    "forty",
-    "fifty",
-    "sixty",
-    "seventy",
-    "eighty",
-    "ninety",
-)
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
 _WORD_VALUES = {word: value for value, word in enumerate(_SMALL)}
 _WORD_VALUES |= {word: 20 + 10 * place for place, word in enumerate(_TENS)}
 _NUMBER_WORDS = re.compile(
@@ -270,9 +246,7 @@ _ANSWER_LINE = re.compile(
 )
 _OPENING_MARKS = re.compile(r"[\s*_#:]*(?:[\"']\s*(?=[\[{]))?")
 _BULLET_LINE = re.compile(_BULLET, re.IGNORECASE)
-_LOOSE_LIST = re.compile(
-    rf"^({_BULLET}[^\n]*)\n\s*\n(?={_BULLET})", re.IGNORECASE | re.MULTILINE
-)
+_LOOSE_LIST = re.compile(rf"^({_BULLET}[^\n]*)\n\s*\n(?={_BULLET})", re.IGNORECASE | re.MULTILINE)
 _LEAD_IN = re.compile(
     r"[^\n\[\]{},;:=]{1,80}[:=]\s*(?=\S)"
     r"|(?:the|it|this|these|they|there|that)\b[^\n\[\]{},;:]{0,60}?\b(?:is|are|was|were)\b\s*(?=\S)"
@@ -283,13 +257,9 @@ _DENIED = re.compile(
     r"\b(?:not|no|never|neither|nor|except|without|other|wrong|incorrect|false|but|or)\b|n't",
     re.IGNORECASE,
 )
-_REASON = re.compile(
-    r",? (?:because|since|in (?:that|this) order)\b", re.IGNORECASE
-)
+_REASON = re.compile(r",? (?:because|since|in (?:that|this) order)\b", re.IGNORECASE)
 _NEXT_ITEM = re.compile(r"(?:the )?[^\s,;]*[-\d][^\s,;]*(?: \d+)?[.,;]?")
-_BRACKETS = re.compile(
-    r"[\[{][^\]}]*(?:[\]}](?:[^\n\[\]{}]*[\[{]|\s*[\[{])[^\]}]*)*"
-)
+_BRACKETS = re.compile(r"[\[{][^\]}]*(?:[\]}](?:[^\n\[\]{}]*[\[{]|\s*[\[{])[^\]}]*)*")
 _MORE_BEHIND = re.compile(
     r"[\]}]+\s?(?=(?:[&+/|]|->|\(?(?:or|and|alternatively|possibly|maybe|perhaps)\b)"
     r"|, ?(?:(?-i:[A-Z])[^\W_]|[^\s,]*[-\d]))",
@@ -468,9 +438,7 @@ _TAIL = 300
 _QUOTED_LINE = re.compile(r"[\"']final answer: ?[^\n\"']*[\"']", re.IGNORECASE)
 
 
-def stand_at_the_end(
-    text: str, references: Sequence[str], in_order: bool = False
-) -> bool:
+def stand_at_the_end(text: str, references: Sequence[str], in_order: bool = False) -> bool:
     """Whether all references stand in the last 300 characters of a text, and behind its last answer
     line where it has one; in their order, where this matters."""
     text = _QUOTED_LINE.sub("", text)

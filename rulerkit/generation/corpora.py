@@ -46,15 +46,8 @@ QA_SETS = (
     # Two-hop questions about invented people and places in HotpotQA's shape; no download
     "fictional_two_hop",
 )
-STAND_INS = {
-    "paul_graham": "prose",
-    "squad": "fictional",
-    "hotpotqa": "fictional_two_hop",
-}
-BASES = {
-    "builtin": STAND_INS,
-    "original": {new: old for old, new in STAND_INS.items()},
-}
+STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
+BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
 
 # Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
 # spans the border.
@@ -147,9 +140,7 @@ class _File(NamedTuple):
     def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
         """The source of a corpus with these parts."""
         # The content decides what a corpus is, not the name of its file.
-        fingerprint = hashlib.sha256(
-            "\n".join(parts).encode("utf-8")
-        ).hexdigest()[:16]
+        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
 
         # A file of which nothing is known may be used, and every table says so.
         known = self.known
@@ -158,12 +149,7 @@ class _File(NamedTuple):
                 f"{name} is a substitute: {self.path.name} with the content {fingerprint} is not "
                 "known as the original"
             )
-        return Source(
-            name,
-            fingerprint,
-            self.known is None,
-            "; ".join(filter(None, [known, note])),
-        )
+        return Source(name, fingerprint, self.known is None, "; ".join(filter(None, [known, note])))
 
 
 @cache
@@ -182,32 +168,19 @@ def load_haystack(name: str) -> Haystack:
         # essay on, so that the opening of the first stands only once.
         if restart is None:  # the essays
             restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
-            essays, num_essays = (
-                file.content.get("essays", 218),
-                file.content.get("of", 218),
-            )
-            note = (
-                ""
-                if essays == num_essays
-                else f"essays: {essays} of {num_essays}"
-            )
+            essays, num_essays = (file.content.get("essays", 218), file.content.get("of", 218))
+            note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
 
             # The author's pages change; the 49 essays of the repository do not. A file
             # that begins with them is named by them.
-            beginning = hashlib.sha256(
-                text.encode()[:REPOSITORY_BYTES]
-            ).hexdigest()
+            beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
             if file.known is None and beginning == REPOSITORY_SHA256:
                 fetched = f"{essays - 49} as fetched from the author's site"
-                file = file._replace(
-                    known=f"essays: 49 from their repository, {fetched}"
-                )
+                file = file._replace(known=f"essays: 49 from their repository, {fetched}")
 
         # The second pass begins at a sentence, whatever the rule says of that place.
         starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-        return Haystack(
-            file.source(name, [" ".join(words)], note), words, starts, restart
-        )
+        return Haystack(file.source(name, [" ".join(words)], note), words, starts, restart)
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
@@ -232,8 +205,7 @@ def sentence_starts(words: list[str]) -> np.ndarray:
         if core[-1:] not in (".", "!", "?", *_STOPS):
             continue
         if core[-1] == "." and (
-            _is_abbreviation(core)
-            or (starts[-1] == i and _NUMERAL.fullmatch(core))
+            _is_abbreviation(core) or (starts[-1] == i and _NUMERAL.fullmatch(core))
         ):
             continue  # the last: the number of a list's entry
         if not words[i + 1].lstrip(_OPENING)[:1].islower():
@@ -264,18 +236,14 @@ def load_qa(name: str) -> QASet:
         return _qa_set(documents, rows, partial(file.source, name, note=note))
 
 
-def _qa_set(
-    documents: dict[str, int], rows: list[Any], source: "_Sourced"
-) -> QASet:
+def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
     """The set of these documents (with their groups) and questions."""
     # Questions name their documents by number.
     numbers = {document: number for number, document in enumerate(documents)}
     questions = []
     for text, answers, gold, related in rows:
         if not gold or not answers or not all(a.strip() for a in answers):
-            raise ValueError(
-                f"the question {text!r} has no answer or no document"
-            )
+            raise ValueError(f"the question {text!r} has no answer or no document")
 
         # A document may be named twice by one question.
         gold_and_related = (
@@ -289,12 +257,7 @@ def _qa_set(
 
     # The fingerprint covers the questions, too: other answers are another benchmark.
     lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    return QASet(
-        source([*documents, *lines]),
-        list(documents),
-        list(documents.values()),
-        questions,
-    )
+    return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
 
 
 _Content = tuple[dict[str, int], list[Any]]
@@ -310,11 +273,7 @@ def _squad(content: Any) -> _Content:
             text = paragraph["context"].strip()
             documents.setdefault(text, group)
             # SQuAD 2.0 also has questions that its paragraph does not answer.
-            answerable = [
-                qa
-                for qa in paragraph["qas"]
-                if not qa.get("is_impossible", False)
-            ]
+            answerable = [qa for qa in paragraph["qas"] if not qa.get("is_impossible", False)]
             for qa in answerable:
                 answers = [answer["text"] for answer in qa["answers"]]
                 rows.append((qa["question"], answers, [text], []))
@@ -338,12 +297,7 @@ def _hotpotqa(content: Any) -> _Content:
 def _invented(content: Any) -> _Content:
     documents = content["documents"]
     rows = [
-        (
-            text,
-            answers,
-            [documents[i] for i in gold],
-            [documents[i] for i in related],
-        )
+        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
         for text, answers, gold, related in content["questions"]
     ]
     return dict(zip(documents, content["groups"], strict=True)), rows
@@ -377,9 +331,7 @@ def _opened(name: str) -> Iterator[_File]:
     $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
     # The stand-ins are part of the package.
     if name not in _ORIGINALS:
-        packed = (
-            resources.files("rulerkit") / f"data/{name}.json.gz"
-        ).read_bytes()
+        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
         yield _File(json.loads(gzip.decompress(packed)))
         return
 
@@ -389,10 +341,7 @@ def _opened(name: str) -> Iterator[_File]:
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
     places = [
-        Path(folder, path + end)
-        for folder in folders
-        for path in paths
-        for end in ("", ".gz")
+        Path(folder, path + end) for folder in folders for path in paths for end in ("", ".gz")
     ]
     file = next((place for place in places if place.is_file()), None)
 
@@ -407,11 +356,7 @@ def _opened(name: str) -> Iterator[_File]:
     try:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-        yield _File(
-            json.loads(raw),
-            file,
-            KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()),
-        )
+        yield _File(json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()))
     except Exception as error:  # a damaged file raises anything
         raise UserError(
             f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
@@ -461,15 +406,11 @@ def refresh(kind: str, name: str) -> None:
         # A folder of essays is read in the order of its files' names.
         files = [path]
         if kind == "essay" and path.is_dir():
-            files = sorted(
-                f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md")
-            )
+            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
 
         # The files are read again only where one of them changed: a long run asks
         # often.
-        states = [
-            (file, file.stat().st_ctime_ns, file.stat().st_size) for file in files
-        ]
+        states = [(file, file.stat().st_ctime_ns, file.stat().st_size) for file in files]
         if (kind, path) in _FILES and _FILES[kind, path][0] == states:
             return
 
@@ -478,9 +419,7 @@ def refresh(kind: str, name: str) -> None:
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
         note = f"{OWN_TEXTS}: {kind} from {path.name}"
-        corpus = read(
-            "\n\n".join(texts), partial(_File(None).source, path.name, note=note)
-        )
+        corpus = read("\n\n".join(texts), partial(_File(None).source, path.name, note=note))
     except (OSError, ValueError) as error:
         raise UserError(
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
@@ -492,13 +431,9 @@ def refresh(kind: str, name: str) -> None:
 def known_questions() -> Iterator[QASet]:
     """All question sets at hand: the files that were read, those that need no download, the
     originals."""
-    yield from [
-        corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"
-    ]
+    yield from [corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"]
     for name in reversed(QA_SETS):
-        with suppress(
-            UserError
-        ):  # without its file, no prompt of a data set was made here
+        with suppress(UserError):  # without its file, no prompt of a data set was made here
             yield load_qa(name)
 
 
@@ -517,9 +452,7 @@ def _own_essays(text: str, source: _Sourced) -> Haystack:
             paragraphs.append(" ".join(units))
     if not words:
         raise ValueError("it holds no text")
-    return Haystack(
-        source(paragraphs), words, np.array(starts, dtype=np.int64), 0
-    )
+    return Haystack(source(paragraphs), words, np.array(starts, dtype=np.int64), 0)
 
 
 _Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
@@ -556,9 +489,7 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
             documents.setdefault(document, len(documents))
         rows.append((" ".join(row.question.split()), row.answers, gold, others))
     if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
-        raise ValueError(
-            "it holds no documents beside the gold ones of a question"
-        )
+        raise ValueError("it holds no documents beside the gold ones of a question")
     return _qa_set(documents, rows, source)
 
 
@@ -569,43 +500,22 @@ def _own_words(text: str, source: _Sourced) -> Words:
     # A word with a blank or a comma in it could not be told from two answers.
     words = _lines(text)
     # And one of thousands of letters is no word: prompts of them are fitted for minutes.
-    wrong = [
-        word
-        for word in words
-        if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD
-    ]
+    wrong = [word for word in words if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD]
     if wrong or not words:
-        raise ValueError(
-            f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}"
-        )
+        raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
     return Words(words, words, words, source(words))
 
 
-KINDS: dict[
-    str,
-    tuple[
-        Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str
-    ],
-]
+KINDS: dict[str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]]
 KINDS = {
-    "essay": (
-        HAYSTACKS,
-        load_haystack,
-        _own_essays,
-        "texts in UTF-8 (a folder: *.txt, *.md)",
-    ),
+    "essay": (HAYSTACKS, load_haystack, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
     "qa": (
         QA_SETS,
         load_qa,
         _own_questions,
         f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
     ),
-    "words": (
-        ("wonderwords",),
-        load_words,
-        _own_words,
-        "a list, one word a line",
-    ),
+    "words": (("wonderwords",), load_words, _own_words, "a list, one word a line"),
 }
 """Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
 
@@ -617,9 +527,7 @@ SQUAD = "squad/dev-v2.0.json"
 HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
 
 REPOSITORY_BYTES = 644_051
-REPOSITORY_SHA256 = (
-    "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
-)
+REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
 """The 49 essays of the repository, joined in their order: with them the joined essays begin."""
 
 KNOWN_FILES = {

@@ -28,20 +28,11 @@ class Download(NamedTuple):
 def originals() -> list[Download]:
     """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
     of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
-    lines = [
-        line.split()
-        for line in package_text("originals.txt").splitlines()
-        if line[0] != "#"
-    ]
-    return [
-        Download(path, address, digest.strip("-") or None)
-        for path, address, digest in lines
-    ]
+    lines = [line.split() for line in package_text("originals.txt").splitlines() if line[0] != "#"]
+    return [Download(path, address, digest.strip("-") or None) for path, address, digest in lines]
 
 
-def fetch(
-    progress: bool = True, downloads: Sequence[Download] | None = None
-) -> list[Path]:
+def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
     """Downloads what is not yet in the cache (all `originals()` by default) and joins the essays.
 
     A file that is there with the right checksum is not fetched again, so an interrupted call
@@ -74,19 +65,13 @@ def _fetch_one(download: Download, progress: bool) -> Path:
     address, digest = download.address, download.sha256
     target = cache_dir() / download.path
     try:
-        pooch.retrieve(
-            address, digest, target.name, target.parent, progressbar=progress
-        )
+        pooch.retrieve(address, digest, target.name, target.parent, progressbar=progress)
         return target
     except requests.RequestException as error:
         status = getattr(error.response, "status_code", None)
         if digest is None and status in (404, 410):
             return target  # the page is gone for good: the corpus says how many essays it has
-        reason = (
-            f"answered {status}"
-            if status
-            else f"cannot be reached ({type(error).__name__})"
-        )
+        reason = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
     except ValueError:  # what pooch raises for another checksum
         reason = f"is not the file expected: its sha256 is not {digest}"
     except OSError as error:
@@ -103,13 +88,8 @@ def _join_essays(files: Sequence[Path]) -> Path:
     """Writes the essays one behind the other without a separator, as upstream does: {"text",
     "essays", "of"}."""
     # A page that is gone is left out; the joined file says how many there are.
-    contents = [
-        (file.suffix, file.read_bytes()) for file in files if file.is_file()
-    ]
-    texts = [
-        page_text(page) if suffix == ".html" else page.decode()
-        for suffix, page in contents
-    ]
+    contents = [(file.suffix, file.read_bytes()) for file in files if file.is_file()]
+    texts = [page_text(page) if suffix == ".html" else page.decode() for suffix, page in contents]
     content = {"text": "".join(texts), "essays": len(texts), "of": len(files)}
     with completed(cache_dir() / ESSAYS) as part:
         part.write_text(json.dumps(content), encoding="utf-8")
@@ -133,9 +113,7 @@ def page_text(page: bytes) -> str:
 
     # The essays stand in tables; what is around them is navigation.
     tables = re.search(r"(?i)<table.*</table[^>]*>", html)
-    lined = re.sub(
-        rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html
-    )
+    lined = re.sub(rf"(?i)</?({_BREAKS})\b[^>]*>", "\n", tables[0] if tables else html)
 
     # Tags become nothing, line breaks stay, and runs of empty lines become one.
     text = unescape(re.sub(r"<[!?/]?[a-zA-Z][^>]*>", "", lined))

@@ -45,9 +45,7 @@ class Piece:
     key: str | None = None
     value: str | None = None
     depth: float = 0.0
-    explode: Callable[[], list["Piece"]] | None = field(
-        default=None, compare=False, repr=False
-    )
+    explode: Callable[[], list["Piece"]] | None = field(default=None, compare=False, repr=False)
 
     @property
     def num_tokens(self) -> int:
@@ -197,9 +195,7 @@ class Example:
     @property
     def digest(self) -> str:
         """A fingerprint of the prompt's text, 16 hexadecimal digits."""
-        return hashlib.sha256(
-            self.prompt.encode("utf-8", "surrogatepass")
-        ).hexdigest()[:16]
+        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
     @cached_property
     def depths(self) -> list[float]:
@@ -211,17 +207,13 @@ class Example:
         depths, before = [], 0
         for block in self.context_blocks:
             if block.role == "needle":
-                depths.append(
-                    round(100 * before / max(1, total - block.num_tokens), 2)
-                )
+                depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
             before += block.num_tokens
         return depths[:_MOST_DEPTHS]
 
     def text_of(self, *roles: str) -> str:
         """The text of all blocks with one of these roles, joined."""
-        return "".join(
-            [block.text for block in self.blocks if block.role in roles]
-        )
+        return "".join([block.text for block in self.blocks if block.role in roles])
 
     @property
     def answer_prefix(self) -> str:
@@ -238,6 +230,4 @@ class Example:
     @property
     def input(self) -> str:
         """The user's part in upstream's sense: all but chat template and answer prefix."""
-        return self.text_of(
-            *(role for role in ROLES if role not in ("template", "answer_prefix"))
-        )
+        return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))

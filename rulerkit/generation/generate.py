@@ -14,13 +14,7 @@ from rulerkit.common.errors import DoesNotFit, UserError, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.plugins import errors_of
 from rulerkit.common.settings import JSON
-from rulerkit.generation.example import (
-    ContextBudget,
-    Draft,
-    Example,
-    ExampleStream,
-    Piece,
-)
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.generation.prompt_format import DIRECT, PromptFormat
 from rulerkit.generation.tasks import Task
@@ -55,13 +49,7 @@ def generate(
         raise UserError(
             f"num_examples is {num_examples}, seed {seed}: each must be a whole number from 0 on"
         )
-    return Examples(
-        make_task(task),
-        tokens,
-        num_examples,
-        seed,
-        prompt_format or PromptFormat(),
-    )
+    return Examples(make_task(task), tokens, num_examples, seed, prompt_format or PromptFormat())
 
 
 @dataclass(frozen=True)
@@ -86,12 +74,7 @@ class Examples:
         # The message names the shortest length that would do.
         longer = (2**power for power in range(8, 18) if 2**power > self.length)
         fitting = next(
-            (
-                length
-                for length in longer
-                if replace(self, length=length)._compose(index)
-            ),
-            None,
+            (length for length in longer if replace(self, length=length)._compose(index)), None
         )
         hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
         raise DoesNotFit(
@@ -134,9 +117,7 @@ class Examples:
             example = filled(self._most_tokens - frame.num_tokens)
             if example is None or _clean(example, encoder):
                 return example
-        return _fitted(
-            filled, frame.pieces, self._most_tokens, self.prompt_format
-        )
+        return _fitted(filled, frame.pieces, self._most_tokens, self.prompt_format)
 
     @property
     def _most_tokens(self) -> int:
@@ -258,9 +239,7 @@ class _Frame:
         """So many tokens of context, with the example's second stream from its beginning."""
         encoder = piece_encoder(self.examples.prompt_format.tokenizer)
         random = np.random.RandomState(self.second_seed)
-        return ContextBudget(
-            self.examples.length, tokens, encoder, random, self.examples.seed
-        )
+        return ContextBudget(self.examples.length, tokens, encoder, random, self.examples.seed)
 
     def example(self, context: list[Piece] | None) -> Example | None:
         """The example with its context; None without one."""
@@ -287,9 +266,7 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
         "seed": seed,
         "protocol": task.protocol,
         "prompt_version": PROMPT_VERSIONS[task.protocol],
-        "sources": {
-            knob: vars(source) for knob, source in task.sources().items()
-        },
+        "sources": {knob: vars(source) for knob, source in task.sources().items()},
     }
 
 
@@ -302,16 +279,11 @@ def _clean(example: Example, encoder: PieceEncoder) -> bool:
     # text.
     first, last = example.context
     blocks = example.blocks[max(0, first - 1) : last + 1]
-    return all(
-        encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text
-    )
+    return all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text)
 
 
 def _fitted(
-    filled: Callable[[int], Example | None],
-    fixed: list[Piece],
-    budget: int,
-    form: PromptFormat,
+    filled: Callable[[int], Example | None], fixed: list[Piece], budget: int, form: PromptFormat
 ) -> Example | None:
     """The fullest example within the budget where pieces cannot be joined exactly: the whole is
     encoded, and the budget corrected by what was over or missing, a few times."""
@@ -346,10 +318,7 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     encoded as one; the borders of the context are clean cuts."""
     encoder = piece_encoder(form.tokenizer)
     before, after = form.around
-    question, prefix = (
-        draft.question,
-        "" if form.prefix_in == "none" else draft.answer_prefix,
-    )
+    question, prefix = (draft.question, "" if form.prefix_in == "none" else draft.answer_prefix)
 
     # The prefix stands behind the template, where the model goes on with it; or, for
     # services that take no such start, at the end of the user's turn.
@@ -358,23 +327,15 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
         question += DIRECT
         closing.reverse()
     tail = [(question, "question"), *closing]
-    bos = (
-        [Piece("", "template", np.array(form.bos, dtype=np.int32))]
-        if form.bos
-        else []
-    )
+    bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
 
     # Without context all is one text.
     if not draft.instruction:
-        return bos, _joint(
-            [(before, "template"), *tail], encoder, starts=True, ends=True
-        )
+        return bos, _joint([(before, "template"), *tail], encoder, starts=True, ends=True)
     role = "demonstration" if draft.demonstration else "instruction"
     # blanks at the end of the template go to what follows
     frame, content = settle([before, draft.demonstration or draft.instruction])
-    head = bos + _joint(
-        [(frame, "template"), (content, role)], encoder, starts=True
-    )
+    head = bos + _joint([(frame, "template"), (content, role)], encoder, starts=True)
 
     # The solved example ends in newlines, so the instruction begins at a clean cut.
     if draft.demonstration:
@@ -383,10 +344,7 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
 
 
 def _joint(
-    parts: list[tuple[str, str]],
-    encoder: PieceEncoder,
-    starts: bool = False,
-    ends: bool = False,
+    parts: list[tuple[str, str]], encoder: PieceEncoder, starts: bool = False, ends: bool = False
 ) -> list[Piece]:
     """Pieces of texts and roles whose borders are not clean cuts, encoded as one text; a token that
     spans two texts goes to the first."""
@@ -399,13 +357,9 @@ def _joint(
     bounds = accumulate([0, *sizes, len(ids)], max)
     return [
         Piece(text, role, ids[start:stop])
-        for (text, role), (start, stop) in zip(
-            parts, pairwise(bounds), strict=True
-        )
+        for (text, role), (start, stop) in zip(parts, pairwise(bounds), strict=True)
     ]
 
 
 def _whole(text: str, form: PromptFormat) -> Ids:
-    return np.concatenate(
-        [np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)]
-    )
+    return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)])

@@ -45,9 +45,7 @@ def string_match_all(prediction: str, references: Collection[str]) -> float:
     """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
     cwe, fwe."""
     answer = prediction.lower()
-    return sum(reference.lower() in answer for reference in references) / len(
-        references
-    )
+    return sum(reference.lower() in answer for reference in references) / len(references)
 
 
 def string_match_part(prediction: str, references: Collection[str]) -> float:
@@ -63,9 +61,7 @@ def not_written(text: str, references: Iterable[str]) -> tuple[str, ...]:
     return tuple(r for r in references if r.lower() not in answer)
 
 
-def strict_items(
-    prediction: str, references: Iterable[str], blanks: bool = False
-) -> Strict:
+def strict_items(prediction: str, references: Iterable[str], blanks: bool = False) -> Strict:
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
     around the answer. `blanks`: whether blanks, too, stand between items."""
     named = named_items(prediction)
@@ -90,11 +86,7 @@ def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
 
 
 def _squad_words(text: str) -> list[str]:
-    return [
-        w
-        for w in text.lower().translate(_PUNCTUATION).split()
-        if w not in ("a", "an", "the")
-    ]
+    return [w for w in text.lower().translate(_PUNCTUATION).split() if w not in ("a", "an", "the")]
 
 
 def _overlap(said: Sequence[str], wanted: Sequence[str]) -> Strict:
@@ -109,36 +101,24 @@ def _strict(right: int, said: Sequence[str], wanted: Sequence[str]) -> Strict:
     if not said or not wanted:
         same = float(said == wanted)
         return Strict(same, same, same)
-    return Strict(
-        right / len(said),
-        2 * right / (len(said) + len(wanted)),
-        float(said == wanted),
-    )
+    return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
 
 
 # --- lists ---------------------------------------------------------------------------------------
 
 
-def _wanted_items(
-    references: Iterable[str], item_form: ItemForm = comparable
-) -> list[str]:
+def _wanted_items(references: Iterable[str], item_form: ItemForm = comparable) -> list[str]:
     items = (comparable(plain(reference)) for reference in references)
     forms = dict.fromkeys(item_form(item) for item in items if item)
     return [form for form in forms if form is not None]
 
 
 def _strict_list(
-    text: str,
-    references: Sequence[str],
-    item_form: ItemForm,
-    in_order: bool = False,
+    text: str, references: Sequence[str], item_form: ItemForm, in_order: bool = False
 ) -> Strict:
     """Precision and F1 over the items of the answer line; `in_order` counts those of the longest
     common subsequence alone."""
-    said, wanted = (
-        final_items(text, item_form),
-        _wanted_items(references, item_form),
-    )
+    said, wanted = (final_items(text, item_form), _wanted_items(references, item_form))
     if said is None:
         return Strict(0.0, 0.0, 0.0)
     if in_order:
@@ -162,9 +142,7 @@ def _longest_common(said: Sequence[str], wanted: Sequence[str]) -> int:
     return lengths[-1]
 
 
-def _missing_items(
-    text: str, references: Sequence[str], item_form: ItemForm
-) -> tuple[str, ...]:
+def _missing_items(text: str, references: Sequence[str], item_form: ItemForm) -> tuple[str, ...]:
     """The references that are no item of the answer line."""
     said = final_items(text, item_form) or []
     missing = []
@@ -248,9 +226,7 @@ def _substrings(
 ) -> MatchRule:
     return MatchRule(
         score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, _, blanks: strict(
-            text, references, blanks
-        ),
+        strict=lambda text, references, _, blanks: strict(text, references, blanks),
         missing=lambda text, references, _: not_written(text, references),
         any_is_enough=any_is_enough,
         is_in_context=not any_is_enough,
@@ -260,9 +236,7 @@ def _substrings(
 def _lists(score: Callable[[Strict], float], in_order: bool = False) -> MatchRule:
     strict = partial(_strict_list, in_order=in_order)
     return MatchRule(
-        score=lambda text, references, form: score(
-            strict(text, references, form)
-        ),
+        score=lambda text, references, form: score(strict(text, references, form)),
         strict=lambda text, references, form, _: strict(text, references, form),
         missing=_missing_items,
         allows_nothing=True,
@@ -280,9 +254,7 @@ def _whole_answers(
     """A rule that judges an answer as a whole: its strict scores are the score."""
     return MatchRule(
         score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, *_: Strict(
-            *3 * [score(text, references)]
-        ),
+        strict=lambda text, references, *_: Strict(*3 * [score(text, references)]),
         missing=lambda text, references, _: (
             () if score(text, references) == 1 else tuple(references)
         ),

@@ -80,13 +80,9 @@ class PieceEncoder:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._remembered = lru_cache(_REMEMBERED)(
-            lambda text: self.encode([text])[0]
-        )
+        self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
         self.exact = self._calibrate()
-        self._blank_after_newline = self.exact and self._joins(
-            _BLANK_AFTER_NEWLINE
-        )
+        self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
 
     @property
     def fingerprint(self) -> str:
@@ -117,22 +113,16 @@ class PieceEncoder:
         ids: Ids = self._remembered(text)
         return ids
 
-    def encode(
-        self, texts: Sequence[str], starts: bool = False, ends: bool = False
-    ) -> list[Ids]:
+    def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
         """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
         that the whole text begins or ends with each of them, where no anchor is needed."""
         # The anchor is encoded with the piece, and its ids are taken off again.
         head, skip = ("", 0) if starts else (self._head, self._skip)
         tail, drop = ("", 0) if ends else (self._tail, self._drop)
-        anchored = [
-            head + text + (tail if text.endswith("\n") else "") for text in texts
-        ]
+        anchored = [head + text + (tail if text.endswith("\n") else "") for text in texts]
         return [
             ids[skip : len(ids) - (drop if text.endswith("\n") else 0)]
-            for text, ids in zip(
-                texts, self.tokenizer.encode_batch(anchored), strict=True
-            )
+            for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
         ]
 
     def _calibrate(self) -> bool:
@@ -152,9 +142,7 @@ class PieceEncoder:
         return False
 
     def _joins(self, row: Sequence[str]) -> bool:
-        joined = np.concatenate(
-            [*self.encode(row[:1], starts=True), *self.encode(row[1:])]
-        )
+        joined = np.concatenate([*self.encode(row[:1], starts=True), *self.encode(row[1:])])
         return np.array_equal(joined, self.tokenizer.encode("".join(row)))
 
 
@@ -209,14 +197,10 @@ class Units:
         """The first so many texts."""
         return Units(self.texts[:count], self.counts[:count], self.span(0, count))
 
-    def others(
-        self, texts: Iterable[str], random: np.random.RandomState
-    ) -> np.ndarray:
+    def others(self, texts: Iterable[str], random: np.random.RandomState) -> np.ndarray:
         """The positions of all texts but these, in a random order."""
         order = random.permutation(len(self))
-        return order[
-            ~np.isin(order, [self.position.get(text, -1) for text in texts])
-        ]
+        return order[~np.isin(order, [self.position.get(text, -1) for text in texts])]
 
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
@@ -224,9 +208,7 @@ class Units:
         # milliseconds.
         counts = self.counts[order]
         starts = self.offsets[order] - np.cumsum(counts) + counts
-        return np.asarray(
-            self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)]
-        )
+        return np.asarray(self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)])
 
 
 def joined(rows: Sequence[Units]) -> Units:
@@ -245,17 +227,13 @@ def row_by_row(columns: Sequence[tuple[Units, np.ndarray]]) -> Units:
     # the whole.
     units = joined([units for units, _ in columns])
     starts = accumulate((len(units) for units, _ in columns), initial=0)
-    orders = [
-        order + start for (_, order), start in zip(columns, starts, strict=False)
-    ]
+    orders = [order + start for (_, order), start in zip(columns, starts, strict=False)]
     places = np.stack(orders, axis=1).ravel()
     texts = [units.texts[place] for place in places.tolist()]
     return Units(texts, units.counts[places], units.pick(places))
 
 
-def encode_units(
-    texts: Sequence[str], encoder: PieceEncoder, keep: bool = False
-) -> Units:
+def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False) -> Units:
     """Texts as pieces of a longer text, each distinct one encoded once.
 
     With `keep` their ids stay beside the corpora, in a file named after the texts and the
@@ -266,46 +244,23 @@ def encode_units(
     # Words repeat many times in a haystack: each is encoded once.
     def encoded() -> Units:
         distinct = list(dict.fromkeys(texts))
-        batches = (
-            distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE)
-        )
-        ids = dict(
-            zip(
-                distinct,
-                chain.from_iterable(map(encoder.encode, batches)),
-                strict=True,
-            )
-        )
+        batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
+        ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
         rows = [ids[text] for text in texts]
         counts = np.fromiter(map(len, rows), np.int64, len(rows))
-        return Units(
-            texts, counts, np.concatenate([np.empty(0, np.int32), *rows])
-        )
+        return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
 
     # A row that may be kept is looked for beside the corpora first.
     if not keep or encoder.tokenizer.name == "builtin":
         return encoded()
-    digest = sha256(
-        "\0".join(texts).encode("utf-8", "surrogatepass")
-    ).hexdigest()[:16]
-    file = (
-        cache_dir()
-        / "tokens"
-        / f"v{RULES}"
-        / f"{digest}-{encoder.fingerprint}.npz"
-    )
-    with (
-        suppress(Exception),
-        np.load(file) as stored,
-    ):  # a damaged file is made anew
+    digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+    file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
+    with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
         return Units(texts, stored["counts"], stored["ids"])
 
     # Where the file cannot be written only time is lost, in the next process.
     units = encoded()
-    with (
-        suppress(OSError),
-        completed(file) as part,
-    ):  # without the file, only time is lost
+    with suppress(OSError), completed(file) as part:  # without the file, only time is lost
         np.savez(part, counts=units.counts, ids=units.ids)
     return units
 

@@ -43,9 +43,7 @@ class PromptFormat:
     `thinking_marks` are the beginning and the end of a thought, where the template names neither.
     """
 
-    tokenizer: Tokenizer = field(
-        default_factory=lambda: load_tokenizer("builtin")
-    )
+    tokenizer: Tokenizer = field(default_factory=lambda: load_tokenizer("builtin"))
     template: str = "auto"
     system_prompt: str | None = None
     prefix_in: str = ""
@@ -53,9 +51,7 @@ class PromptFormat:
     thinking_room: str = "beside"
     thinking_marks: tuple[str, str] | None = None
     enable_thinking: bool | None = None
-    chat_template_kwargs: Mapping[str, Any] = field(
-        default_factory=dict, hash=False
-    )
+    chat_template_kwargs: Mapping[str, Any] = field(default_factory=dict, hash=False)
 
     def __post_init__(self) -> None:
         if isinstance(self.tokenizer, str):
@@ -91,9 +87,7 @@ class PromptFormat:
     def closes_user_turn(self) -> bool:
         """Whether the answer prefix stands at the end of the user's turn (chat services take no
         other)."""
-        return self.prefix_in == "user" or (
-            self.form == "gpt-4" and self.prefix_in != "none"
-        )
+        return self.prefix_in == "user" or (self.form == "gpt-4" and self.prefix_in != "none")
 
     @property
     def thinking_inside(self) -> int:
@@ -122,9 +116,7 @@ class PromptFormat:
         # A form of ours has its place for the text; a template of the tokenizer is
         # rendered around a marker that no prompt contains.
         named = self.form in FORMS
-        rendered, mark = (
-            (FORMS[self.form], "{t}") if named else (self._render(day), _MARK)
-        )
+        rendered, mark = (FORMS[self.form], "{t}") if named else (self._render(day), _MARK)
         before, *after = rendered.split(mark)
 
         # A template that prints the message twice, or not at all, would ask something
@@ -212,11 +204,7 @@ class PromptFormat:
         # Some templates drop a system message without a word. A switch such as /no_think is
         # heeded, and not printed.
         prompt = self.system_prompt
-        if (
-            prompt
-            and prompt not in rendered
-            and rendered == self._rendered([user], day)
-        ):
+        if prompt and prompt not in rendered and rendered == self._rendered([user], day):
             raise UserError(
                 "the chat template leaves out the system prompt: drop system_prompt or give "
                 "another template"
@@ -280,9 +268,7 @@ def _jinja(template: str, day: date) -> Any:
 
         def parse(self, parser: Any) -> Any:
             next(parser.stream)
-            return parser.parse_statements(
-                ("name:endgeneration",), drop_needle=True
-            )
+            return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
     # These settings are those of transformers, which templates are written for.
     environment = ImmutableSandboxedEnvironment(
@@ -291,9 +277,6 @@ def _jinja(template: str, day: date) -> Any:
         extensions=["jinja2.ext.loopcontrols", Generation],
         autoescape=False,
     )
-    environment.globals |= {
-        "raise_exception": raise_exception,
-        "strftime_now": day.strftime,
-    }
+    environment.globals |= {"raise_exception": raise_exception, "strftime_now": day.strftime}
     environment.filters["tojson"] = partial(json.dumps, ensure_ascii=False)
     return environment.from_string(template)

@@ -26,11 +26,7 @@ def _plain(beginning: str, end: str) -> Marks:
 KNOWN = (
     # DeepSeek, Qwen, GLM, Kimi K2, MiniMax-M2, Nemotron, Olmo, Step and others; Hunyuan's newer
     # models put a name into the marks, such as <think:opensource>.
-    Marks(
-        r"<think(?::[^<>\s]+)?>",
-        r"</think(?::[^<>\s]+)?>",
-        ("<think>", "</think>"),
-    ),
+    Marks(r"<think(?::[^<>\s]+)?>", r"</think(?::[^<>\s]+)?>", ("<think>", "</think>")),
     _plain("[THINK]", "[/THINK]"),  # Mistral
     _plain("<seed:think>", "</seed:think>"),  # Seed-OSS
     _plain("<mm:think>", "</mm:think>"),  # MiniMax-M3
@@ -74,9 +70,7 @@ def marks_in(template: str) -> tuple[str, str] | None:
             return beginning[0], end[0]
         # Many templates write only one of the two: the other one is written by the model.
         if beginning:
-            return beginning[0], _like(
-                beginning[0], marks.usual[0], marks.usual[1]
-            )
+            return beginning[0], _like(beginning[0], marks.usual[0], marks.usual[1])
         if end:
             return _like(end[0], marks.usual[1], marks.usual[0]), end[0]
     return None
@@ -127,9 +121,7 @@ def opens_thought(after: str, own: tuple[str, str] | None = None) -> bool:
 
 
 @lru_cache
-def _patterns(
-    own: tuple[str, str] | None,
-) -> tuple[re.Pattern[str], re.Pattern[str]]:
+def _patterns(own: tuple[str, str] | None) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What finds the beginnings and the ends of thoughts in a text."""
     marks = (*KNOWN, _plain(*own)) if own else KNOWN
     beginnings = "|".join(each.beginning for each in marks)

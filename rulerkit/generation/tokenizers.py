@@ -42,9 +42,7 @@ class Tokenizer:
     that chat templates know by these names. `fingerprint` identifies the vocabulary.
     """
 
-    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(
-        repr=False
-    )
+    encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(repr=False)
     decode_ids: Callable[[list[int]], str] = field(repr=False)
     leading_ids: tuple[int, ...] = ()
     leading_tokens: tuple[str, ...] = ()
@@ -65,11 +63,7 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
         """The ids of many texts, each encoded on its own."""
-        return (
-            [np.asarray(ids, dtype=np.int32) for ids in self.encode_many(texts)]
-            if texts
-            else []
-        )
+        return [np.asarray(ids, dtype=np.int32) for ids in self.encode_many(texts)] if texts else []
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; a character cut in half at either end becomes U+FFFD."""
@@ -114,9 +108,7 @@ def tokenizer_kind(spec: str) -> str:
     """What `load_tokenizer` reads for a name: `builtin`, `path`, `tiktoken` or `hub`. Raises
     `UserError` for other names."""
     if not isinstance(spec, str) or not spec.strip():
-        raise UserError(
-            f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name"
-        )
+        raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
 
     # What lies on this disk comes before what could be downloaded under the same name.
     if spec == "builtin":
@@ -138,11 +130,7 @@ def tokenizer_kind(spec: str) -> str:
 
 # --- folders and files ----------------------------------------------------------------------------
 
-ON_HUB = (
-    "*token*",
-    "chat_template*",
-    "rwkv_vocab*",
-)
+ON_HUB = ("*token*", "chat_template*", "rwkv_vocab*")
 """The files of a repository that a tokenizer may need."""
 
 _INCOMPLETE = ("tekken*.json", "*.tiktoken", "tiktoken.model")
@@ -179,9 +167,7 @@ def is_complete(vocabulary: str | None) -> bool:
 
 def _from_folder(spec: str, folder: Path) -> Tokenizer:
     """The vocabulary of a folder, with the settings beside it."""
-    name = vocabulary_file(
-        path.name for path in folder.iterdir() if path.is_file()
-    )
+    name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
     if name is None:
         raise UserError(
             f"tokenizer {spec}: no tokenizer in the folder {folder}, neither tokenizer.json nor "
@@ -223,9 +209,7 @@ def _from_file(spec: str, path: Path) -> Tokenizer:
     # A reader names what else its ids depend on.
     digest = _fingerprint(data + tokenizer.fingerprint.encode())
     template = settings["chat_template"]
-    return replace(
-        tokenizer, name=spec, fingerprint=digest, chat_template=template
-    )
+    return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
 
 
 def _incomplete(spec: str, path: Path, kind: str) -> UserError:
@@ -254,21 +238,15 @@ def _settings(folder: Path) -> dict[str, Any]:
 
     # Three places have held the template over the years; the newest one wins.
     template = settings.get("chat_template")
-    template = template or _json(folder / "chat_template.json").get(
-        "chat_template"
-    )
+    template = template or _json(folder / "chat_template.json").get("chat_template")
     if isinstance(template, list):
-        template = {entry["name"]: entry["template"] for entry in template}.get(
-            "default"
-        )
+        template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
 
     # What is no text would only fail when the first prompt is made.
     if not isinstance(template, str | None):
-        raise ValueError(
-            f"the chat template is a {type(template).__name__}, not a text"
-        )
+        raise ValueError(f"the chat template is a {type(template).__name__}, not a text")
     return settings | {"chat_template": template}
 
 
@@ -334,9 +312,7 @@ def _marks_beside(folder: Path, settings: dict[str, Any]) -> list[Mark]:
 # --- vocabulary files -----------------------------------------------------------------------------
 
 
-def _hugging_face(
-    data: bytes, settings: dict[str, Any], marks: list[Mark]
-) -> Tokenizer:
+def _hugging_face(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> Tokenizer:
     """A `tokenizer.json`. Its post-processor says what is put around a text: as in transformers,
     `add_bos_token` beside it says nothing."""
     from tokenizers import Tokenizer as Backend
@@ -357,12 +333,7 @@ def _hugging_face(
         bos_token = leading_tokens[0]
 
     def encode_many(texts: Sequence[str]) -> list[Sequence[int]]:
-        return [
-            e.ids
-            for e in backend.encode_batch_fast(
-                list(texts), add_special_tokens=False
-            )
-        ]
+        return [e.ids for e in backend.encode_batch_fast(list(texts), add_special_tokens=False)]
 
     return Tokenizer(
         encode_many,
@@ -385,10 +356,7 @@ def _added(backend: Any, marks: list[Mark]) -> list[Mark]:
         if backend.token_to_id(mark.text) is not None:
             continue
         token = AddedToken(
-            mark.text,
-            lstrip=mark.lstrip,
-            rstrip=mark.rstrip,
-            single_word=mark.single_word,
+            mark.text, lstrip=mark.lstrip, rstrip=mark.rstrip, single_word=mark.single_word
         )
         backend.add_special_tokens([token])
         place = backend.token_to_id(mark.text)
@@ -425,9 +393,7 @@ _NO_FIRST_BLANK = b"\x1a\x02\x18\x00"
 false."""
 
 
-def _sentencepiece(
-    data: bytes, settings: dict[str, Any], marks: list[Mark]
-) -> Tokenizer:
+def _sentencepiece(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> Tokenizer:
     """A SentencePiece model; control tokens that stand in a text, and the tokens that the files
     beside it add, become their ids."""
     from sentencepiece import SentencePieceProcessor
@@ -483,9 +449,7 @@ def _sentencepiece(
     )
 
 
-def _numbered(
-    model: Any, marks: list[Mark]
-) -> tuple[dict[str, int], dict[str, int]]:
+def _numbered(model: Any, marks: list[Mark]) -> tuple[dict[str, int], dict[str, int]]:
     """The ids of the special tokens of a SentencePiece model, and of those that the files beside it
     add: their own, or the next one behind its pieces and the others."""
     # SentencePiece never reads control tokens in a text; chat templates are made of them.
@@ -506,11 +470,7 @@ def _numbered(
                 "tokenizer.json alone"
             )
         numbers[mark.text] = place
-    added = {
-        text: number
-        for text, number in numbers.items()
-        if control.get(text) != number
-    }
+    added = {text: number for text, number in numbers.items() if control.get(text) != number}
     return control, added
 
 
@@ -523,9 +483,7 @@ def _splitter(numbers: Iterable[str], marks: list[Mark]) -> re.Pattern[str]:
         return re.compile("((?!))")
     pattern = f"({'|'.join(map(re.escape, longest_first))})"
     before = "|".join(re.escape(mark.text) for mark in marks if mark.lstrip)
-    behind = "|".join(
-        rf"(?<={re.escape(mark.text)})\s+" for mark in marks if mark.rstrip
-    )
+    behind = "|".join(rf"(?<={re.escape(mark.text)})\s+" for mark in marks if mark.rstrip)
     if before:
         pattern = rf"(?:\s+(?={before}))?{pattern}"
     if behind:
@@ -536,9 +494,7 @@ def _splitter(numbers: Iterable[str], marks: list[Mark]) -> re.Pattern[str]:
 def tiktoken_dir() -> Path:
     """Where tiktoken's files are: as its own variables say, else in our cache, since its default is
     each node's /tmp."""
-    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get(
-        "DATA_GYM_CACHE_DIR"
-    )
+    folder = os.environ.get("TIKTOKEN_CACHE_DIR") or os.environ.get("DATA_GYM_CACHE_DIR")
     return Path(folder) if folder else cache_dir() / "tiktoken"
 
 
@@ -562,17 +518,10 @@ def encoding_by_name(name: str) -> Tokenizer:
     ranks = repr(sorted(encoding._mergeable_ranks.items()))
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
-        return list(
-            encoding.encode_batch(
-                list(texts), num_threads=2, allowed_special="all"
-            )
-        )
+        return list(encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"))
 
     return Tokenizer(
-        encode_many,
-        encoding.decode,
-        name=name,
-        fingerprint=_fingerprint(ranks.encode()),
+        encode_many, encoding.decode, name=name, fingerprint=_fingerprint(ranks.encode())
     )
 
 
@@ -593,17 +542,13 @@ def _rwkv(data: bytes) -> Tokenizer:
 
     # A longer token is looked for only as long as something begins with what was read.
     numbers = {token: number for number, token in tokens.items()}
-    beginnings = {
-        token[:size] for token in numbers for size in range(1, len(token) + 1)
-    }
+    beginnings = {token[:size] for token in numbers for size in range(1, len(token) + 1)}
 
     def encode(text: str) -> list[int]:
         raw, start, ids = text.encode("utf-8"), 0, []
         while start < len(raw):
             token, stop = raw[start : start + 1], start + 1
-            while (
-                stop <= len(raw) and (beginning := raw[start:stop]) in beginnings
-            ):
+            while stop <= len(raw) and (beginning := raw[start:stop]) in beginnings:
                 token = beginning if beginning in numbers else token
                 stop += 1
             ids.append(numbers.get(token, 0))
@@ -611,9 +556,7 @@ def _rwkv(data: bytes) -> Tokenizer:
         return ids
 
     def decode(ids: list[int]) -> str:
-        return b"".join(tokens.get(i, b"") for i in ids).decode(
-            "utf-8", "replace"
-        )
+        return b"".join(tokens.get(i, b"") for i in ids).decode("utf-8", "replace")
 
     return Tokenizer(lambda texts: [encode(text) for text in texts], decode)
 
@@ -635,17 +578,13 @@ def _builtin() -> Tokenizer:
 
     def number(token: str) -> int:
         if token not in ids:
-            place = next(
-                unused
-            )  # answers are read in another thread: no number is given out twice
+            place = next(unused)  # answers are read in another thread: no number is given out twice
             texts[place] = token
             ids[token] = place
         return ids[token]
 
     return Tokenizer(
-        lambda batch: [
-            [number(token) for token in BUILTIN.findall(text)] for text in batch
-        ],
+        lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
         lambda row: "".join([texts[i] for i in row]),
         name="builtin",
         fingerprint=_fingerprint(BUILTIN.pattern.encode()),

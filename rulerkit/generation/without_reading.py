@@ -28,21 +28,15 @@ def copy_beginning(example: Example, tokenizer: Tokenizer) -> str:
 
 
 FLOORS: dict[str, Callable[[Task, Example, Tokenizer], Mapping[str, int]]] = {
-    "copy": lambda task, example, tokenizer: {
-        copy_beginning(example, tokenizer): 1
-    },
-    "nothing": lambda task, example, tokenizer: (
-        {task.nothing: 1} if task.nothing else {}
-    ),
+    "copy": lambda task, example, tokenizer: {copy_beginning(example, tokenizer): 1},
+    "nothing": lambda task, example, tokenizer: {task.nothing: 1} if task.nothing else {},
     "guess": lambda task, example, tokenizer: task.guess(example),
 }
 """Name of a floor -> its rule, which turns an example into answers, each with how often it is
 given; none where the family brings none."""
 
 
-def floor_of(
-    name: str, task: Task, example: Example, tokenizer: Tokenizer
-) -> float | None:
+def floor_of(name: str, task: Task, example: Example, tokenizer: Tokenizer) -> float | None:
     """The mean score (0 to 1) of the answers of one rule to an example; None where it has none."""
     prefix, total = task.judged_prefix(example), 0.0
     answers = FLOORS[name](task, example, tokenizer)
@@ -68,14 +62,8 @@ def floors(examples: Examples) -> dict[str, float]:
             score = floor_of(name, task, example, tokenizer)
             if score is not None:
                 of_rule.append(score)
-    return {
-        name: sum(of_rule) / len(of_rule)
-        for name, of_rule in scores.items()
-        if of_rule
-    }
+    return {name: sum(of_rule) / len(of_rule) for name, of_rule in scores.items() if of_rule}
 
 
 def _context_ids(example: Example) -> Ids:
-    return np.concatenate(
-        [np.empty(0, np.int32), *(b.tokens for b in example.context_blocks)]
-    )
+    return np.concatenate([np.empty(0, np.int32), *(b.tokens for b in example.context_blocks)])

@@ -55,9 +55,7 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
         values = {name: key} | values
     given = {"body": spec.get("extra_body"), "headers": spec.get("headers")}
     others = secrets_of(given) | {*values.values()}
-    return Address(
-        url, key, tuple(sorted(others)), tuple(headers), ", ".join(values)
-    )
+    return Address(url, key, tuple(sorted(others)), tuple(headers), ", ".join(values))
 
 
 def _filled(value: str, who: str) -> tuple[str, dict[str, str]]:
@@ -90,13 +88,7 @@ def _value_of(name: str, who: str, is_header: bool = False) -> str:
         raise UserError(f"{variable} is empty: set it to the key")
     # A header has blanks between words, such as those of "Bearer KEY".
     checked = re.sub(r"(?<=\S) +(?=\S)", "", value) if is_header else value
-    faults = [
-        words
-        for pattern, words in _FAULTS.items()
-        if re.search(pattern, checked, re.DOTALL)
-    ]
+    faults = [words for pattern, words in _FAULTS.items() if re.search(pattern, checked, re.DOTALL)]
     if faults:
-        raise UserError(
-            f"{variable} holds {' and '.join(faults)}: set it to the key alone"
-        )
+        raise UserError(f"{variable} holds {' and '.join(faults)}: set it to the key alone")
     return value

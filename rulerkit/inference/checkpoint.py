@@ -50,9 +50,7 @@ class Checkpoint:
     def file(self, name: str) -> Path | None:
         """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
         such file."""
-        path = (
-            self.folder or self._download(self.commit, "config.json", name)
-        ) / name
+        path = (self.folder or self._download(self.commit, "config.json", name)) / name
         return path if path.is_file() else None
 
     @cached_property
@@ -63,11 +61,7 @@ class Checkpoint:
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
         config = self._json("config.json")
-        if (
-            "d_model" in config
-            and "ssm_cfg" in config
-            and "model_type" not in config
-        ):
+        if "d_model" in config and "ssm_cfg" in config and "model_type" not in config:
             # Nothing says what a folder was copied from: name a repository that exists.
             converted = f"{self.path}-hf"
             if self.folder:
@@ -121,10 +115,7 @@ class Checkpoint:
         for path in files:
             digest.update(f"{path.name} ".encode() + file_ends(path))
         weights = [path for path in files if not is_training_state(path)]
-        return {
-            "fingerprint": short(digest),
-            "weights": weights_digests(weights, self.full),
-        }
+        return {"fingerprint": short(digest), "weights": weights_digests(weights, self.full)}
 
     def stop_ids(self) -> set[int]:
         """The ids that end an answer, as generation_config.json and config.json name them."""

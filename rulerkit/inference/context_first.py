@@ -46,9 +46,7 @@ class ContextFirst:
         if "sampling" in spec:
             why = "sampling does not apply: the answer is decoded greedily"
         elif self._has_method and "prefill_chunk_size" in spec:
-            why = (
-                "prefill_chunk_size does not apply: `compress` reads the context"
-            )
+            why = "prefill_chunk_size does not apply: `compress` reads the context"
         elif self._has_method and spec.get("takes") == "ids":
             why = "takes: ids does not apply: `compress` takes the context alone"
         elif "compress_with" in spec and "compress" not in spec:
@@ -76,9 +74,7 @@ class ContextFirst:
         compress = self._compress()
         named = self.spec.get("compress")
         if named is None:
-            kind = (
-                compress if hasattr(compress, "__qualname__") else type(compress)
-            )
+            kind = compress if hasattr(compress, "__qualname__") else type(compress)
             named = f"{kind.__module__}.{kind.__qualname__}"
         contents = current_contents(compress)
         what |= {"compress": named, "code_of_compress": contents.code}
@@ -88,12 +84,7 @@ class ContextFirst:
         return what if state is None else what | {"state_of_compress": state}
 
     def write(
-        self,
-        network: Any,
-        example: Example,
-        parts: Parts,
-        most: int,
-        stop_ids: list[int],
+        self, network: Any, example: Example, parts: Parts, most: int, stop_ids: list[int]
     ) -> list[int] | Failure:
         """The ids that the network writes, at most so many, up to the first that stops; or why the
         method failed."""
@@ -134,9 +125,7 @@ class ContextFirst:
         compress = self._compress()
         current_contents(compress)
         try:
-            returned = compress(
-                network, context, **self.spec.get("compress_with", {})
-            )
+            returned = compress(network, context, **self.spec.get("compress_with", {}))
         except (UserError, torch.OutOfMemoryError):
             raise
         except Exception as error:  # it is the user's code
@@ -161,9 +150,7 @@ class ContextFirst:
     def _compress(self) -> Any:
         """The method, which `compress` names or the caller gave."""
         if self._given is None:
-            self._given = find_function(
-                self.name, "compress", self.spec["compress"]
-            )
+            self._given = find_function(self.name, "compress", self.spec["compress"])
         return self._given
 
     def _failure(self, example: Example, error: Exception) -> Failure:

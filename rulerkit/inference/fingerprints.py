@@ -77,23 +77,16 @@ def weights_digests(files: Iterable[Path], full: bool = False) -> dict[str, str]
 def _tensor_ends(path: Path) -> bytes:
     """The digest of a safetensors file's header and of the ends of its tensors."""
     digest = hashlib.sha256()
-    with (
-        path.open("rb") as file,
-        mmap(file.fileno(), 0, access=ACCESS_READ) as data,
-    ):
+    with path.open("rb") as file, mmap(file.fileno(), 0, access=ACCESS_READ) as data:
         first = 8 + int.from_bytes(data[:8], "little")
         header = json.loads(data[8:first])
         for name in sorted(header.keys() - {"__metadata__"}):
             start, end = header[name]["data_offsets"]
             if not 0 <= start <= end <= len(data) - first:
-                raise ValueError(
-                    f"the tensor {name} ends beyond the file, which is cut short"
-                )
+                raise ValueError(f"the tensor {name} ends beyond the file, which is cut short")
             size = min(TENSOR_END, end - start)
             about = f"{name} {header[name]['dtype']} {header[name]['shape']} {end - start}\n"
-            digest.update(
-                about.encode() + data[first + start : first + start + size]
-            )
+            digest.update(about.encode() + data[first + start : first + start + size])
             digest.update(data[first + end - size : first + end])
     return digest.digest()
 

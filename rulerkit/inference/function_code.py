@@ -128,9 +128,7 @@ def class_values(kind: type) -> list[tuple[str, Any]]:
     values = []
     for name, value in sorted(vars(kind).items()):
         is_special = name.startswith("__") and name.endswith("__")
-        is_code = isinstance(
-            value, FunctionType | staticmethod | classmethod | property
-        )
+        is_code = isinstance(value, FunctionType | staticmethod | classmethod | property)
         if isinstance(value, DESCRIPTORS) or name == "_abc_impl":
             continue
         if is_code or not is_special:

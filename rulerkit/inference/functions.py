@@ -42,9 +42,7 @@ from rulerkit.inference.user_code import (
     remember_contents,
 )
 
-BATCH_SIZE = (
-    8  # prompts of a batch, and calls under way, where the spec does not say
-)
+BATCH_SIZE = 8  # prompts of a batch, and calls under way, where the spec does not say
 CONCURRENCY = 8
 _DIGITS = 8
 """Of the digest of a state that stands in a name."""
@@ -92,17 +90,10 @@ class Function(Engine):
         entry, function = self.spec.get("entry"), self._function
         named = function if hasattr(function, "__qualname__") else type(function)
         what = (
-            {"entry": entry}
-            if entry
-            else {"function": f"{named.__module__}.{named.__qualname__}"}
+            {"entry": entry} if entry else {"function": f"{named.__module__}.{named.__qualname__}"}
         )
         contents = current_contents(self._entry() if entry else function)
-        identity = {
-            "engine": "function",
-            **what,
-            "takes": self.takes,
-            "code": contents.code,
-        }
+        identity = {"engine": "function", **what, "takes": self.takes, "code": contents.code}
         # What lies in the object decides its answers as its code does. What an entry returns is
         # not loaded for this: of an entry the globals and defaults that can be compared count.
         state = contents.known_state if entry else contents.state
@@ -119,11 +110,7 @@ class Function(Engine):
 
         identity = self.identity()
         state = identity.get("state")
-        states = {
-            one.get("state")
-            for one in stored
-            if one.get("function") == identity["function"]
-        }
+        states = {one.get("state") for one in stored if one.get("function") == identity["function"]}
         if states <= {state}:
             return ""
 
@@ -134,8 +121,7 @@ class Function(Engine):
         if state is not None and state.startswith(UNKNOWN):
             reason = f"its state is {state}"
         return (
-            f"{old}: {reason}, so it is asked as {self.name}; the stored answers stay "
-            f"under {old}"
+            f"{old}: {reason}, so it is asked as {self.name}; the stored answers stay under {old}"
         )
 
     def environment(self) -> JSON:
@@ -181,9 +167,7 @@ class Function(Engine):
         finally:
             remember_contents(self._function)
 
-    def _ask_batches(
-        self, examples: Iterable[Example]
-    ) -> Iterator[tuple[Example, Any]]:
+    def _ask_batches(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
         """Each example with what the function returns for it, or the exception that it raises."""
         source, size = iter(examples), self.spec.get("batch_size", BATCH_SIZE)
         while batch := list(islice(source, size)):
@@ -200,9 +184,7 @@ class Function(Engine):
                 return [error]
             # Nobody knows which prompt it was: each is asked alone, so that the others are
             # answered.
-            return [
-                text for example in batch for text in self._ask_batch([example])
-            ]
+            return [text for example in batch for text in self._ask_batch([example])]
 
         if not isinstance(texts, list | tuple) or len(texts) != len(batch):
             raise UserError(
@@ -211,9 +193,7 @@ class Function(Engine):
             )
         return list(texts)
 
-    def _ask_one_by_one(
-        self, examples: Iterable[Example]
-    ) -> Iterator[tuple[Example, Any]]:
+    def _ask_one_by_one(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
         """Each example with what the coroutine function returns for it, or the exception that it
         raises, as the calls end."""
         # One loop for the life of the model: connections that the function keeps belong to it. In
@@ -225,9 +205,7 @@ class Function(Engine):
         try:
             while True:
                 for example in islice(source, most - len(waiting)):
-                    call = self._call(
-                        self._prompt(example), self._options([example])
-                    )
+                    call = self._call(self._prompt(example), self._options([example]))
                     waiting[self._loop.submit(call)] = example
                 if not waiting:
                     return
@@ -256,9 +234,7 @@ class Function(Engine):
         """The answer in what the function returned for one prompt. It is the user's code: all is
         checked before anything is stored."""
         if isinstance(said, Exception):
-            return Failure(
-                f"example {example.index}: the function raised {raised(said)}"
-            )
+            return Failure(f"example {example.index}: the function raised {raised(said)}")
         if said is None:
             return Failure(f"example {example.index}: the function returned None")
         if not isinstance(said, str):
@@ -295,9 +271,7 @@ class Function(Engine):
             try:
                 self._loaded = model(returned, **spec)
             except UserError as error:
-                raise UserError(
-                    f"{error}; this is what entry {entry} returned"
-                ) from None
+                raise UserError(f"{error}; this is what entry {entry} returned") from None
             remember_contents(load)
         return self._loaded
 
@@ -334,6 +308,4 @@ def _run(loop: asyncio.AbstractEventLoop) -> None:
 def _is_coroutine_function(function: Any) -> bool:
     """Also an object whose `__call__` is one."""
     call = getattr(function, "__call__", None)  # noqa: B004 (its kind is wanted)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(
-        call
-    )
+    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)

@@ -31,9 +31,7 @@ from rulerkit.common.errors import UserError, redact, shorten, shortened
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.model import (
-    Answer,
-)
+from rulerkit.inference.model import Answer
 from rulerkit.inference.process import Address, ServerProcess
 from rulerkit.inference.prompt_queue import _num_tokens
 from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
@@ -147,9 +145,7 @@ class Reply(BaseModel):
             AliasPath("usage", "cached_tokens"),
         ),
     )
-    reasoning_tokens: _Count = _at(
-        "usage", "completion_tokens_details", "reasoning_tokens"
-    )
+    reasoning_tokens: _Count = _at("usage", "completion_tokens_details", "reasoning_tokens")
     server_model: _Name = _at("model")
     system_fingerprint: _Name = None
     seconds: float = 0.0
@@ -193,9 +189,7 @@ class Reply(BaseModel):
         for finish in ("stop", "length"):
             if reason.lower() in _SERVER_WORDS[finish]:
                 return finish
-        raise RequestError(
-            f"the server broke off (finish_reason {reason})", "temporary"
-        )
+        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
 
 
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
@@ -225,9 +219,7 @@ _MOST_REFUSALS = 3
 """Such replies in a row, of a server that has answered tiny requests alone: it means them."""
 
 
-_MOST_CUTS = (
-    3  # prompts in a row that a server cuts or misreads: it does so with all
-)
+_MOST_CUTS = 3  # prompts in a row that a server cuts or misreads: it does so with all
 OTHER_PROMPT = ("cut", "misread", "thinks")
 
 
@@ -243,11 +235,7 @@ class RequestError(Exception):
     """
 
     def __init__(
-        self,
-        reason: str,
-        kind: str,
-        wait: float | None = None,
-        status: int | None = None,
+        self, reason: str, kind: str, wait: float | None = None, status: int | None = None
     ) -> None:
         super().__init__(reason)
         self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
@@ -261,9 +249,7 @@ def _loop() -> asyncio.AbstractEventLoop:
     # One loop in a thread of its own: a notebook has a running loop already, which
     # cannot be waited for.
     loop = asyncio.new_event_loop()
-    threading.Thread(
-        target=loop.run_forever, name="rulerkit-requests", daemon=True
-    ).start()
+    threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
     return loop
 
 
@@ -291,9 +277,7 @@ class Replica:
         self.last: Example | None = None  # the example that it was sent last
         # prompt tokens that are sent ahead of its answers; of more it would choose its own order
         self.most_tokens = 4 * 2**20
-        self.longest: int | None = (
-            None  # tokens of one request, once it was asked
-        )
+        self.longest: int | None = None  # tokens of one request, once it was asked
         self._retries = retries
         self._failures = 0  # in a row
         self._cuts = 0  # in a row
@@ -342,11 +326,7 @@ class Replica:
             self.process.close()
 
     def send(
-        self,
-        body: Spec,
-        timeout: float,
-        read: Callable[[Reply], Any],
-        patient: bool = True,
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
     ) -> "Future[Any]":
         """Ask for a completion; for one of a chat where `body` has `messages`.
 
@@ -354,29 +334,19 @@ class Replica:
         is none. What may succeed later is tried again, with more time; without `patient`, a lost
         connection and a timeout are not.
         """
-        return asyncio.run_coroutine_threadsafe(
-            self._send(body, timeout, read, patient), _loop()
-        )
+        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, read, patient), _loop())
 
     async def _send(
-        self,
-        body: Spec,
-        timeout: float,
-        read: Callable[[Reply], Any],
-        patient: bool,
+        self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
     ) -> Any:
         # What may succeed later is sent again, with more time and after a pause that
         # grows.
-        kinds = (
-            ("temporary", "unreachable", "later") if patient else ("temporary",)
-        )
+        kinds = ("temporary", "unreachable", "later") if patient else ("temporary",)
         for attempt in itertools.count(1):
             while (quiet := self._quiet_until - time.monotonic()) > 0:
                 await asyncio.sleep(quiet)
             try:
-                result = self._read(
-                    read, await self._try(body, attempt * timeout)
-                )
+                result = self._read(read, await self._try(body, attempt * timeout))
                 self._failures = self._cuts = self._refusals = 0
                 self._has_answered |= patient
                 self._takes_requests = True
@@ -398,9 +368,7 @@ class Replica:
                 # each request would help nobody.
                 if self._failures >= self._most_failures:
                     reason = f"{self._failures} requests to {self.address} in a row had no answer"
-                    raise RequestError(
-                        f"{reason} ({failure.reason})", "storm"
-                    ) from None
+                    raise RequestError(f"{reason} ({failure.reason})", "storm") from None
                 if not again:
                     raise failure from None
 
@@ -408,9 +376,7 @@ class Replica:
                 # to it.
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
                 if failure.wait is not None:  # all other requests wait too
-                    self._quiet_until = max(
-                        self._quiet_until, time.monotonic() + failure.wait
-                    )
+                    self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
                     pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
@@ -463,9 +429,7 @@ class Replica:
         try:
             response = await self._post(body, timeout)
         except TimeoutError:
-            raise RequestError(
-                f"no answer within {timeout:.4g} s", "later"
-            ) from None
+            raise RequestError(f"no answer within {timeout:.4g} s", "later") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             reason = why_unreachable(self.address.url, error)
             raise RequestError(self._quote(reason), "unreachable") from None
@@ -483,9 +447,7 @@ class Replica:
         # A server may repeat the key in an answer, which is stored.
         text = self.address.without_secrets(response.text)
         try:
-            content = parse_json(
-                text.encode("utf-8", "surrogatepass"), any_number=True
-            )
+            content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
         except ValueError:
             content = text[:2000]
 
@@ -508,9 +470,7 @@ class Replica:
             wrong = error.errors()[0]["msg"].removeprefix("Value error, ")
             if "choices" not in content:
                 wrong = f"it has no choices, but {', '.join(map(str, content))}"
-            reason = (
-                f"an answer without a completion ({self._quote(wrong)[:160]})"
-            )
+            reason = f"an answer without a completion ({self._quote(wrong)[:160]})"
             raise RequestError(reason, "temporary") from None
 
     def _error(self, response: Any, error: Any) -> RequestError:
@@ -535,11 +495,7 @@ class Replica:
             return RequestError(reason, "fatal")
         if status in _FATAL:
             return RequestError(reason, "fatal", wait, status)
-        temporary = (
-            status in _TEMPORARY
-            or status < 400
-            or (status >= 500 and status != 501)
-        )
+        temporary = status in _TEMPORARY or status < 400 or (status >= 500 and status != 501)
         return RequestError(reason, "temporary" if temporary else "final", wait)
 
     def _quote(self, message: object) -> str:
@@ -568,9 +524,7 @@ async def _whole(response: Any) -> Any:
         parts.append(part)
         size += len(part)
         if size > LARGEST_REPLY:
-            raise RequestError(
-                f"an answer of more than {LARGEST_REPLY} bytes", "temporary"
-            )
+            raise RequestError(f"an answer of more than {LARGEST_REPLY} bytes", "temporary")
     # What was packed is unpacked by now.
     headers = [
         (name, value)
@@ -578,10 +532,7 @@ async def _whole(response: Any) -> Any:
         if name.lower() not in ("content-encoding", "content-length")
     ]
     return httpx2.Response(
-        response.status_code,
-        headers=headers,
-        content=b"".join(parts),
-        request=response.request,
+        response.status_code, headers=headers, content=b"".join(parts), request=response.request
     )
 
 

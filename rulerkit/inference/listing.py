@@ -71,7 +71,5 @@ def _values(entry: JSON, prefix: str) -> Any:
         if isinstance(value, dict):
             if prefix.count(".") < 2:
                 yield from _values(value, f"{prefix}{name}.")
-        elif isinstance(value, str | int) or (
-            isinstance(value, float) and math.isfinite(value)
-        ):
+        elif isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
             yield prefix + name, value

@@ -36,8 +36,4 @@ def loaded_identity(network: Any) -> JSON:
         "attention": getattr(network.config, "_attn_implementation", None),
         **code_of((*forwards, network.generate)),
     }
-    return {
-        "loaded": short(loaded),
-        "weights": {"tensors": short(tensors)},
-        "code": code,
-    }
+    return {"loaded": short(loaded), "weights": {"tensors": short(tensors)}, "code": code}

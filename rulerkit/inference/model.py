@@ -21,21 +21,12 @@ from rulerkit.common.model_files import check_spec, read_spec
 from rulerkit.common.plugins import brought, errors_of, is_outside
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.generation.example import Example
-from rulerkit.generation.prompt_format import (
-    FORMS,
-    SETTINGS,
-    PromptFormat,
-    stored_forms,
-)
+from rulerkit.generation.prompt_format import FORMS, SETTINGS, PromptFormat, stored_forms
 from rulerkit.generation.thoughts import ENDS, ends_thought, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.address import with_server
 from rulerkit.inference.checkpoint import Checkpoint
-from rulerkit.inference.model_config import (
-    max_positions,
-    merge_config,
-    newer_rope,
-)
+from rulerkit.inference.model_config import max_positions, merge_config, newer_rope
 
 
 class Answer(NamedTuple):
@@ -209,9 +200,7 @@ class Engine(Model):
         self._check_thought(form)
 
         # Readers read plain text, and around a prefilled chat stands the server's own template.
-        needs_none = (
-            self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
-        )
+        needs_none = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
         if is_chat and has_none and not needs_none:
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
@@ -282,17 +271,11 @@ class CheckpointEngine(Engine):
         super().__init__(spec)
         if "path" in spec:
             full = "fingerprint" in spec
-            self.checkpoint = Checkpoint(
-                self.name, spec["path"], spec.get("revision"), full
-            )
+            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), full)
 
     def identity(self) -> JSON:
         """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
-        what = {
-            "engine": self.engine,
-            **self.checkpoint.identity,
-            "dtype": self.dtype(),
-        }
+        what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
         return what | self.given((*self.modifiers, "sampling"))
 
     def device(self) -> str:
@@ -307,9 +290,7 @@ class CheckpointEngine(Engine):
     @cached_property
     def config(self) -> JSON:
         """config.json with `hf_overrides` merged in."""
-        return merge_config(
-            self.checkpoint.config, self.spec.get("hf_overrides", {})
-        )
+        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
 
     def dtype(self) -> str:
         """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
@@ -398,21 +379,15 @@ class CheckpointEngine(Engine):
         tokenizer."""
         tokenizer = self.prompt_format.tokenizer
         ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
-        return sorted(
-            self.checkpoint.stop_ids().union(ids if len(ids) == 1 else [])
-        )
+        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
 
-    def read_ids(
-        self, ids: list[int], finish: str = "length", usage: Spec | None = None
-    ) -> Answer:
+    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
         """The answer in the ids that were generated: the text before the first stop token, without
         special tokens.
 
         `finish` is the reason for its end where no stop token is among them.
         """
-        end = next(
-            (i for i, token in enumerate(ids) if token in self.stop_ids), None
-        )
+        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
         if end is not None:
             finish = "stop"
 
@@ -427,18 +402,14 @@ class CheckpointEngine(Engine):
             thought = bisect_left(
                 range(len(written)),
                 True,
-                key=lambda size: ends_thought(
-                    form.tokenizer.decode(written[:size]), own
-                ),
+                key=lambda size: ends_thought(form.tokenizer.decode(written[:size]), own),
             )
             usage = {**(usage or {}), "reasoning_tokens": thought}
         usage = with_reasoning(text, form, usage)
         return Answer(text, finish, len(ids[:end]), usage)
 
 
-def with_reasoning(
-    text: str, form: PromptFormat, usage: Spec | None
-) -> Spec | None:
+def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | None:
     """What an engine says beside a text, with the tokens of its thought where the model thinks."""
     known = dict(usage or {})
     if not form.thinking_tokens or known.get("reasoning_tokens") is not None:
@@ -478,10 +449,7 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
 
 def num_shares(spec: Spec) -> int:
     """Over how many GPUs one copy of a model is spread."""
-    return int(
-        spec.get("tensor_parallel_size", 1)
-        * spec.get("pipeline_parallel_size", 1)
-    )
+    return int(spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1))
 
 
 def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
@@ -521,9 +489,7 @@ def load_model(spec: "str | Spec | Model") -> Model:
     return _engine(read_spec(with_server(spec)))
 
 
-def model(
-    target: Any, *, name: str = "", compress: Any = None, **spec: Any
-) -> Model:
+def model(target: Any, *, name: str = "", compress: Any = None, **spec: Any) -> Model:
     """A function, or a loaded checkpoint with its tokenizer, as a model.
 
     `target` is a function from a list of prompts to a list of as many texts: the new text alone,

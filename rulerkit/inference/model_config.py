@@ -24,21 +24,13 @@ def newer_rope(config: Spec) -> JSON:
     renamed = dict(config)
     rope = renamed.pop("rope_scaling", None) or renamed.get("rope_parameters")
     if isinstance(rope, Mapping):
-        rope = {
-            "rope_type" if key == "type" else key: value
-            for key, value in rope.items()
-        }
+        rope = {"rope_type" if key == "type" else key: value for key, value in rope.items()}
     if "rope_scaling" in config or rope:
         renamed["rope_parameters"] = rope or None
     return renamed
 
 
-_POSITIONS = (
-    "max_position_embeddings",
-    "n_positions",
-    "seq_length",
-    "max_seq_len",
-)
+_POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
 
 def max_positions(config: Spec, yarn: bool = True) -> int | None:

@@ -33,27 +33,8 @@ from rulerkit.inference.function_code import (
     written,
 )
 
-_PLAIN = (
-    str,
-    bytes,
-    bytearray,
-    int,
-    float,
-    complex,
-    PurePath,
-    Pattern,
-    range,
-    slice,
-)
-_WITHOUT_STATE = (
-    "lock",
-    "RLock",
-    "Logger",
-    "Condition",
-    "Event",
-    "weakref",
-    "ReferenceType",
-)
+_PLAIN = (str, bytes, bytearray, int, float, complex, PurePath, Pattern, range, slice)
+_WITHOUT_STATE = ("lock", "RLock", "Logger", "Condition", "Event", "weakref", "ReferenceType")
 """Types whose objects decide no answer."""
 _WHOLE = 1 << 26
 """Arrays of more bytes are read at both ends, and summed."""
@@ -210,19 +191,13 @@ class _Reader:
         """The values that a part holds."""
         if isinstance(part, np.ndarray):
             return self._array(part)
-        if type(part).__module__.partition(".")[0] == "torch" and hasattr(
-            part, "untyped_storage"
-        ):
+        if type(part).__module__.partition(".")[0] == "torch" and hasattr(part, "untyped_storage"):
             return self._tensor(part)
         if isinstance(part, Mapping) and not hasattr(part, "__dict__"):
             return [one for pair in part.items() for one in pair]
         if isinstance(part, list | tuple | deque):
             self._add(str(len(part)))
-            return (
-                [*part, *sorted(vars(part).items())]
-                if hasattr(part, "__dict__")
-                else [*part]
-            )
+            return [*part, *sorted(vars(part).items())] if hasattr(part, "__dict__") else [*part]
         if isinstance(part, AbstractSet):
             return sorted(part, key=repr)
         # The attributes of a generator of Python's do not hold where it stands.
@@ -260,9 +235,7 @@ class _Reader:
             ends = [content[:_END], content[-_END:]]
             self._add(repr(float(flat.sum())))
         for end in ends:
-            self.state.update(
-                np.asarray(end.cpu() if hasattr(end, "cpu") else end).tobytes()
-            )
+            self.state.update(np.asarray(end.cpu() if hasattr(end, "cpu") else end).tobytes())
 
     def _attributes(self, part: Any) -> list[Any]:
         """The attributes of an object; of one that has none, what `pickle` would keep."""
@@ -273,9 +246,7 @@ class _Reader:
         ]
 
         values = dict(getattr(part, "__dict__", {}))
-        values |= {
-            name: getattr(part, name) for name in slots if hasattr(part, name)
-        }
+        values |= {name: getattr(part, name) for name in slots if hasattr(part, name)}
         inside = [one for pair in sorted(values.items()) for one in pair]
         if isinstance(part, Mapping):
             inside += [one for pair in part.items() for one in pair]
@@ -289,10 +260,7 @@ class _Reader:
             return []
         if isinstance(reduced, str):
             return [reduced]
-        return [
-            *reduced[1:3],
-            *(list(more) for more in reduced[3:5] if more is not None),
-        ]
+        return [*reduced[1:3], *(list(more) for more in reduced[3:5] if more is not None)]
 
 
 def _names(slots: Any) -> list[str]:

@@ -21,20 +21,10 @@ from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.inference.access import address_of
 from rulerkit.inference.http import Replica, Reply, RequestError
 from rulerkit.inference.listing import about_model
-from rulerkit.inference.model import (
-    Answer,
-    with_reasoning,
-)
-from rulerkit.inference.process import (
-    Address,
-)
+from rulerkit.inference.model import Answer, with_reasoning
+from rulerkit.inference.process import Address
 from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
-from rulerkit.inference.server_counts import (
-    ServerCounts,
-    kept_within,
-    sample_of,
-    whole_count,
-)
+from rulerkit.inference.server_counts import ServerCounts, kept_within, sample_of, whole_count
 from rulerkit.inference.servers import ServerEngine, fatal_message
 
 CHATS = ("prefill", "chat")
@@ -108,15 +98,12 @@ class OpenAI(ServerEngine):
         self.startable = "serve" in spec
         given = spec.get("base_url", OPENAI)
         self.base_urls: list[str] = [
-            url.rstrip("/")
-            for url in ([given] if isinstance(given, str) else given)
+            url.rstrip("/") for url in ([given] if isinstance(given, str) else given)
         ]
         self._overhead: int = spec.get("overhead_tokens", 16)
         self._ignores_limits = False
         self._extra: JSON = dict(spec.get("extra_body", {}))
-        kwargs = self.given(("enable_thinking",)) | spec.get(
-            "chat_template_kwargs", {}
-        )
+        kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
         if kwargs and spec.get("prompt_path") in CHATS:
             # The server renders the template of a chat.
             self._extra.setdefault("chat_template_kwargs", kwargs)
@@ -240,11 +227,7 @@ class OpenAI(ServerEngine):
 
     def about_server(self) -> JSON:
         """The command that starts it."""
-        return {
-            "engine": "openai",
-            "path": self.path,
-            "serve": self.spec.get("serve"),
-        }
+        return {"engine": "openai", "path": self.path, "serve": self.spec.get("serve")}
 
     def command(self, address: Address) -> list[str]:
         """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
@@ -292,18 +275,9 @@ class OpenAI(ServerEngine):
             self._check_alike(found, first, other)
         return found[first]
 
-    def _check_alike(
-        self, found: dict[Replica, ServerFacts], one: Replica, other: Replica
-    ) -> None:
+    def _check_alike(self, found: dict[Replica, ServerFacts], one: Replica, other: Replica) -> None:
         """Raise UserError where two servers of one model would be sent other prompts."""
-        for what in (
-            "model",
-            "path",
-            "adds_bos",
-            "counts.exact",
-            "limit",
-            "limit_name",
-        ):
+        for what in ("model", "path", "adds_bos", "counts.exact", "limit", "limit_name"):
             read = attrgetter(what)
             pair = [read(found[replica]) for replica in (one, other)]
             if pair[0] != pair[1]:
@@ -330,14 +304,10 @@ class OpenAI(ServerEngine):
         entry = self._entry_at(address)
         listed = about_model(entry)
         limit = entry.get("max_model_len")
-        about: JSON = {
-            key: listed[key] for key in ("owned_by", "root") if key in listed
-        }
+        about: JSON = {key: listed[key] for key in ("owned_by", "root") if key in listed}
         if limit:
             about["max_model_len"] = limit
-        facts = ServerFacts(
-            entry.get("id", self.path), limit, about=about, listed=listed
-        )
+        facts = ServerFacts(entry.get("id", self.path), limit, about=about, listed=listed)
 
         for path in paths:
             facts.path = path
@@ -432,14 +402,10 @@ class OpenAI(ServerEngine):
             "to continue a message"
         )
 
-    def _count(
-        self, replica: Replica, facts: ServerFacts, path: str, text: str
-    ) -> int | None:
+    def _count(self, replica: Replica, facts: ServerFacts, path: str, text: str) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
         if path in CHATS:
-            prompt = _messages(
-                path, text, _PREFIX, self.spec.get("system_prompt")
-            )
+            prompt = _messages(path, text, _PREFIX, self.spec.get("system_prompt"))
         elif path == "ids":
             prompt = {"prompt": self.tokenizer().encode(text).tolist()}
         else:
@@ -470,17 +436,13 @@ class OpenAI(ServerEngine):
             facts.takes_sampling = False
         else:
             return False
-        temperature = (
-            "temperature 0" if facts.takes_sampling else "no temperature"
-        )
+        temperature = "temperature 0" if facts.takes_sampling else "no temperature"
         facts.about["sent"] = f"{facts.limit_name}, {temperature}"
         return True
 
     # --- answering --------------------------------------------------------------------------------
 
-    def _request(
-        self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec
-    ) -> JSON:
+    def _request(self, facts: ServerFacts, prompt: Spec, limit: int, sampling: Spec) -> JSON:
         """The JSON of a request; what `extra_body` sets to null is left out."""
         request: JSON = {"model": facts.model}
         if facts.takes_sampling:
@@ -514,10 +476,7 @@ class OpenAI(ServerEngine):
             # Services may refuse one.
             sampling.pop("seed", None)
         return self._request(
-            self.server,
-            self._prompt(example),
-            self.most_tokens(example),
-            sampling,
+            self.server, self._prompt(example), self.most_tokens(example), sampling
         )
 
     def _prompt(self, example: Example) -> JSON:
@@ -585,9 +544,7 @@ class OpenAI(ServerEngine):
             ending = "" if was_cut else f"</think>{text}"
             text = f"<think>{thought}{ending}"
         if text is None or (not text and (finish != "stop" or written == 0)):
-            raise RequestError(
-                f"an answer without text (finish_reason {reason})", "temporary"
-            )
+            raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
 
         limit = self.most_tokens(example)
         if thought:
@@ -611,21 +568,11 @@ class OpenAI(ServerEngine):
         self._ignores_limits = True
 
 
-def _messages(
-    path: str, user: str, prefix: str, system: str | None = None
-) -> JSON:
+def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
     """The part of a chat's request that holds the prompt."""
     is_prefill = path == "prefill"
-    roles = {
-        "system": system,
-        "user": user,
-        "assistant": prefix if is_prefill else None,
-    }
-    messages = [
-        {"role": role, "content": content}
-        for role, content in roles.items()
-        if content
-    ]
+    roles = {"system": system, "user": user, "assistant": prefix if is_prefill else None}
+    messages = [{"role": role, "content": content} for role, content in roles.items() if content]
     if is_prefill:
         return {"messages": messages, **_CONTINUE}
     return {"messages": messages}
@@ -637,10 +584,7 @@ def _contradiction(spec: Spec) -> str:
     if "budget" in spec and "prices" not in spec:
         return "budget needs `prices`, by which it is counted"
     if "serve" in spec and "base_url" in spec:
-        return (
-            "serve starts a server at an address of its own: leave `base_url` out, or "
-            "`serve`"
-        )
+        return "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
 
     # The answer prefix has one place in a chat, and not every way of asking offers it.
     if path == "chat" and place == "assistant":

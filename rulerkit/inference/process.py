@@ -87,10 +87,7 @@ class Address(NamedTuple):
         headers = dict(self.headers)
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        hooks = {
-            "request": [on_request or self.keep_from_others],
-            "response": list(on_response),
-        }
+        hooks = {"request": [on_request or self.keep_from_others], "response": list(on_response)}
         is_local = is_on_this_machine(self.url)
         try:
             return kind(
@@ -160,9 +157,7 @@ class Address(NamedTuple):
     def healthy(self) -> bool:
         """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
         status = self.get("/health")[0]
-        return status == 200 or (
-            400 <= status < 500 and self.get("/models")[0] == 200
-        )
+        return status == 200 or (400 <= status < 500 and self.get("/models")[0] == 200)
 
 
 def start_guarded(
@@ -195,9 +190,7 @@ class ServerProcess:
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.name, self.timeout = name, timeout
-        self.address = Address(
-            f"http://127.0.0.1:{port}/v1", secrets.token_hex(16)
-        )
+        self.address = Address(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16))
         self.ready = self._failed = False
         self._deadline, self._next_check = time.monotonic() + timeout, 0.0
         key = {"VLLM_API_KEY": self.address.key}  # never on the command line
@@ -248,9 +241,7 @@ class ServerProcess:
     def progress(self) -> str:
         """The last line of the log that is no warning: it says what is being loaded."""
         lines = log_lines(self._log_text(4000))
-        return next(
-            (line for line in reversed(lines) if not _WARNING.search(line)), ""
-        )
+        return next((line for line in reversed(lines) if not _WARNING.search(line)), "")
 
     def _log_text(self, size: int) -> str:
         from rulerkit.common.errors import redact
@@ -258,15 +249,11 @@ class ServerProcess:
         return str(redact(self.log.read_bytes()[-size:].decode(errors="replace")))
 
 
-_STAMP = re.compile(
-    r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *"
-)
+_STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
 """The time, level and process that vLLM and torch put before a line."""
 _WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
 _ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
-_CONSEQUENCE = re.compile(
-    "root cause|onnection (was likely )?(reset|closed)|remote process exit"
-)
+_CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
 """What an error says that another one caused."""
 
 
@@ -300,11 +287,7 @@ def _registry() -> Path:
     with suppress(FileExistsError):
         folder.mkdir(mode=0o700)
     status = folder.lstat()
-    if (
-        not stat.S_ISDIR(status.st_mode)
-        or status.st_uid != os.getuid()
-        or status.st_mode & 0o077
-    ):
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
         raise UserError(
             f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to "
             "another place"
@@ -343,9 +326,7 @@ def find_servers(describe: Callable[[], Any]) -> list[Address]:
         if any(_registry().iterdir()):
             addresses += [
                 Address(*entry)
-                for entry in json.loads(
-                    _entry(describe()).read_text(encoding="utf-8")
-                )
+                for entry in json.loads(_entry(describe()).read_text(encoding="utf-8"))
             ]
     return [address for address in addresses if address.healthy()]
 
@@ -358,9 +339,7 @@ def guard(parent: int, command: list[str]) -> int:
     gone: standard input is a pipe that the parent holds open. Returns the exit status, as a shell
     would."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(
-            name, lambda *_: None
-        )  # the end of the pipe says when to end
+        signal.signal(name, lambda *_: None)  # the end of the pipe says when to end
     child = subprocess.Popen(command, stdin=subprocess.DEVNULL, process_group=0)
     while child.poll() is None:
         readable = select.select([0], [], [], 0.5)[0]

@@ -23,9 +23,7 @@ class PromptQueue:
 
     def __init__(self, examples: Iterable[Example] = ()) -> None:
         self._source = iter(examples)
-        self.waiting: list[
-            tuple[bytes, Example]
-        ] = []  # with their place in the order
+        self.waiting: list[tuple[bytes, Example]] = []  # with their place in the order
         self.stop = ""  # why no more is asked
 
     def make(self) -> bool:

@@ -61,11 +61,7 @@ class Reader(Engine):
 
     def identity(self) -> JSON:
         """The window, the effects and the version of the rules."""
-        rules = {
-            "engine": "reader",
-            "window": self.window,
-            "reader_version": READER_VERSION,
-        }
+        rules = {"engine": "reader", "window": self.window, "reader_version": READER_VERSION}
         return rules | self.given((*READER_EFFECTS, "floor"))
 
     def answer(self, examples: Iterable[Example]) -> Answers:
@@ -106,10 +102,7 @@ class Reader(Engine):
         for key in self.effects:
             too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
             if reading.fixed_answer is None and not too_short:
-                random, size = (
-                    Random(f"{self.name}/{key}/{digest}"),
-                    self.spec[key],
-                )
+                random, size = (Random(f"{self.name}/{key}/{digest}"), self.spec[key])
                 if key == "drop" and "thought" in self.spec:
                     size *= 2 ** (-self._thought / self.spec["thought"])
                 reading = _EFFECTS[key][0](reading, size, random, distances)
@@ -126,32 +119,22 @@ class Reader(Engine):
 
         # Otherwise the label says what is wrong with this reader.
         parts = [
-            _EFFECTS[key][1].format(
-                tokens=self.spec[key], percent=100 * self.spec[key]
-            )
+            _EFFECTS[key][1].format(tokens=self.spec[key], percent=100 * self.spec[key])
             for key in self.effects
         ]
         if self.window is not None:
-            size = (
-                f"{self.window} tokens"
-                if self.window % 1024
-                else f"{self.window // 1024}K"
-            )
+            size = f"{self.window} tokens" if self.window % 1024 else f"{self.window // 1024}K"
             parts.insert(0, f"{size} window")
         return f"reader ({', '.join(parts)})"
 
 
-def tokens_to_end(
-    ids: Ids, tokenizer: Tokenizer, positions: Sequence[int]
-) -> Sequence[float]:
+def tokens_to_end(ids: Ids, tokenizer: Tokenizer, positions: Sequence[int]) -> Sequence[float]:
     """How many tokens before the end of a prompt the characters at these positions stand, to a few
     tokens."""
     # Decoding token by token would take far longer; chunks are near
     # enough.
     starts = range(0, len(ids), _CHUNK)
-    characters = [
-        len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts
-    ]
+    characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
     before: Sequence[float] = np.interp(
         positions, [0, *accumulate(characters)], [*starts, len(ids)]
     )
@@ -161,24 +144,14 @@ def tokens_to_end(
 # --- effects --------------------------------------------------------------------------------------
 
 
-def _copy(
-    reading: Reading, share: float, random: Random, distances: Distances
-) -> Reading:
+def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
     """Answers with the demonstration's answer; without a demonstration, with the beginning of the
     context."""
-    copied = reading.demonstration or " ".join(
-        reading.opening.split()[:_COPIED_WORDS]
-    )
-    return (
-        replace(reading, fixed_answer=copied)
-        if copied and random.random() < share
-        else reading
-    )
+    copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
+    return replace(reading, fixed_answer=copied) if copied and random.random() < share else reading
 
 
-def _fade(
-    reading: Reading, half: float, random: Random, distances: Distances
-) -> Reading:
+def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
     """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
     positions = _positions(reading)
     away = distances([positions[item] for item in reading.items])
@@ -190,19 +163,12 @@ def _fade(
     return replace(reading, items=items)
 
 
-def _drop(
-    reading: Reading, share: float, random: Random, distances: Distances
-) -> Reading:
+def _drop(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
     """Leaves out each item with the same probability."""
-    return replace(
-        reading,
-        items=[item for item in reading.items if random.random() >= share],
-    )
+    return replace(reading, items=[item for item in reading.items if random.random() >= share])
 
 
-def _confuse(
-    reading: Reading, share: float, random: Random, distances: Distances
-) -> Reading:
+def _confuse(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
     """Replaces an item by one of its nearest neighbours: another key's value (for several values,
     also one already given), another chain's variable, a less frequent word. An item without such
     neighbours stays."""
@@ -214,17 +180,13 @@ def _confuse(
         confused = random.random() < share
         repeatable = given if reading.family == "niah" else []
         near = _nearest(
-            item,
-            [*repeatable, *(o for o in reading.others if o not in given)],
-            positions,
+            item, [*repeatable, *(o for o in reading.others if o not in given)], positions
         )
         given.append(random.choice(near) if confused and near else item)
     return replace(reading, items=given)
 
 
-def _remember(
-    reading: Reading, share: float, random: Random, distances: Distances
-) -> Reading:
+def _remember(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
     """Answers a share of the invented questions from memory; where it reads no answer, it guesses,
     always the same."""
     if reading.question not in _answers():
@@ -235,9 +197,7 @@ def _remember(
     return reading if reading.items else replace(reading, fixed_answer=guess)
 
 
-_EFFECTS: dict[
-    str, tuple[Callable[[Reading, float, Random, Distances], Reading], str]
-] = {
+_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading], str]] = {
     "copy": (_copy, "copies {percent:g}%"),
     "fade": (_fade, "fades by half every {tokens} tokens"),
     "drop": (_drop, "drops {percent:g}%"),
@@ -251,22 +211,15 @@ def _positions(reading: Reading) -> dict[str, int]:
     """The character at which each value stands: the mean for a word that occurs often, 0 for one
     that occurs nowhere (yes and no are answers of HotpotQA)."""
     # A word that is asked for may stand in a text a thousand times.
-    starts: dict[str, list[int]] = {
-        value: [] for value in (*reading.items, *reading.others)
-    }
+    starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
     for match in reading.occurrences():
         value = match["item"]
         if value in starts:
             starts[value].append(match.start())
-    return {
-        value: sum(places) // max(1, len(places))
-        for value, places in starts.items()
-    }
+    return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
 
 
-def _nearest(
-    item: str, others: Sequence[str], positions: Mapping[str, int]
-) -> list[str]:
+def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
     """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
     place = positions[item]
     nearest = sorted(others, key=lambda other: abs(positions[other] - place))
@@ -282,9 +235,7 @@ def _answers() -> dict[str, tuple[str, ...]]:
 
     names = ("fictional", "fictional_two_hop")
     return {
-        question.text: question.answers
-        for name in names
-        for question in load_qa(name).questions
+        question.text: question.answers for name in names for question in load_qa(name).questions
     }
 
 

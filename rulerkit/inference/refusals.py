@@ -58,9 +58,7 @@ def why_unreachable(url: str, error: BaseException) -> str:
             "connect without it"
         )
     if any(isinstance(cause, socket.gaierror) for cause in causes):
-        return (
-            f"the host name {host} is unknown: correct the address (`base_url`)"
-        )
+        return f"the host name {host} is unknown: correct the address (`base_url`)"
     if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
         return (
             "connection refused: start the server (such as `vllm serve MODEL`), or correct the "
@@ -73,9 +71,7 @@ def why_unreachable(url: str, error: BaseException) -> str:
         )
     names = ("ReadError", "RemoteProtocolError", "WriteError")
     if type(error).__name__ in names and not is_tls:
-        return (
-            f"it closed the connection ({words}): write https:// if it uses TLS"
-        )
+        return f"it closed the connection ({words}): write https:// if it uses TLS"
     return f"no connection ({words}): start the server, or correct the address (`base_url`)"
 
 

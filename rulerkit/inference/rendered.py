@@ -15,11 +15,7 @@ import httpx2
 
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.prompt_format import (
-    THE_DAY,
-    PromptFormat,
-    thinking_switch,
-)
+from rulerkit.generation.prompt_format import THE_DAY, PromptFormat, thinking_switch
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.process import Address
 from rulerkit.inference.refusals import fatal_words, why_unreachable
@@ -27,10 +23,7 @@ from rulerkit.inference.refusals import fatal_words, why_unreachable
 RENDER = "/chat/completions/render"
 _TIMEOUT = 60.0  # seconds
 _NO_PAGE = (404, 405)  # what servers other than vLLM answer
-_PROBES = (
-    "Which number is written above? Say: 4812093.",
-    "Ünïcödé, 東京; 1. apple 2. banana",
-)
+_PROBES = ("Which number is written above? Say: 4812093.", "Ünïcödé, 東京; 1. apple 2. banana")
 """Messages whose surroundings must be alike. Neither begins or ends with a blank, which templates
 may strip."""
 _AROUND = 24  # characters that are shown on both sides of a difference
@@ -98,11 +91,7 @@ def form_of_server(
     """
     by_switch = {
         thinks: _surroundings(
-            address,
-            served_as,
-            tokenizer,
-            thinking_switch(thinks) | dict(values),
-            extra,
+            address, served_as, tokenizer, thinking_switch(thinks) | dict(values), extra
         )
         for thinks in _SWITCHES
     }
@@ -117,10 +106,7 @@ def form_of_server(
     # The form is right where it gives the server's ids.
     for thinks in _SWITCHES:
         form = PromptFormat(
-            tokenizer,
-            template,
-            enable_thinking=thinks,
-            chat_template_kwargs=values,
+            tokenizer, template, enable_thinking=thinks, chat_template_kwargs=values
         )
         found = compare_with_server(form, address, served_as, extra)
         if found:
@@ -129,10 +115,7 @@ def form_of_server(
 
 
 def compare_with_server(
-    form: PromptFormat,
-    address: Address,
-    served_as: str,
-    extra: Spec | None = None,
+    form: PromptFormat, address: Address, served_as: str, extra: Spec | None = None
 ) -> str:
     """How the ids of a form differ from those that a server renders, as text; empty where they are
     equal, but for the date that a template prints: ours stands still."""
@@ -142,14 +125,9 @@ def compare_with_server(
     days = (THE_DAY, *(today + timedelta(days=n) for n in (0, -1, 1)))
     arounds = list(dict.fromkeys(form.around_on(day) for day in days))
     for probe in _PROBES:
-        theirs = rendered_ids(
-            address, served_as, probe, values, form.system_prompt, extra
-        )
+        theirs = rendered_ids(address, served_as, probe, values, form.system_prompt, extra)
         ours = [
-            [
-                *form.bos,
-                *form.tokenizer.encode(before + probe + after).tolist(),
-            ]
+            [*form.bos, *form.tokenizer.encode(before + probe + after).tolist()]
             for before, after in arounds
         ]
         if theirs not in ours:
@@ -164,8 +142,7 @@ def difference(ours: list[int], theirs: list[int], tokenizer: Tokenizer) -> str:
         place += 1
     before = tokenizer.decode(ours[:place])[-_AROUND:]
     ends = [
-        tokenizer.decode(ids[place:])[:_AROUND] if ids[place:] else ""
-        for ids in (ours, theirs)
+        tokenizer.decode(ids[place:])[:_AROUND] if ids[place:] else "" for ids in (ours, theirs)
     ]
     return (
         f"{len(ours)} ids here, {len(theirs)} there; behind {before!r} stands here {ends[0]!r}, "
@@ -174,11 +151,7 @@ def difference(ours: list[int], theirs: list[int], tokenizer: Tokenizer) -> str:
 
 
 def _surroundings(
-    address: Address,
-    served_as: str,
-    tokenizer: Tokenizer,
-    values: JSON,
-    extra: Spec | None,
+    address: Address, served_as: str, tokenizer: Tokenizer, values: JSON, extra: Spec | None
 ) -> tuple[str, str]:
     """What a server puts before and behind a message, alike for every probe."""
     found = set[tuple[str, str]]()

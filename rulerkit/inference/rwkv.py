@@ -28,9 +28,7 @@ from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.fingerprints import file_digest, file_ends, short
 from rulerkit.inference.model import Answer, Answers, Engine
 
-VOCABULARY = (
-    "rwkv_vocab_v20230424"  # of all World models; the package includes it
-)
+VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
 CHUNK = 512
 END = 0  # ends a text in the World vocabulary and in the older one of the Pile models
 
@@ -47,9 +45,7 @@ class RWKV(Engine):
         """Hub id, file and commit, or the fingerprint of a file; and the number formats of its
         layers."""
         # A strategy names number formats and devices; only the formats change answers.
-        formats = "+".join(
-            sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy)))
-        )
+        formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
 
         # The path of a local file says nothing about its content.
         if self._local:
@@ -59,11 +55,7 @@ class RWKV(Engine):
             }
         else:
             commit = self._download("config.json").name  # downloads no weights
-            where = {
-                "path": self.spec["path"],
-                "file": self.spec["file"],
-                "revision": commit,
-            }
+            where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
         return {"engine": "rwkv", **where, "dtype": formats}
 
     def environment(self) -> JSON:
@@ -80,10 +72,7 @@ class RWKV(Engine):
         """The spec's tokenizer, else the World vocabulary of the package."""
         if "tokenizer" in self.spec:
             return super().tokenizer()
-        return replace(
-            load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")),
-            name=VOCABULARY,
-        )
+        return replace(load_tokenizer(str(self._package() / f"{VOCABULARY}.txt")), name=VOCABULARY)
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other; greedy."""
@@ -96,21 +85,14 @@ class RWKV(Engine):
             logits: Any = None
             state = None
             for start in range(0, len(prompt), size):
-                logits, state = network.forward(
-                    prompt[start : start + size], state
-                )
+                logits, state = network.forward(prompt[start : start + size], state)
 
             # Greedy, token by token, until the text ends or the room is used up.
             while len(ids) < most and (token := int(logits.argmax())) != END:
                 ids.append(token)
                 logits, state = network.forward([token], state)
             finish = "stop" if len(ids) < most else "length"
-            yield (
-                example,
-                Answer(
-                    self.prompt_format.tokenizer.decode(ids), finish, len(ids)
-                ),
-            )
+            yield (example, Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids)))
 
     def close(self) -> None:
         """Frees the weights."""
@@ -123,35 +105,24 @@ class RWKV(Engine):
     def _load(self) -> Any:
         """The network, loaded at first use."""
         if self._network is None:
-            path = (
-                self._local
-                or self._download(self.spec["file"]) / self.spec["file"]
-            )
+            path = self._local or self._download(self.spec["file"]) / self.spec["file"]
             self._package()
             # the package prints what it loads
             with loading(self.name, path), redirect_stdout(StringIO()):
                 network_class = _network_class(self._is_version_7(path))
                 # The class appends .pth to the name: version 7 always, the older versions where it
                 # is missing.
-                self._network = network_class(
-                    str(path.with_suffix("")), self._strategy
-                )
+                self._network = network_class(str(path.with_suffix("")), self._strategy)
         return self._network
 
     def _is_version_7(self, path: Path) -> bool:
         """Whether the weights are of version 7; raises `UserError` where the package would ignore a
         part of the strategy."""
         # Version 7 has a weight that no older version has.
-        names = (
-            torch_module()
-            .load(path, map_location="cpu", weights_only=True, mmap=True)
-            .keys()
-        )
+        names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
         if "blocks.0.att.r_k" not in names:
             return False
-        if any(
-            ".ffn.s" in name for name in names
-        ):  # which the package silently ignores
+        if any(".ffn.s" in name for name in names):  # which the package silently ignores
             raise UserError(
                 f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
                 "supported"
@@ -195,10 +166,7 @@ class RWKV(Engine):
 
         # Of several files one must be named; a folder is never a name on the hub.
         if place.is_dir():
-            names = (
-                ", ".join(sorted(path.name for path in place.glob("*.pth")))
-                or "none"
-            )
+            names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
             raise UserError(
                 f"model {self.name}: name the `file` in the folder {place}; .pth files there: "
                 f"{names}"
@@ -211,12 +179,7 @@ class RWKV(Engine):
 
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""
-        return download(
-            f"model {self.name}",
-            self.spec["path"],
-            self.spec.get("revision"),
-            [file],
-        )
+        return download(f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file])
 
 
 def _network_class(version_7: bool) -> Any:
@@ -237,10 +200,7 @@ def _network_class(version_7: bool) -> Any:
     sys.modules.pop("rwkv.model", None)
 
     # The settings of torch before, so that other engines of this process keep theirs.
-    matmul, cudnn = (
-        torch_module().backends.cuda.matmul,
-        torch_module().backends.cudnn,
-    )
+    matmul, cudnn = (torch_module().backends.cuda.matmul, torch_module().backends.cudnn)
     before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.benchmark
     try:
         return import_module("rwkv.model").RWKV

@@ -64,11 +64,7 @@ class ServerCounts:
         if self.leaves_out_cached is None and cached:
             if counted + cached > most:
                 self.leaves_out_cached = False
-            elif (
-                counted < least
-                and is_sum_right
-                and (self.exact or cached > counted)
-            ):
+            elif counted < least and is_sum_right and (self.exact or cached > counted):
                 self.leaves_out_cached = True
         if counted >= least or (self.leaves_out_cached and is_sum_right):
             return
@@ -103,11 +99,7 @@ def sample_of(text: str) -> str:
 
 
 def kept_within(
-    text: str,
-    written: int | None,
-    limit: int,
-    counts: ServerCounts,
-    tokenizer: Tokenizer,
+    text: str, written: int | None, limit: int, counts: ServerCounts, tokenizer: Tokenizer
 ) -> Answer | None:
     """An answer that is longer than its limit, cut there; None for one that keeps it.
 

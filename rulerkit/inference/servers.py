@@ -13,35 +13,14 @@ from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from typing import ClassVar
 
-from rulerkit.common.descriptors import (
-    describe_lack,
-    left_for_connections,
-    raise_limit,
-)
+from rulerkit.common.descriptors import describe_lack, left_for_connections, raise_limit
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.gpus import visible_gpus, visible_to_child
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.http import (
-    OTHER_PROMPT,
-    Replica,
-    Reply,
-    RequestError,
-    is_too_long,
-)
-from rulerkit.inference.model import (
-    Answer,
-    Answers,
-    Engine,
-    Failure,
-    load_model,
-)
-from rulerkit.inference.process import (
-    START_TIMEOUT,
-    Address,
-    ServerProcess,
-    find_servers,
-)
+from rulerkit.inference.http import OTHER_PROMPT, Replica, Reply, RequestError, is_too_long
+from rulerkit.inference.model import Answer, Answers, Engine, Failure, load_model
+from rulerkit.inference.process import START_TIMEOUT, Address, ServerProcess, find_servers
 from rulerkit.inference.prompt_queue import PromptQueue
 from rulerkit.inference.refusals import fatal_words
 
@@ -157,16 +136,9 @@ class ServerEngine(Engine):
             process = ServerProcess(name, self.command, variables, timeout)
             self._add(process.address, number, process)
 
-    def _add(
-        self,
-        address: Address,
-        number: int = 0,
-        process: ServerProcess | None = None,
-    ) -> None:
+    def _add(self, address: Address, number: int = 0, process: ServerProcess | None = None) -> None:
         retries = self.spec.get("max_retries", 5)
-        self.replicas.append(
-            Replica(address, self.concurrency, retries, number, process)
-        )
+        self.replicas.append(Replica(address, self.concurrency, retries, number, process))
 
     def _gpu_groups(self) -> list[list[str]]:
         """The GPUs of each server: as many groups as `replicas` says or the visible ones allow;
@@ -198,9 +170,7 @@ class ServerEngine(Engine):
     def _loading(self) -> bool:
         """Whether a server is not healthy yet. Prints every few seconds what is being loaded."""
         loading = [
-            replica.process
-            for replica in self.alive()
-            if replica.process and replica.loading
+            replica.process for replica in self.alive() if replica.process and replica.loading
         ]
         if loading and time.monotonic() > self._next_line:
             text = loading[0].progress()
@@ -281,19 +251,11 @@ class ServerEngine(Engine):
         return loading or any(replica.under_way for replica in self.replicas)
 
     def _any_done(self) -> bool:
-        return any(
-            future.done()
-            for replica in self.replicas
-            for future in replica.under_way
-        )
+        return any(future.done() for replica in self.replicas for future in replica.under_way)
 
     def _finished(self) -> Answers:
         """What has come back, after a moment at most."""
-        under_way = {
-            future: replica
-            for replica in self.replicas
-            for future in replica.under_way
-        }
+        under_way = {future: replica for replica in self.replicas for future in replica.under_way}
         if not under_way:
             time.sleep(_WAIT)
             return
@@ -330,15 +292,11 @@ class ServerEngine(Engine):
         """Send the next prompt. At least 1000 tokens of all prompts that may be under way, and 5 of
         an answer, are expected in a second; a tenth of that from a server whose process we can
         see."""
-        example = self._queue.take(
-            replica.last, replica.number / len(self.replicas)
-        )
+        example = self._queue.take(replica.last, replica.number / len(self.replicas))
         self.check_fits(example)
 
         tokens = example.num_tokens
-        before_it = min(
-            replica.concurrency * tokens, replica.most_tokens + tokens
-        )
+        before_it = min(replica.concurrency * tokens, replica.most_tokens + tokens)
         seconds = before_it / 1000 + self.most_tokens(example) / 5
         if replica.process:
             seconds *= 10
@@ -366,22 +324,16 @@ class ServerEngine(Engine):
             usage["replica"] = replica.number
         return answer._replace(usage=usage)
 
-    def _handle(
-        self, failure: RequestError, replica: Replica, example: Example
-    ) -> Failure | None:
+    def _handle(self, failure: RequestError, replica: Replica, example: Example) -> Failure | None:
         """What a failed request means: for its example, its server, or the whole run."""
         reason = failure.reason
         # It was tried again with growing pauses; another server can answer what it was asked.
-        is_gone = failure.kind == "unreachable" and (
-            self.startable or len(self.replicas) > 1
-        )
+        is_gone = failure.kind == "unreachable" and (self.startable or len(self.replicas) > 1)
         if is_gone or failure.kind == "storm":
             # The example goes back first: another server answers it.
             self._queue.add(example)
             if is_gone:
-                reason = (
-                    f"its server at {replica.address} does not answer ({reason})"
-                )
+                reason = f"its server at {replica.address} does not answer ({reason})"
             # Raises, or prints it, where the server's process has ended.
             self.alive()
             if replica in self.replicas:
@@ -429,14 +381,10 @@ class ServerEngine(Engine):
 def is_served(spec: Spec) -> bool:
     """Whether `rulerkit serve` runs a model on this machine."""
     model = load_model(spec)
-    return isinstance(model, ServerEngine) and bool(
-        find_servers(model.about_server)
-    )
+    return isinstance(model, ServerEngine) and bool(find_servers(model.about_server))
 
 
-def fatal_message(
-    engine: ServerEngine, address: Address, failure: RequestError
-) -> str:
+def fatal_message(engine: ServerEngine, address: Address, failure: RequestError) -> str:
     """A failure that holds for all requests, in one line, with what to do."""
     words = fatal_words(address, failure.kind, failure.reason, engine.path)
     return f"model {engine.name}: {words}"

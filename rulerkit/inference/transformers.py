@@ -30,12 +30,7 @@ from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.inference.context_first import ContextFirst
 from rulerkit.inference.fingerprints import short
 from rulerkit.inference.loaded_network import loaded_identity
-from rulerkit.inference.model import (
-    Answer,
-    Answers,
-    CheckpointEngine,
-    Failure,
-)
+from rulerkit.inference.model import Answer, Answers, CheckpointEngine, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
 BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
@@ -49,10 +44,7 @@ class Transformers(CheckpointEngine):
     modifiers = ("hf_overrides", "attn_implementation", "quantization")
 
     def __init__(
-        self,
-        spec: Spec,
-        loaded: tuple[Any, Any] | None = None,
-        compress: Any = None,
+        self, spec: Spec, loaded: tuple[Any, Any] | None = None, compress: Any = None
     ) -> None:
         super().__init__(spec)
         self.context_first: ContextFirst | None = None
@@ -81,11 +73,7 @@ class Transformers(CheckpointEngine):
 
         # The weights have no path: their fingerprint says which they are.
         dtype = str(self._network.dtype).removeprefix("torch.")
-        what = {
-            "engine": "transformers",
-            **loaded_identity(self._network),
-            "dtype": dtype,
-        }
+        what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
         return what | self.given(("sampling",)) | reading
 
     def environment(self) -> JSON:
@@ -127,9 +115,7 @@ class Transformers(CheckpointEngine):
     def load(self) -> Any:
         """The network on its device, loaded at first use."""
         if self._network is None:
-            with loading(
-                self.name, self.spec["path"], self.spec.get("hf_overrides")
-            ):
+            with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
                 network, report = self._from_pretrained(self.device())
 
             # transformers fills missing weights with random numbers, and only logs it.
@@ -201,14 +187,10 @@ class Transformers(CheckpointEngine):
         # Overrides change the configuration before the network is built from it.
         path = str(self.checkpoint.folder or self.checkpoint.path)
         if "hf_overrides" in self.spec:
-            source = {
-                key: options[key] for key in ("revision", "trust_remote_code")
-            }
+            source = {key: options[key] for key in ("revision", "trust_remote_code")}
             config = _transformers().AutoConfig.from_pretrained(path, **source)
             options["config"] = type(config).from_dict(self.config)
-        return _transformers().AutoModelForCausalLM.from_pretrained(
-            path, **options
-        )
+        return _transformers().AutoModelForCausalLM.from_pretrained(path, **options)
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -218,9 +200,7 @@ class Transformers(CheckpointEngine):
         prompts have one length. Where answers are drawn, each example has a seed of its own."""
         # Padding costs as much as tokens do, and a long prompt fills the GPU alone.
         longest = window[0]
-        size = self.spec.get(
-            "batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE
-        )
+        size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
         # transformers' RWKV-4 mixes the rows of a batch, and a context is compressed alone.
         alone = network.config.model_type == "rwkv" or self.context_first
         if alone or "seed" in self.sampling(longest):
@@ -229,16 +209,10 @@ class Transformers(CheckpointEngine):
 
         # Padding would be read into the state of a recurrent model.
         if _is_recurrent(network):
-            batch = [
-                example
-                for example in batch
-                if example.num_tokens == longest.num_tokens
-            ]
+            batch = [example for example in batch if example.num_tokens == longest.num_tokens]
         return batch
 
-    def _answer(
-        self, network: Any, batch: list[Example]
-    ) -> list[Answer | Failure]:
+    def _answer(self, network: Any, batch: list[Example]) -> list[Answer | Failure]:
         """The answers of a batch; when memory runs out, of its halves."""
         torch = torch_module()
         try:
@@ -262,13 +236,9 @@ class Transformers(CheckpointEngine):
 
         # What did not fit once is not tried again in this run.
         self._most_per_batch = half = (len(batch) + 1) // 2
-        return self._answer(network, batch[:half]) + self._answer(
-            network, batch[half:]
-        )
+        return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
 
-    def _answer_context_first(
-        self, network: Any, batch: list[Example]
-    ) -> list[Answer | Failure]:
+    def _answer_context_first(self, network: Any, batch: list[Example]) -> list[Answer | Failure]:
         """The answer to the only prompt of a batch, or why a method failed at it."""
         assert self.context_first
         (example,) = batch
@@ -289,16 +259,11 @@ class Transformers(CheckpointEngine):
         return [self.read_ids(written)]
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
-        torch, limits = (
-            torch_module(),
-            [self.most_tokens(example) for example in batch],
-        )
+        torch, limits = (torch_module(), [self.most_tokens(example) for example in batch])
         prompts = [torch.from_numpy(example.ids).long() for example in batch]
         masks = [torch.ones_like(prompt) for prompt in prompts]
         pad = (self.stop_ids or [0])[0]
-        pad_left = partial(
-            torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left"
-        )
+        pad_left = partial(torch.nn.utils.rnn.pad_sequence, batch_first=True, padding_side="left")
 
         # Answers begin behind the prompt, so rows are filled up on the left.
         ids, mask = pad_left(prompts, padding_value=pad), pad_left(masks)
@@ -322,19 +287,14 @@ class Transformers(CheckpointEngine):
         network.eval()
         try:
             place = network.device
-            out = network.generate(
-                input_ids=ids.to(place), attention_mask=mask.to(place)
-            )
+            out = network.generate(input_ids=ids.to(place), attention_mask=mask.to(place))
         finally:
             network.generation_config = before
             network.train(training)
 
         # Each answer is cut at its own limit: the batch ran to the longest one.
         rows = out[:, width:].tolist()
-        return [
-            self.read_ids(row[:limit])
-            for row, limit in zip(rows, limits, strict=True)
-        ]
+        return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
 
 
 def _small_files(network: Any, tokenizer: Any) -> Path:
@@ -348,9 +308,7 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
         tokenizer.save_pretrained(made)
         network.config.to_json_file(f"{made}/config.json")
         network.generation_config.to_json_file(f"{made}/generation_config.json")
-        digest = sha256(
-            b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*")))
-        )
+        digest = sha256(b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*"))))
         with suppress(OSError):  # it is there already
             Path(made).rename(place / short(digest))
     return place / short(digest)

@@ -41,11 +41,7 @@ def raised(error: Exception) -> str:
     what = f"{type(error).__name__}: {first_line(error)}"
     places = extract_tb(error.__traceback__)
     # One that was returned, not raised, has no place.
-    return (
-        f"{what} ({places[-1].filename}, line {places[-1].lineno})"
-        if places
-        else what
-    )
+    return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
 
 
 def current_contents(function: Any) -> Contents:

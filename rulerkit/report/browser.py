@@ -49,9 +49,7 @@ class Page:
     def _repr_html_(self) -> str:
         page = html.escape(self.text)
         style = "width:100%;height:640px;border:1px solid rgba(128,128,128,.4)"
-        return (
-            f'<iframe srcdoc="{page}" style="{style}" title="Examples"></iframe>'
-        )
+        return f'<iframe srcdoc="{page}" style="{style}" title="Examples"></iframe>'
 
     def save(self, path: str | Path) -> Path:
         """Write the page as one file that needs no network."""
@@ -70,9 +68,7 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
 
     scores = as_scores(scores, "browse")
     if scores.empty:
-        raise UserError(
-            "nothing to browse: there is no scored example among the rows given"
-        )
+        raise UserError("nothing to browse: there is no scored example among the rows given")
     models = scores.groupby(_MODEL, sort=False).ngroup()
     scores = scores.assign(m=models, t=pd.factorize(scores["task"])[0])
     rows = _chosen(scores, most)
@@ -113,9 +109,7 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
     template = package_text("browse.html")
     # Only the page's own script and style may run, whatever an answer smuggles in.
     for name, tag in (("{{STYLE}}", "style"), ("{{SCRIPT}}", "script")):
-        (content_of_tag,) = re.findall(
-            rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL
-        )
+        (content_of_tag,) = re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)
         digest = b64encode(sha256(content_of_tag.encode()).digest()).decode()
         template = template.replace(name, f"'sha256-{digest}'")
     return Page(template.replace("{{DATA}}", data), len(examples))
@@ -125,11 +119,7 @@ def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
     """The rows that can be opened: questions with the lowest score of any model first, in turn from
     all tasks and lengths, each with the answers of all models."""
     keys = ["task", "length", "index"]
-    questions = (
-        scores.groupby(keys, sort=False)["score"]
-        .agg(["min", "size"])
-        .reset_index()
-    )
+    questions = scores.groupby(keys, sort=False)["score"].agg(["min", "size"]).reset_index()
     questions = questions.sort_values(["min", "index"], kind="stable")
     turns = questions.groupby(["task", "length"], sort=False).cumcount()
     questions = questions.assign(turn=turns).sort_values("turn", kind="stable")
@@ -140,9 +130,7 @@ def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
 
 def _means(rows: "pd.DataFrame", *by: Any) -> list[Any]:
     """Model, task, length, bin of the depth where it is given, mean score and number of rows."""
-    scores = rows.groupby(["m", "t", "length", *by], sort=False)["score"].agg(
-        ["mean", "size"]
-    )
+    scores = rows.groupby(["m", "t", "length", *by], sort=False)["score"].agg(["mean", "size"])
     return [
         [*map(int, key), round(100 * mean, 1), int(n)]
         for key, mean, n in scores.itertuples(name=None)
@@ -179,36 +167,23 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
     for place in pieces:
         if place.role == "needle":
             text = prompt[place.start : place.end]
-            windows.setdefault(
-                next((missed for missed in wanted if missed in text), text), place
-            )
+            windows.setdefault(next((missed for missed in wanted if missed in text), text), place)
 
     # Where a wrong item of the answer comes from: the piece of the prompt that holds it.
     items: list[Any] = []
     for item in _wrong_items(row):
         match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
         start, end = match.span() if match else (-1, -1)
-        held = next(
-            (place for place in pieces if place.start <= start < place.end), None
-        )
+        held = next((place for place in pieces if place.start <= start < place.end), None)
         if held:
             windows[item] = held._replace(start=start, end=end)
             wanted.append(item)
-        items.append(
-            [item, held.role if held else "", held.depth if held else 0.0]
-        )
+        items.append([item, held.role if held else "", held.depth if held else 0.0])
 
     # What is missing or wrong first, where there is no room for all.
     first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
-    shown = sorted(
-        (windows[text] for text in first), key=lambda place: place.start
-    )
-    return {
-        "w": [
-            [place.role, place.depth, *_window(whole, place)] for place in shown
-        ],
-        "x": items,
-    }
+    shown = sorted((windows[text] for text in first), key=lambda place: place.start)
+    return {"w": [[place.role, place.depth, *_window(whole, place)] for place in shown], "x": items}
 
 
 def _wrong_items(row: Any) -> list[str]:

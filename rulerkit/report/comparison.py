@@ -5,28 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.analysis.compare import MOST_FLIPS as _MOST_FLIPS
-from rulerkit.analysis.compare import (
-    NOT_WORSE,
-    Comparison,
-    Decision,
-    compare,
-)
-from rulerkit.analysis.differences import (
-    ALARMS,
-    LEVELS,
-    interval_text,
-)
+from rulerkit.analysis.compare import NOT_WORSE, Comparison, Decision, compare
+from rulerkit.analysis.differences import ALARMS, LEVELS, interval_text
 from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
 from rulerkit.analysis.differences import losses_text as _losses
 from rulerkit.analysis.sides import differing
 from rulerkit.analysis.sides import keys_text as _keys
-from rulerkit.common.errors import (
-    UserError,
-    check_type,
-    counted,
-    listed,
-    points_text,
-)
+from rulerkit.common.errors import UserError, check_type, counted, listed, points_text
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
@@ -34,9 +19,7 @@ from rulerkit.report.tables import Field, number_range, render
 
 
 def difference_table(
-    comparison: Comparison,
-    format: str = "table",
-    verdict: Decision | None = None,
+    comparison: Comparison, format: str = "table", verdict: Decision | None = None
 ) -> str:
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
@@ -53,8 +36,7 @@ def difference_table(
     each_row: Any = rows.itertuples()
     fields = {
         (row.task, row.length): Field(
-            f"{row.difference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]",
-            row.low > 0 or row.high < 0,
+            f"{row.difference:+.1f} [{row.low:+.1f}, {row.high:+.1f}]", row.low > 0 or row.high < 0
         )
         for row in each_row
     }
@@ -62,10 +44,7 @@ def difference_table(
     lengths = [*sorted(set(rows["length"]) - {0}), 0]
     header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
     body = [
-        [
-            Field(task or "mean"),
-            *(fields.get((task, length), Field("")) for length in lengths),
-        ]
+        [Field(task or "mean"), *(fields.get((task, length), Field("")) for length in lengths)]
         for task in [*filter(None, rows["task"].unique()), ""]
     ]
     notes = [*_notes(comparison), (verdict or comparison.verdict).text + "."]
@@ -77,9 +56,7 @@ def _notes(comparison: Comparison) -> list[str]:
     a, b, rows = comparison.a, comparison.b, comparison.rows
     cells = rows[rows["level"] == "cell"]
     # The weakest row of each level: what could have gone unseen somewhere.
-    smallest = rows.groupby("level")["smallest_loss"].agg(
-        lambda losses: losses.max(skipna=False)
-    )
+    smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
     examples = counted(number_range(cells["n"]), "example")
     weakest = _losses(smallest[list(LEVELS)])
     notes = [
@@ -148,10 +125,7 @@ def flips_text(comparison: Comparison) -> str:
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
-        ways = {
-            "better": flips["difference"] > 0,
-            "worse": flips["difference"] < 0,
-        }
+        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
         parts = [
             f"{way} {count} (example{'s' if count > 1 else ''} "
             f"{listed(flips.loc[rows, 'index'], _MOST_FLIPS)})"
@@ -180,10 +154,7 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
     )
 
     return {
-        **{
-            name: {"name": side.name, "label": side.label}
-            for name, side in sides.items()
-        },
+        **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
         "confidence": comparison.confidence,
@@ -197,9 +168,7 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
     }
 
 
-def assert_not_worse(
-    a: str | Path, b: str | Path, margin: float = 1.0, **options: Any
-) -> None:
+def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
     """Raise AssertionError with the table of differences unless `compare(a, b, margin)` finds B not
     worse: for tests."""
     comparison = compare(a, b, margin, **options)

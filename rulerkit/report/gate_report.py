@@ -5,13 +5,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.analysis.compare import (
-    CANNOT_TELL,
-    NOT_WORSE,
-    WORSE,
-    Comparison,
-    Decision,
-)
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Decision
 from rulerkit.analysis.differences import interval_text
 from rulerkit.analysis.remake import remaker
 from rulerkit.common import escape
@@ -41,9 +35,7 @@ class Facts(NamedTuple):
 # --- Markdown -------------------------------------------------------------------------------------
 
 
-def markdown(
-    comparison: Comparison | None, verdict: Decision, facts: Facts
-) -> str:
+def markdown(comparison: Comparison | None, verdict: Decision, facts: Facts) -> str:
     """The verdict, the places with a loss, and a picture of all tasks and lengths, as GitHub and
     GitLab show them."""
     lines = [
@@ -102,10 +94,7 @@ def _picture(comparison: Comparison) -> Iterator[str]:
     yield "|---" * (1 + len(lengths)) + "|"
     for task, of_task in cells.groupby("task", sort=False):
         by_length = of_task.set_index("length")
-        fields = [
-            _square(by_length.loc[n]) if n in by_length.index else ""
-            for n in lengths
-        ]
+        fields = [_square(by_length.loc[n]) if n in by_length.index else "" for n in lengths]
         yield f"| {escape.markdown(str(task))} | {' | '.join(fields)} |"
     yield ""
     yield "🟥 a loss is certain, 🟧 lower by chance or not, ⬜ equal, 🟩 higher"
@@ -138,9 +127,7 @@ class Flip(NamedTuple):
     score_b: float
 
 
-def write_page(
-    path: Path, comparison: Comparison, verdict: Decision, facts: Facts
-) -> Path:
+def write_page(path: Path, comparison: Comparison, verdict: Decision, facts: Facts) -> Path:
     """Write one HTML file that needs no network: the verdict, the differences, and the answers that
     changed, side by side, the largest losses first."""
     flips = comparison.flips.sort_values("difference", kind="stable")
@@ -161,9 +148,7 @@ def write_page(
 
 def _flips(comparison: Comparison, flips: Any) -> Iterator[Flip]:
     """The flipped examples with their answers."""
-    answers = [
-        _rows_by_key(side.cells, flips) for side in (comparison.a, comparison.b)
-    ]
+    answers = [_rows_by_key(side.cells, flips) for side in (comparison.a, comparison.b)]
     for flip in flips.to_dict("records"):
         key = flip["task"], flip["length"], flip["index"]
         (cell, row_a), (_, row_b) = answers[0][key], answers[1][key]
@@ -181,9 +166,7 @@ def _flips(comparison: Comparison, flips: Any) -> Iterator[Flip]:
 def _rows_by_key(cells: Iterable[Any], flips: Any) -> dict[Any, Any]:
     """The rows of flipped examples, and their cells."""
     wanted: dict[Any, set[int]] = {}
-    for task, length, index in flips[["task", "length", "index"]].itertuples(
-        index=False
-    ):
+    for task, length, index in flips[["task", "length", "index"]].itertuples(index=False):
         wanted.setdefault((task, length), set()).add(index)
     return {
         (cell.task, cell.length, row["index"]): (cell, row)

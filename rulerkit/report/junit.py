@@ -20,17 +20,12 @@ from rulerkit.common.lengths import length_name
 
 _LEVELS = {"cell": "cell", "task": "task", "length": "length", "all": "mean"}
 _MOST_FLIPS = 12
-_FORBIDDEN = re.compile(
-    "[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]"
-)
+_FORBIDDEN = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 """What XML 1.0 cannot hold."""
 
 
 def junit_text(
-    comparison: Comparison,
-    verdict: Decision,
-    command: str,
-    name: str = "rulerkit compare",
+    comparison: Comparison, verdict: Decision, command: str, name: str = "rulerkit compare"
 ) -> str:
     """The whole file. `command` is the one that repeats the comparison."""
     root = ET.Element("testsuites", name=name)
@@ -58,19 +53,11 @@ def junit_text(
     return _text_of(root)
 
 
-def junit_error(
-    message: str, name: str = "rulerkit compare", kind: str = "wrong use"
-) -> str:
+def junit_error(message: str, name: str = "rulerkit compare", kind: str = "wrong use") -> str:
     """The file of a comparison that could not be made: one case with an error of a kind."""
     root = ET.Element("testsuites", name=name)
     suite = _suite(root, "verdict")
-    _add(
-        _case(suite, "ruler", "verdict", ""),
-        "error",
-        message,
-        message,
-        kind,
-    )
+    _add(_case(suite, "ruler", "verdict", ""), "error", message, message, kind)
     return _text_of(root)
 
 
@@ -80,13 +67,7 @@ def _judge(case: ET.Element, comparison: Comparison, row: Any) -> None:
     sentence = f"{_name_of(row)} {interval_text(row)}{p}"
     may_be_larger = row["low"] <= -comparison.margin
     if row["beyond_margin"]:
-        _add(
-            case,
-            "failure",
-            sentence,
-            _details(comparison, row, sentence),
-            "worse",
-        )
+        _add(case, "failure", sentence, _details(comparison, row, sentence), "worse")
     elif row["loss"] and may_be_larger:
         said = f"a loss is seen, and whether it exceeds the margin cannot be told: {sentence}"
         _add(case, "skipped", said, said)
@@ -110,9 +91,7 @@ def _details(comparison: Comparison, row: Any, sentence: str) -> str:
     groups: Any = flips.groupby(["task", "length"], sort=False)
     for (task, length), of_cell in groups:
         indices = listed(of_cell["index"], _MOST_FLIPS)
-        lines.append(
-            f"answers that changed: {task} at {length_name(length)}: {indices}"
-        )
+        lines.append(f"answers that changed: {task} at {length_name(length)}: {indices}")
     return "\n".join(lines)
 
 
@@ -154,9 +133,7 @@ def _case(suite: ET.Element, group: str, name: str, file: str) -> ET.Element:
     return ET.SubElement(suite, "testcase", attributes)
 
 
-def _add(
-    case: ET.Element, kind: str, message: str, text: str, of_type: str = ""
-) -> None:
+def _add(case: ET.Element, kind: str, message: str, text: str, of_type: str = "") -> None:
     element = ET.SubElement(case, kind, message=_clean(message))
     if of_type:
         element.set("type", of_type)

@@ -18,13 +18,7 @@ from rulerkit.common.errors import check_known, check_type, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.generation.tasks.base import PROTOCOLS
-from rulerkit.report.paper import (
-    PAPER_EXAMPLES,
-    PAPER_LENGTHS,
-    UPSTREAM,
-    departures,
-    listed_rows,
-)
+from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
 from rulerkit.report.tables import (
     board_rows,
     cell_notes,
@@ -55,13 +49,7 @@ TABLES: dict[str, tuple[str, str, str]] = {
     "16": ("qa", "", "question answering (qa_1, qa_2)"),
 }
 """The paper's numbers of its tables: category, alignment ('' for both), title."""
-JUDGED = {
-    "all13": "all",
-    "niah": "niah",
-    "vt": "vt",
-    "aggregation": "aggregation",
-    "qa": "qa",
-}
+JUDGED = {"all13": "all", "niah": "niah", "vt": "vt", "aggregation": "aggregation", "qa": "qa"}
 """The paper's categories that have thresholds, by the name of ours."""
 SINGLE_TASKS = {"passkey": "niah_single_1", "vanilla_niah": "niah_single_2"}
 """The categories of Tables 10 and 11, which have no thresholds, by their task."""
@@ -69,9 +57,7 @@ OURS = "ours"
 
 _MODEL = ["run", "model"]
 _LIMITED = [
-    column
-    for average in AVERAGES
-    for column in (average, f"{average}_low", f"{average}_high")
+    column for average in AVERAGES for column in (average, f"{average}_low", f"{average}_high")
 ]
 """The averages with the ends of their intervals."""
 
@@ -132,8 +118,7 @@ class Board(NamedTuple):
             return length_name(int(number[0])) + str(column)[number.end() :]
 
         return escape.csv_text(
-            self.rows.set_axis([head(column) for column in self.rows], axis=1),
-            "%.4f",
+            self.rows.set_axis([head(column) for column in self.rows], axis=1), "%.4f"
         )
 
 
@@ -151,9 +136,7 @@ def _origin(row: "pd.Series[Any]") -> str:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def everything(
-    study: "Study", leave_out: Iterable[str] = ()
-) -> "pd.DataFrame | None":
+def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame | None":
     """All answers of a study's run, but for those of some models by name, scored; None where there
     are none.
 
@@ -174,11 +157,7 @@ def everything(
     left_out = [leave_out] if isinstance(leave_out, str) else [*leave_out]
     for name in left_out:
         check_known(f"model in run {study.run}", name, sorted(models))
-    cells = [
-        cell
-        for cell in cells
-        if cell.task in THIRTEEN and cell.model not in left_out
-    ]
+    cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out]
 
     scores = score(cells, report=remark)
     if scores.empty:
@@ -249,9 +228,7 @@ def _summary(
     return summarize(rows, tasks, lengths)
 
 
-def _our_rows(
-    summary: Summary, averaged: Summary | None, listed: "pd.DataFrame"
-) -> "pd.DataFrame":
+def _our_rows(summary: Summary, averaged: Summary | None, listed: "pd.DataFrame") -> "pd.DataFrame":
     """Our rows of a table, with their ranks among those listed; their averages are those of
     `averaged`, over the paper's lengths."""
     rows = board_rows(summary, ["score", "low", "high", "have"])
@@ -309,12 +286,7 @@ def _ordered(rows: "pd.DataFrame", average: str) -> "pd.DataFrame":
 def _columns(lengths: Iterable[int]) -> list[str | int]:
     """The columns of a board, as `Board` names them."""
     columns: list[str | int] = ["source", *_MODEL, "label", "aligned", "baseline"]
-    columns += [
-        "claimed_length",
-        "effective_length",
-        "effective_set",
-        "threshold",
-    ]
+    columns += ["claimed_length", "effective_length", "effective_set", "threshold"]
     columns += ["stand_in", "reader", "adaptive"]
     for n in lengths:
         columns += [n, f"{n}_low", f"{n}_high", f"{n}_have"]
@@ -328,7 +300,7 @@ def _notes(rows: "pd.DataFrame") -> list[str]:
     """What holds of a table with the paper's rows alone, too."""
     lines = [
         "The paper's rows are as printed. Averages are over its six lengths, 4K to 128K: a model "
-        "without a complete score at one of them has no average and no rank (-).",
+        "without a complete score at one of them has no average and no rank (-)."
     ]
 
     # What upstream lists is not always what it measured.
@@ -349,9 +321,7 @@ def _notes(rows: "pd.DataFrame") -> list[str]:
 
 def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     """What a reader must know of our rows: their intervals, and what differs from the paper's."""
-    lines = [
-        f"± is the wider side of the {100 * summary.confidence:g} % interval."
-    ]
+    lines = [f"± is the wider side of the {100 * summary.confidence:g} % interval."]
 
     # A table of base models does not speak of our chat models.
     cells = summary.cells
@@ -360,9 +330,7 @@ def _our_notes(rows: "pd.DataFrame", summary: Summary) -> list[str]:
     cells, names = cells[is_listed], names[is_listed]
 
     if number_range(cells["n"]) != str(PAPER_EXAMPLES):
-        lines.append(
-            f"The paper has {PAPER_EXAMPLES} examples per task and length."
-        )
+        lines.append(f"The paper has {PAPER_EXAMPLES} examples per task and length.")
     departed = departures(cells)
     for what in ("protocol", "tokenizer"):
         if departed[what].any():
@@ -378,10 +346,7 @@ def page(boards: Iterable[Board]) -> Html:
     """All tables below each other, the first one open, sorted by a click on a column's head; our
     models are bold and shaded."""
     tables = [
-        {
-            "title": f"Table {board.number}: {board.title}",
-            "html": board.text("html"),
-        }
+        {"title": f"Table {board.number}: {board.title}", "html": board.text("html")}
         for board in boards
     ]
     return Html(escape.fill(package_text("leaderboard.html"), tables=tables))

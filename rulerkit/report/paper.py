@@ -19,24 +19,10 @@ from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.scoring.effective_length import effective_length
 from rulerkit.scoring.frontier import FrontierSummary
 from rulerkit.scoring.statistics import critical_value
-from rulerkit.scoring.summary import (
-    AVERAGES,
-    RANKS,
-    Summary,
-    as_summary,
-    length_weights,
-)
+from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, as_summary, length_weights
 
 VERSIONS = ("v3", "v1")
-PAPER_CATEGORIES = (
-    "all13",
-    "niah",
-    "vt",
-    "aggregation",
-    "qa",
-    "passkey",
-    "vanilla_niah",
-)
+PAPER_CATEGORIES = ("all13", "niah", "vt", "aggregation", "qa", "passkey", "vanilla_niah")
 PAPER_LENGTHS = tuple(4096 * 2**i for i in range(6))
 PAPER_EXAMPLES = 500
 """Examples for each task and length in the paper (Section 4)."""
@@ -66,9 +52,7 @@ def _rows_of(name: str, version: str, category: str | None) -> "pd.DataFrame":
     return rows.reset_index(drop=True)
 
 
-def paper_scores(
-    version: str = "v3", category: str | None = None
-) -> "pd.DataFrame":
+def paper_scores(version: str = "v3", category: str | None = None) -> "pd.DataFrame":
     """Scores by model and length in percent, as printed: the columns of scores.csv.
 
     `category` is one of PAPER_CATEGORIES; 'all' means 'all13'. Raises UserError for an unknown
@@ -77,9 +61,7 @@ def paper_scores(
     return _rows_of("scores", version, category)
 
 
-def paper_summary(
-    version: str = "v3", category: str | None = None
-) -> "pd.DataFrame":
+def paper_summary(version: str = "v3", category: str | None = None) -> "pd.DataFrame":
     """Claimed and effective lengths, averages and ranks as printed: the columns of summary.csv."""
     return _rows_of("summary", version, category)
 
@@ -92,9 +74,7 @@ def paper_models() -> "pd.DataFrame":
 @cache
 def _printed(version: str, category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""
-    scores = paper_scores(version, category).pivot(
-        index="slug", columns="length", values="score"
-    )
+    scores = paper_scores(version, category).pivot(index="slug", columns="length", values="score")
     return paper_summary(version, category).join(scores, on="slug")
 
 
@@ -129,16 +109,10 @@ def _slugs() -> dict[str, str]:
 
     # A model without a checkpoint adds an empty spelling, which names nobody.
     slugs.pop("", None)
-    return {
-        spelling: next(iter(models))
-        for spelling, models in slugs.items()
-        if len(models) == 1
-    }
+    return {spelling: next(iter(models)) for spelling, models in slugs.items() if len(models) == 1}
 
 
-def paper_row(
-    model: str, category: str = "all13", version: str = "v3"
-) -> "pd.Series[Any] | None":
+def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.Series[Any] | None":
     """A model's row of one of the paper's tables, or None where the table does not have it.
 
     `model` is a slug, a name as printed, or a checkpoint's id or its last part; case and
@@ -206,12 +180,7 @@ def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
     if category in ("all", "all13"):
         rows = pd.concat([rows, _upstream_only(rows)])
     rows = rows.assign(
-        stand_in=False,
-        reader=False,
-        run="",
-        effective_set="",
-        adaptive="",
-        label="",
+        stand_in=False, reader=False, run="", effective_set="", adaptive="", label=""
     )
     rows["claimed_length"] = rows["claimed_length"].str.upper()
     return rows.reset_index(drop=True)
@@ -224,26 +193,18 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
 
     # The list spells some models otherwise than the paper: six equal scores are the same model.
-    is_known = listed.set_index(lengths).index.isin(
-        papers.set_index(lengths).index
-    )
+    is_known = listed.set_index(lengths).index.isin(papers.set_index(lengths).index)
     listed = listed[~is_known].assign(aligned="chat", baseline=False)
     scores = listed[lengths].to_numpy(dtype=float)
     listed[[*AVERAGES]] = scores @ length_weights(len(lengths)).T
 
     # Models of one name differ by their size, which some names have already.
     sizes = zip(listed["model"], listed["parameters"].fillna(""), strict=True)
-    listed["model"] = [
-        name if size in name else f"{name} ({size})" for name, size in sizes
-    ]
+    listed["model"] = [name if size in name else f"{name} ({size})" for name, size in sizes]
 
     # Some effective lengths of the list contradict its own scores.
     listed["effective_length"] = [
-        effective_length(
-            {n: row[n] for n in lengths},
-            85.6,
-            parse_length(row["claimed_length"]),
-        )
+        effective_length({n: row[n] for n in lengths}, 85.6, parse_length(row["claimed_length"]))
         for _, row in listed.iterrows()
     ]
     return listed
@@ -261,10 +222,7 @@ def published_lengths(models: str | Iterable[str] = "all") -> "pd.DataFrame":
     rows["claimed_length"] = rows["claimed_length"].map(parse_length)
 
     is_papers = rows["source"].str.startswith("paper")
-    tables = {
-        "paper": is_papers & (rows["aligned"] == "chat"),
-        "upstream": ~is_papers,
-    }
+    tables = {"paper": is_papers & (rows["aligned"] == "chat"), "upstream": ~is_papers}
     tables["all"] = tables["paper"] | tables["upstream"]
     if isinstance(models, str) and models in tables:
         return rows[tables[models]]
@@ -330,23 +288,12 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
         row["paper_effective_length"] = paper["effective_length"]
         rows.append(row)
 
-    columns = [
-        "model",
-        "category",
-        "length",
-        "score",
-        "low",
-        "high",
-        "paper",
-        "z",
-    ]
+    columns = ["model", "category", "length", "score", "low", "high", "paper", "z"]
     columns += ["verdict", "effective_length", "paper_effective_length"]
     return pd.DataFrame([{**row} for row in rows], columns=columns)
 
 
-def _z_of_difference(
-    row: "pd.Series[Any]", printed: "pd.Series[Any]", confidence: float
-) -> float:
+def _z_of_difference(row: "pd.Series[Any]", printed: "pd.Series[Any]", confidence: float) -> float:
     """Our score less the mean of the printed ones, in standard errors of the difference.
 
     `row` has score, low and high in percent, and the number of tasks; `printed` has a score for
@@ -376,9 +323,7 @@ def _not_comparable(
     return reasons
 
 
-def departures(
-    cells: "pd.DataFrame", slug: str = ""
-) -> "dict[str, pd.Series[bool]]":
+def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bool]]":
     """What differs from the paper's set-up (protocol, tokenizer, template, examples), and in which
     cells; the chat template where the model of the paper is known by its slug."""
     printed = _key(paper_models().set_index("slug")["template"].get(slug, ""))
@@ -416,9 +361,7 @@ def published_frontier() -> "pd.DataFrame":
 
 
 def frontier_ranks(
-    frontier: FrontierSummary,
-    published: "pd.DataFrame",
-    published_as: Mapping[str, str],
+    frontier: FrontierSummary, published: "pd.DataFrame", published_as: Mapping[str, str]
 ) -> "pd.DataFrame":
     """Are models ordered as in published tables? A row per benchmark, setting and length that has
     at least two of the models in `published_as` (our label -> the published name) in both: the
@@ -426,9 +369,7 @@ def frontier_ranks(
     and Kendall's tau (1: the same order, -1: the reverse). Levels are not comparable; ranks may be.
     """
     # Only what was asked at a length that the source has, too, can be held against it.
-    ours = frontier.capabilities.assign(
-        known_as=frontier.capabilities["label"].map(published_as)
-    )
+    ours = frontier.capabilities.assign(known_as=frontier.capabilities["label"].map(published_as))
     both = published.merge(
         ours[["capability", "length", "known_as", "score"]].dropna(),
         left_on=["capability", "length", "model"],
@@ -438,18 +379,12 @@ def frontier_ranks(
 
     # An order needs two models.
     rows, keys = [], ["benchmark", "setting", "length"]
-    for (benchmark, setting, length), group in both.groupby(
-        keys, dropna=False, sort=False
-    ):
+    for (benchmark, setting, length), group in both.groupby(keys, dropna=False, sort=False):
         if len(group) < 2:
             continue
         group = group.sort_values("score", ascending=False)
-        pairs = zip(
-            group["model"], group["score"], group["score_ours"], strict=True
-        )
-        both_scores = [
-            f"{model} {theirs:.1f} ({mine:.1f})" for model, theirs, mine in pairs
-        ]
+        pairs = zip(group["model"], group["score"], group["score_ours"], strict=True)
+        both_scores = [f"{model} {theirs:.1f} ({mine:.1f})" for model, theirs, mine in pairs]
         rows.append(
             {
                 "benchmark": benchmark,
@@ -460,6 +395,4 @@ def frontier_ranks(
                 "tau": group["score"].corr(group["score_ours"], method="kendall"),
             }
         )
-    return pd.DataFrame(
-        rows, columns=[*keys, "models", "published (ours)", "tau"]
-    )
+    return pd.DataFrame(rows, columns=[*keys, "models", "published (ours)", "tau"])

@@ -86,9 +86,7 @@ def published_table(kind: str = "", format: str = "table") -> str:
         body += [None] if body else []
         series: Any = of_kind.groupby(SERIES, sort=False)
         for key, of_model in series:
-            printed = dict(
-                zip(of_model["length"], of_model["score"], strict=True)
-            )
+            printed = dict(zip(of_model["length"], of_model["score"], strict=True))
             is_second = of_model["checked"].str.startswith(SECOND_HAND).any()
             body.append(
                 [

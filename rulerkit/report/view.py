@@ -61,11 +61,7 @@ def parts(example: Example) -> list[list[Part]]:
         else:
             stretches.append([block])
         last_role = "" if block.explode else block.role
-    return [
-        _shortened(stretch)
-        for stretch in stretches
-        if any(piece.text for piece in stretch)
-    ]
+    return [_shortened(stretch) for stretch in stretches if any(piece.text for piece in stretch)]
 
 
 def show(*examples: Example | Iterable[Example]) -> Html:
@@ -80,9 +76,7 @@ def show(*examples: Example | Iterable[Example]) -> Html:
     # Styles stand in the elements: a notebook drops style sheets of its outputs.
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
     for example in _one_by_one(examples):
-        body = "".join(
-            _html(part, example) for stretch in parts(example) for part in stretch
-        )
+        body = "".join(_html(part, example) for stretch in parts(example) for part in stretch)
         shown.append(
             f'<div style="{frame}"><div style="margin-bottom:.5em">'
             f"<b>{escape.html(example.task)}</b> "
@@ -91,9 +85,7 @@ def show(*examples: Example | Iterable[Example]) -> Html:
             f'<div style="margin-top:.5em"><span style="opacity:.75">references:</span> '
             f"<b>{escape.html(', '.join(example.references))}</b></div></div>"
         )
-    return Html(
-        f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>'
-    )
+    return Html(f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>')
 
 
 def _one_by_one(examples: Iterable[Any]) -> Iterator[Example]:
@@ -119,18 +111,14 @@ def to_terminal(example: Example, color: bool = True) -> str:
         texts = []
         for part in stretch:
             is_last = part is stretch[-1]
-            text = escape.terminal(
-                part.text.rstrip("\n") if is_last else part.text
-            )
+            text = escape.terminal(part.text.rstrip("\n") if is_last else part.text)
             if part.role not in (usual, "gap"):
                 text = f"{{{part.role}: {text.strip()}}} "
             if color and part.role in _TINTS:
                 text = f"\x1b[38;5;{_TINTS[part.role][1]}m{text}\x1b[0m"
             texts.append(text)
         lines.append(f"[{usual}] {''.join(texts)}")
-    lines.append(
-        escape.terminal(f"references: {', '.join(example.references)}\n")
-    )
+    lines.append(escape.terminal(f"references: {', '.join(example.references)}\n"))
     return "\n".join(lines)
 
 
@@ -141,9 +129,7 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
     """The stretch, or its head and tail with a remark on the tokens between them. Short pieces are
     shown or hidden as a whole."""
     size = sum(len(piece.text) for piece in stretch)
-    if (len(stretch) == 1 and stretch[0].role in _WHOLE) or size <= 1.6 * (
-        _HEAD + _TAIL
-    ):
+    if (len(stretch) == 1 and stretch[0].role in _WHOLE) or size <= 1.6 * (_HEAD + _TAIL):
         return [Part(piece.text, piece.role, piece) for piece in stretch]
     head: list[Part] = []
     tail: list[Part] = []
@@ -151,9 +137,7 @@ def _shortened(stretch: Sequence[Piece]) -> list[Part]:
     for piece in stretch:
         text, n = piece.text, len(piece.text)
         # where the gap begins and ends in this piece
-        first, last = (
-            min(max(0, place - before), n) for place in (_HEAD, size - _TAIL)
-        )
+        first, last = (min(max(0, place - before), n) for place in (_HEAD, size - _TAIL))
         before += n
         if first < last:
             if n <= _TAIL:
@@ -215,18 +199,12 @@ def _html(part: Part, example: Example) -> str:
     if part.role in ("needle", "distractor"):
         bold = [piece.key, piece.value] if piece.value else example.references
     pattern = "|".join(
-        re.escape(text)
-        for text in sorted(filter(None, bold), key=len, reverse=True)
+        re.escape(text) for text in sorted(filter(None, bold), key=len, reverse=True)
     )
 
     # Every second run is one that matched.
     runs = re.split(f"({pattern})", part.text) if pattern else [part.text]
     inner = "".join(
-        f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run)
-        for i, run in enumerate(runs)
+        f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run) for i, run in enumerate(runs)
     )
-    return _span(
-        inner,
-        part.role,
-        f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens",
-    )
+    return _span(inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens")

@@ -50,9 +50,7 @@ def effective_length(
     length is complete.
     """
     # A length without a complete score can neither pass nor fail.
-    known = {
-        length: score for length, score in scores.items() if not math.isnan(score)
-    }
+    known = {length: score for length, score in scores.items() if not math.isnan(score)}
     if not known:
         return ""
 
@@ -80,19 +78,12 @@ def longest_above(scores: Mapping[int, float], threshold: float) -> int:
     """The longest length, in tokens, whose score (percent, NaN where there is none) is at least the
     threshold, rounded to one decimal; 0 for none. Shorter lengths may fail, as in the paper."""
     return max(
-        (
-            length
-            for length, score in scores.items()
-            if _printed(score) >= threshold
-        ),
-        default=0,
+        (length for length, score in scores.items() if _printed(score) >= threshold), default=0
     )
 
 
 def effective_set(
-    intervals: Mapping[int, tuple[float, float]],
-    threshold: float,
-    claimed: float | None = None,
+    intervals: Mapping[int, tuple[float, float]], threshold: float, claimed: float | None = None
 ) -> str:
     """The effective lengths that the data cannot rule out, given the interval of each length's
     score in percent.
@@ -104,12 +95,8 @@ def effective_set(
     possible = possible_lengths(intervals, threshold)
     for is_possible, neighbours in groupby([0, *lengths], possible.__contains__):
         if is_possible:
-            names = [
-                _answer_name(length, lengths, claimed) for length in neighbours
-            ]
-            texts.append(
-                names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}"
-            )
+            names = [_answer_name(length, lengths, claimed) for length in neighbours]
+            texts.append(names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}")
     return ", ".join(texts)
 
 
@@ -122,9 +109,7 @@ def family_threshold(thresholds: Iterable[float | None]) -> float | None:
     return different.pop() if len(different) == 1 else None
 
 
-def possible_lengths(
-    intervals: Mapping[int, tuple[float, float]], threshold: float
-) -> list[int]:
+def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: float) -> list[int]:
     """The effective lengths that the data cannot rule out; 0 is below the shortest.
 
     A length can be the answer if its upper limit reaches the threshold and the lower limit of every

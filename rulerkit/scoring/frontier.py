@@ -31,13 +31,7 @@ from rulerkit.scoring.effective_length import (
 )
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.scoring.summary import (
-    CELL,
-    Summary,
-    merge_repetitions,
-    summarize,
-    weighted_cells,
-)
+from rulerkit.scoring.summary import CELL, Summary, merge_repetitions, summarize, weighted_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -109,24 +103,16 @@ def frontier(
             "no answers of the frontier suite among these scores; evaluate with "
             "`tasks: frontier` first"
         )
-    summary = summarize(
-        scores, tasks, lengths, num_examples, confidence, suite=SUITE
-    )
+    summary = summarize(scores, tasks, lengths, num_examples, confidence, suite=SUITE)
     of_suite = scores[scores["suite"] == SUITE]
     asked = merge_repetitions(of_suite)
     if num_examples is not None:
         asked = asked[asked["index"] < num_examples]
     examples = weighted_cells(asked, CELL)
 
-    cells = summary.cells.assign(
-        capability=summary.cells["category"].map(capability_names())
-    )
+    cells = summary.cells.assign(capability=summary.cells["category"].map(capability_names()))
     cells["normalised"] = _normalised(cells)
-    parts: dict[str, list[_Row]] = {
-        "capabilities": [],
-        "lengths": [],
-        "models": [],
-    }
+    parts: dict[str, list[_Row]] = {"capabilities": [], "lengths": [], "models": []}
     for _, of_model in cells.groupby(["run", "model"], sort=False):
         for name, rows in _rows_of_model(of_model, examples, confidence).items():
             parts[name] += rows
@@ -135,9 +121,7 @@ def frontier(
     # RULER stands beside it as the mean of all thirteen, or not at all.
     ruler = None
     if not set(THIRTEEN).isdisjoint(scores["task"]):
-        ruler = summarize(
-            scores, THIRTEEN, None, num_examples, confidence, suite=RULER
-        )
+        ruler = summarize(scores, THIRTEEN, None, num_examples, confidence, suite=RULER)
     models = frames["models"]
     models["ruler"], models["ruler_reach"] = _ruler(models, ruler)
     return FrontierSummary(cells, ruler=ruler, confidence=confidence, **frames)
@@ -175,16 +159,13 @@ def _normalised(cells: "pd.DataFrame") -> "pd.Series[float]":
 
 
 def _rows_of_model(
-    cells: "pd.DataFrame",
-    examples: Mapping[Any, WeightedCell],
-    confidence: float,
+    cells: "pd.DataFrame", examples: Mapping[Any, WeightedCell], confidence: float
 ) -> dict[str, list[_Row]]:
     """The rows of one model for each table of a FrontierSummary."""
     about: _Row = {name: cells[name].iloc[0] for name in _ABOUT}
     about["thinking"] = bool((cells["reasoning_tokens"] > 0).any())
     by_length: dict[int, list[Any]] = {
-        int(str(length)): rows.to_dict("records")
-        for length, rows in cells.groupby("length")
+        int(str(length)): rows.to_dict("records") for length, rows in cells.groupby("length")
     }
     # Lengths below those that this model was asked belong to others of the table.
     asked = [length for length, rows in by_length.items() if _is_asked(rows)]
@@ -194,11 +175,7 @@ def _rows_of_model(
 
     # Each capability over all lengths, in the order of the suite.
     capabilities: list[_Row] = []
-    names = [
-        name
-        for name in capability_names().values()
-        if name in set(cells["capability"])
-    ]
+    names = [name for name in capability_names().values() if name in set(cells["capability"])]
     for name in names:
         rows = {
             length: [row for row in of_length if row["capability"] == name]
@@ -209,15 +186,12 @@ def _rows_of_model(
             for length, members in rows.items()
         ]
         reach = _reach_of(of_capability)
-        capabilities += [
-            {**about, **row, "reach": reach} for row in of_capability
-        ]
+        capabilities += [{**about, **row, "reach": reach} for row in of_capability]
 
     # Their mean, which exists only where no capability is missing.
     missing = [name for name in capability_names().values() if name not in names]
     lengths = [
-        _length_row(length, of_length, missing, mean)
-        for length, of_length in by_length.items()
+        _length_row(length, of_length, missing, mean) for length, of_length in by_length.items()
     ]
     model = _model_row(by_length, lengths, about["claimed_length"], mean)
     return {
@@ -305,9 +279,7 @@ def _reach_of(rows: Sequence[_Row]) -> int:
     return longest_above(scores, round(OWN_SHARE * base, 1))
 
 
-def _length_row(
-    length: int, rows: Sequence[_Row], missing: Sequence[str], mean: _Means
-) -> _Row:
+def _length_row(length: int, rows: Sequence[_Row], missing: Sequence[str], mean: _Means) -> _Row:
     """The mean of all capabilities at one length."""
     estimate = Estimate(np.nan, np.nan, np.nan)
     if not missing:
@@ -331,26 +303,20 @@ def _length_row(
 
 
 def _model_row(
-    by_length: Mapping[int, list[_Row]],
-    lengths: Sequence[_Row],
-    claimed: float,
-    mean: _Means,
+    by_length: Mapping[int, list[_Row]], lengths: Sequence[_Row], claimed: float, mean: _Means
 ) -> _Row:
     """The three effective lengths of a model."""
     scores = {row["length"]: row["normalised"] for row in lengths}
     shortest = min(scores)
     base = scores[shortest]
-    full_floors = [
-        row["task"] for row in by_length[shortest] if row["floor"] >= 100
-    ]
+    full_floors = [row["task"] for row in by_length[shortest] if row["floor"] >= 100]
     no_share, why = _why_not(shortest, base, full_floors)
 
     # How far the mean at each length lies above each of the thresholds: low and high limits.
     own_share = round(OWN_SHARE * base, 1)
     above_share = _above_own_share(by_length, shortest, mean)
     above_absolute = {
-        row["length"]: (row["low"] - ABSOLUTE, row["high"] - ABSOLUTE)
-        for row in lengths
+        row["length"]: (row["low"] - ABSOLUTE, row["high"] - ABSOLUTE) for row in lengths
     }
     # Both ask for the longest length above a threshold, so the shorter of the two is the
     # longest length above both.
@@ -378,17 +344,14 @@ def _model_row(
         if none:
             continue
         intervals = {
-            length: (threshold + low, threshold + high)
-            for length, (low, high) in above.items()
+            length: (threshold + low, threshold + high) for length, (low, high) in above.items()
         }
         row[name] = effective_length(scores, threshold, claimed, states)
         row[set_name] = effective_set(intervals, threshold, claimed)
     return row
 
 
-def _why_not(
-    shortest: int, base: float, full_floors: Sequence[str]
-) -> tuple[str, str]:
+def _why_not(shortest: int, base: float, full_floors: Sequence[str]) -> tuple[str, str]:
     """Why a model has no share of its own mean to keep, and why it has no headline; '' where it
     has. `full_floors` are the tasks that a guess answered without a mistake."""
     at = length_name(shortest)
@@ -418,9 +381,7 @@ def _above_own_share(
             shares = [(1 - OWN_SHARE) * share for share in _shares(base)]
             estimate = mean.of(base, shares)
         else:
-            shares = _shares(rows) + [
-                -OWN_SHARE * share for share in _shares(base)
-            ]
+            shares = _shares(rows) + [-OWN_SHARE * share for share in _shares(base)]
             estimate = mean.of([*rows, *base], shares)
         intervals[length] = (estimate.low, estimate.high)
     return intervals
@@ -442,8 +403,7 @@ def of_ruler(
     if summary is None:
         return pd.DataFrame(), pd.DataFrame()
     models = summary.models[
-        (summary.models["category"] == "all")
-        & (summary.models["model"] == model["model"])
+        (summary.models["category"] == "all") & (summary.models["model"] == model["model"])
     ]
     in_run = models[models["run"] == model["run"]]
     chosen = models if in_run.empty and len(models) == 1 else in_run
@@ -451,9 +411,7 @@ def of_ruler(
     return lengths.merge(chosen[["run", "model"]]), chosen
 
 
-def _ruler(
-    models: "pd.DataFrame", summary: Summary | None
-) -> "tuple[list[str], list[int]]":
+def _ruler(models: "pd.DataFrame", summary: Summary | None) -> "tuple[list[str], list[int]]":
     """RULER's effective length of each model, as text and in tokens; '' and 0 for none."""
     texts, tokens = [], []
     records: list[Any] = models.to_dict("records")
@@ -461,12 +419,6 @@ def _ruler(
         lengths, row = of_ruler(summary, model)
         known = not row.empty and bool(row["effective_length"].iloc[0])
         texts.append(row["effective_length"].iloc[0] if known else "")
-        scores = (
-            dict(zip(lengths["length"], lengths["score"], strict=True))
-            if known
-            else {}
-        )
-        tokens.append(
-            longest_above(scores, row["threshold"].iloc[0]) if known else 0
-        )
+        scores = dict(zip(lengths["length"], lengths["score"], strict=True)) if known else {}
+        tokens.append(longest_above(scores, row["threshold"].iloc[0]) if known else 0)
     return texts, tokens

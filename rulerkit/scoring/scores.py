@@ -66,9 +66,7 @@ def clean(prediction: str) -> str:
     return text if text.isprintable() else _CONTROL.sub("\n", text).strip()
 
 
-def answer_of(
-    prediction: str, record: Mapping[str, Any], prefix: str = ""
-) -> tuple[str, bool]:
+def answer_of(prediction: str, record: Mapping[str, Any], prefix: str = "") -> tuple[str, bool]:
     """What of a prediction is judged, and whether a thought was cut: of a model that thinks only
     what follows its thought, nothing where the thought never ended. `record` is the cell's.
 
@@ -78,16 +76,12 @@ def answer_of(
     return (clean(prefix + text) if prefix and text else text), unfinished
 
 
-def judged_text(
-    row: Mapping[str, Any], record: Mapping[str, Any]
-) -> tuple[str, bool]:
+def judged_text(row: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[str, bool]:
     """As `answer_of`, of a row of predictions with the answer prefix that it holds."""
     return answer_of(row["pred"], record, row.get("answer_prefix", ""))
 
 
-def _without_thought(
-    prediction: str, record: Mapping[str, Any]
-) -> tuple[str, bool]:
+def _without_thought(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
     form = record["result"]["prompt_format"]
     marks = form.get("thinking_marks")
     own = tuple(marks) if marks else None
@@ -168,18 +162,14 @@ _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
 _SOFT = ("gold_probability", "gold_greedy")
 _DERIVED = {
     "above_floor": "(score - floor) / (1 - floor): 0 as without reading, 1 all right, below 0 "
-    "worse than without reading; NaN where no floor is recorded or it is 1",
+    "worse than without reading; NaN where no floor is recorded or it is 1"
 }
 COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
 _TEXTS = ["adaptive", "note", "protocol", "seal"]
 """The columns of texts that may be empty."""
-CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (
-    list(_CELL),
-    list(_ROW),
-    list(_PROTOCOL),
-)
+CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
 
 
 def describe(cell: Cell) -> JSON:
@@ -200,9 +190,7 @@ def describe(cell: Cell) -> JSON:
     if task.edition and task.edition != base.PROTOCOLS.get(protocol):
         notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
     elif protocol == "paper":
-        notes.add(
-            "Protocol paper: prompts and layouts of upstream at the time of the paper"
-        )
+        notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
 
     # Only rules that still count as floors.
     known_floors = [about.floors[name] for name in FLOORS if name in about.floors]
@@ -235,9 +223,7 @@ def describe(cell: Cell) -> JSON:
         "tokenizer": result.tokenizer.name,
         "template": result.prompt_format.template,
         "protocol": protocol,
-        "knobs": _as_json(
-            {name: value for name, value in settings if name not in _NAMED}
-        ),
+        "knobs": _as_json({name: value for name, value in settings if name not in _NAMED}),
         "note": "; ".join(sorted(notes)),
         "seal": cell.seal,
         "path": str(cell.path),
@@ -249,9 +235,7 @@ def _as_json(settings: JSON) -> str:
     return json.dumps(settings, sort_keys=True)
 
 
-def as_scores(
-    given: Any, who: str, report: Report | None = None
-) -> "pd.DataFrame":
+def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFrame":
     """The rows of `score` that are given, or those of the cells or places that are given, for the
     function `who`. Raises UserError for a table of other rows."""
     if is_table(given):
@@ -379,9 +363,7 @@ def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
     # Labels must tell models apart in the whole table, not only inside a cell.
     table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
     table["label"] = own_labels(table, "label")
-    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(
-        drop=True
-    )
+    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
     table = table.join(columns)
     table["above_floor"] = above_floor(table["score"], table["floor"])
     table = table[list(COLUMNS)]
@@ -420,10 +402,7 @@ def judged(cell: Cell, cached: bool = True) -> Rows:
         return rows
 
     # Beside the rows the cache holds what reading the file would have said of the cell.
-    about = (
-        *(cell.warnings, sorted(cell.snapshots), cell.seal),
-        *(rows.dtype.descr, len(rows)),
-    )
+    about = (*(cell.warnings, sorted(cell.snapshots), cell.seal), *(rows.dtype.descr, len(rows)))
     head = json.dumps([_cache_key(cell, now), *about]).encode()
     content = head + b"\n" + rows.tobytes()
     with suppress(UserError):
@@ -455,9 +434,7 @@ def cache_problem(cell: Cell) -> str:
     return ""
 
 
-def seal_of(
-    seals: Iterable[tuple[tuple[str, str, str, int], str]], code: str = ""
-) -> str:
+def seal_of(seals: Iterable[tuple[tuple[str, str, str, int], str]], code: str = "") -> str:
     """One digest over the seals of cells (run, model, task, length) and the code that judges them;
     `code` is that of another time."""
     lines = [f"{' '.join(map(str, key))} {seal}" for key, seal in seals]
@@ -543,8 +520,7 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     paths = [
         cell.path
         for cell in cells
-        if (file := _cache_file(cell))
-        and time_and_size(cell.path)[0] > time_and_size(file)[0]
+        if (file := _cache_file(cell)) and time_and_size(cell.path)[0] > time_and_size(file)[0]
     ]
 
     # One model's folder is the smallest part that a process takes.
@@ -556,12 +532,7 @@ def _judge_in_parallel(cells: list[Cell]) -> None:
     # Processes and not threads: matching strings holds the interpreter's lock.
     helpers = [
         subprocess.Popen(
-            [
-                sys.executable,
-                "-m",
-                "rulerkit.scoring.scores",
-                *folders[n::workers],
-            ],
+            [sys.executable, "-m", "rulerkit.scoring.scores", *folders[n::workers]],
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
         )
@@ -587,10 +558,7 @@ def _judged(cell: Cell) -> Rows:
                 f"{task['module']} has changed since {cell.model} answered {cell.task}: its "
                 "answers are judged by the code of today"
             )
-    rows = sorted(
-        (_judge(cell, row, judge) for row in cell.stream()),
-        key=lambda row: row[0],
-    )
+    rows = sorted((_judge(cell, row, judge) for row in cell.stream()), key=lambda row: row[0])
 
     # Nobody knows which of two answers the model gave.
     if cell.other_answers:
@@ -604,9 +572,7 @@ def _judged(cell: Cell) -> Rows:
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
     flags = ("other_form", "empty", "cut_off", "cut_thought")
     kinds |= dict.fromkeys(flags, bool) | {"index": int}
-    longest = max(
-        (len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0
-    )
+    longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
 
 
@@ -684,21 +650,15 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
             return Completeness(0)
         _read_cache(cell)
         have = sum(index < wanted for index in cell.present)
-        lacking = (
-            sum(index < wanted for index in cell.without_soft) if soft else 0
-        )
+        lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
         return Completeness(0, str(error))
 
     # One warning is enough to look at the file; all of them would fill the table.
     problems = cell.warnings[:1]
-    if failed := [
-        failure for index, failure in cell.failures.items() if index < wanted
-    ]:
+    if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
         refused = sum(failure.refused for failure in failed)
-        problems.append(
-            f"{failure_counts(len(failed), refused)}: {failed[0].reason}"
-        )
+        problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
     return Completeness(have - lacking, "; ".join(problems))
 
 

@@ -73,9 +73,7 @@ class Estimate(NamedTuple):
 def critical_value(confidence: float) -> float:
     """The number of standard errors of a two-sided normal interval."""
     if not 0 < confidence < 1:
-        raise UserError(
-            f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95"
-        )
+        raise UserError(f"confidence is {confidence!r}: it must be between 0 and 1, such as 0.95")
     return NormalDist().inv_cdf(0.5 + confidence / 2)
 
 
@@ -99,9 +97,7 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
         information = share / (1 - share) if share < 1 else math.inf
         correlation = math.sqrt(before / information)
         spread = math.sqrt(1 - correlation**2)
-        kernel = np.exp(
-            -(((grid[:, None] - correlation * grid) / spread) ** 2) / 2
-        )
+        kernel = np.exp(-(((grid[:, None] - correlation * grid) / spread) ** 2) / 2)
         density = kernel @ density * step / spread / math.sqrt(2 * math.pi)
 
         # The limit beyond which just the error of this look lies.
@@ -115,30 +111,21 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
     return looks
 
 
-def wilson(
-    share: float, num_examples: float, confidence: float = 0.95
-) -> tuple[float, float]:
+def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple[float, float]:
     """Wilson's score interval of a share (0..1) of a number of examples; its width is never
     zero."""
     return _score_interval(
-        share,
-        share * (1 - share) / num_examples,
-        1 / num_examples,
-        critical_value(confidence),
+        share, share * (1 - share) / num_examples, 1 / num_examples, critical_value(confidence)
     )
 
 
-def _score_interval(
-    share: float, variance: float, mass: float, z: float
-) -> tuple[float, float]:
+def _score_interval(share: float, variance: float, mass: float, z: float) -> tuple[float, float]:
     """Wilson's interval of a share with a variance, where one example counts `mass`."""
     # Wilson's interval solves for the share; that of a mean of 0 or 1 has a width.
     shrink = 1 + z * z * mass
     centre = (share + z * z * mass / 2) / shrink
     half = z * math.sqrt(variance + (z * mass / 2) ** 2) / shrink
-    return max(0.0, min(share, centre - half)), min(
-        1.0, max(share, centre + half)
-    )
+    return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
 def weighted_sum(
@@ -167,29 +154,19 @@ def weighted_sum(
         }
         for sign in (1, -1)
     )
-    (up, up_low, up_high), up_variance = _pooled(
-        gains.values(), confidence, times
-    )
-    (down, down_low, down_high), down_variance = _pooled(
-        losses.values(), confidence, times
-    )
+    (up, up_low, up_high), up_variance = _pooled(gains.values(), confidence, times)
+    (down, down_low, down_high), down_variance = _pooled(losses.values(), confidence, times)
 
     # MOVER (Zou and Donner 2008): the limits of a difference follow from those of its
     # two sides and their correlation.
     correlation = 0.0
     if variances := up_variance * down_variance:
-        covariance = sum(
-            gains[name].covariance(losses[name])
-            for name in gains
-            if name in losses
-        )
+        covariance = sum(gains[name].covariance(losses[name]) for name in gains if name in losses)
         correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
 
     def distance(one: float, other: float) -> float:
         """Of a limit from the value, given those of the two sides."""
-        return math.sqrt(
-            max(0.0, one**2 + other**2 - 2 * correlation * one * other)
-        )
+        return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
 
     # A limit of the difference takes the near limit of one side and the far one of the
     # other.
@@ -197,14 +174,10 @@ def weighted_sum(
     low = value - distance(up - up_low, down_high - down)
     high = value + distance(up_high - up, down - down_low)
     # 0 is added, as a difference of -0.0 is shown with its sign
-    return Estimate(
-        *(round(float(number), _DIGITS) + 0.0 for number in (value, low, high))
-    )
+    return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in (value, low, high)))
 
 
-def no_difference_p(
-    cells: Iterable[WeightedCell], variance: float = 0.0
-) -> float:
+def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> float:
     """The one-sided p-value of a loss: the chance of a difference as low if each example's
     difference was as likely up as down, whatever the others are.
 
@@ -213,9 +186,7 @@ def no_difference_p(
     the sum, where one is known, is the least that the normal test takes.
     """
     # Examples that both answered alike say nothing about a loss.
-    differences = np.concatenate(
-        [task.differences() for task in _by_task(cells).values()]
-    )
+    differences = np.concatenate([task.differences() for task in _by_task(cells).values()])
     differences = differences[np.abs(differences) > _ROUNDING / differences.size]
     sizes = np.abs(differences)
     if not sizes.size:
@@ -228,9 +199,7 @@ def no_difference_p(
         return float(bdtr((differences > 0).sum(), sizes.size, 0.5))
 
     # The correction for continuity: half of a step towards 0.
-    nearer = min(
-        0.0, float(differences.sum() + sizes.min())
-    )  # by half a step of the sum
+    nearer = min(0.0, float(differences.sum() + sizes.min()))  # by half a step of the sum
     return NormalDist().cdf(nearer / math.sqrt(max(variance, sizes @ sizes)))
 
 
@@ -242,10 +211,7 @@ def holm(p_values: Sequence[float]) -> list[float]:
     p = np.asarray(p_values)
     order = np.argsort(p, kind="stable")
     adjusted = np.minimum(1.0, np.arange(len(p), 0, -1) * p[order])
-    return [
-        float(number)
-        for number in np.maximum.accumulate(adjusted)[np.argsort(order)]
-    ]
+    return [float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]]
 
 
 def _by_task(cells: Iterable[WeightedCell]) -> "dict[str, _Task]":
@@ -260,9 +226,7 @@ class _Task:
 
     def __init__(self, cells: Sequence[WeightedCell]) -> None:
         # Cells of one task may have been asked for different numbers of examples.
-        longest = max(
-            cells, key=lambda cell: (len(cell.scores), cell.groups is not None)
-        )
+        longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
         scores = np.full((len(cells), len(longest.scores)), np.nan)
         for row, cell in zip(scores, cells, strict=True):
             row[: len(cell.scores)] = cell.scores
@@ -277,9 +241,7 @@ class _Task:
 
     def differences(self) -> "NDArray[np.float64]":
         """What each example adds to the sum of weight times mean score."""
-        differences: NDArray[np.float64] = self.per_answer @ np.nan_to_num(
-            self.scores
-        )
+        differences: NDArray[np.float64] = self.per_answer @ np.nan_to_num(self.scores)
         return differences
 
     def sums(self) -> "NDArray[np.float64]":
@@ -289,9 +251,7 @@ class _Task:
         means = np.nansum(self.scores, axis=1) / self.counts
         deviations = np.nan_to_num(self.scores - means[:, None])
         mean: float = self.weights @ means
-        sums: NDArray[np.float64] = self.scores.shape[1] * (
-            self.per_answer @ deviations
-        )
+        sums: NDArray[np.float64] = self.scores.shape[1] * (self.per_answer @ deviations)
         return mean + sums
 
 
@@ -306,9 +266,7 @@ class _Side:
     seen and of the examples they are spread over, of those with all answers.
     """
 
-    def __init__(
-        self, task: _Task, sign: int, confidence: float, population: float
-    ) -> None:
+    def __init__(self, task: _Task, sign: int, confidence: float, population: float) -> None:
         # A gain counts on one side only: what a task loses elsewhere is the other
         # side's.
         values, weights = sign * task.sums(), sign * task.weights
@@ -322,24 +280,14 @@ class _Side:
         self.deviations = values - self.mean
         # what is lost to a cell of few examples is as uncertain as what it gains
         # How many examples a cell has where cells differ.
-        self.usual: float = (
-            task.weights @ task.weights / (task.weights @ task.per_answer)
-        )
+        self.usual: float = task.weights @ task.weights / (task.weights @ task.per_answer)
         self.squares: float = self.unknown * (weights @ weights) / self.usual
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
 
         # Errors that were seen say how far the spread that was seen can be trusted.
-        plain = sign * (
-            task.weights @ task.scores
-        )  # NaN, and not counted, where one is missing
-        different = min(
-            (plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum()
-        )
-        whole = (
-            values.size
-            * max(0.0, min(self.mean, self.span - self.mean))
-            / self.span
-        )
+        plain = sign * (task.weights @ task.scores)  # NaN, and not counted, where one is missing
+        different = min((plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum())
+        whole = values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
         self.errors = math.sqrt(different * whole)
 
         # Questions on one article are drawn together, which widens the interval, never
@@ -352,9 +300,7 @@ class _Side:
         if task.groups is not None:
             self.seen = max(self.seen, self._of_groups(task.groups, confidence))
 
-    def _of_groups(
-        self, groups: "NDArray[np.float64]", confidence: float
-    ) -> float:
+    def _of_groups(self, groups: "NDArray[np.float64]", confidence: float) -> float:
         """The variance of the mean where whole groups are drawn, with what few groups add to it, at
         most that of groups which are all right or all wrong; 0 where all are in one group. Groups
         of different sizes count as so many equal ones, two at least, as have the same sum of
@@ -363,10 +309,7 @@ class _Side:
 
         # An example without a group is a group of its own.
         _, numbers = np.unique(groups, return_inverse=True, equal_nan=False)
-        sums, sizes = (
-            np.bincount(numbers, weights=self.deviations),
-            np.bincount(numbers),
-        )
+        sums, sizes = (np.bincount(numbers, weights=self.deviations), np.bincount(numbers))
 
         # One group says nothing about how groups differ; groups of one are plain
         # examples.
@@ -390,9 +333,7 @@ class _Side:
         # the same mean, by a quarter of an error: with few errors it is mostly chance.
         task_share = min(1.0, max(0.0, self.mean / self.span))
         prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
-        spread = (self.errors * self.unknown * self.seen + prior) / (
-            self.errors + PSEUDO_ERROR
-        )
+        spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
 
         # One example with the mean of all tasks stands beside those of this one.
         total = self.usual + PSEUDO_EXAMPLES
@@ -410,9 +351,7 @@ class _Side:
         return float(self.unknown * products.sum() / products.size**2)
 
 
-def _pooled(
-    sides: Collection[_Side], confidence: float, times: float
-) -> tuple[Estimate, float]:
+def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[Estimate, float]:
     """The gains, or the losses, of all tasks with Wilson's interval, as if so many right-or-wrong
     examples had been seen as give the variance that was seen; and this variance.
 
@@ -423,9 +362,7 @@ def _pooled(
 
     # All tasks together are one share of the span of their weights.
     span = sum(side.span for side in sides)
-    mean = sum(
-        side.mean for side in sides
-    )  # with few pairs it may be above the span
+    mean = sum(side.mean for side in sides)  # with few pairs it may be above the span
     share = min(1.0, max(0.0, mean / span))
     variance = sum(side.variance(share) for side in sides)
 
@@ -444,15 +381,9 @@ def _pooled(
     # The first limit is for errors spread as seen, the second for one in the heaviest
     # cell.
     weights = np.concatenate([side.of_examples for side in sides])
-    most = max(
-        mass, np.ptp(weights) / span
-    )  # `mass` where all examples count alike
+    most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
     z = critical_value(confidence)
     lows, highs = zip(
-        *(
-            _score_interval(share, seen / times, m / times, z)
-            for m in (mass, most)
-        ),
-        strict=True,
+        *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)), strict=True
     )
     return Estimate(mean, span * min(lows), span * max(highs)), variance

@@ -101,9 +101,7 @@ class StoppingRule:
     def _undecided(self, state: "State") -> str:
         """How far all examples that may be asked have led."""
         if self.other is None:
-            within = (
-                "cannot be told apart" if self.average is None else "is reached"
-            )
+            within = "cannot be told apart" if self.average is None else "is reached"
             return f"{state.answer} {within} with {self.max_examples} examples a cell"
         most = max(state.counts.values())
         text = f"{state.answer}, not decided with {most} examples a cell"
@@ -122,9 +120,7 @@ class StoppingRule:
         if self.average is not None:
             return f"average within {self.average:g} points"
         if self.other is not None:
-            return (
-                f"better or worse than {self.other} by {points_text(self.margin)}"
-            )
+            return f"better or worse than {self.other} by {points_text(self.margin)}"
         return "effective length"
 
 
@@ -142,10 +138,7 @@ class State(NamedTuple):
 
 
 def threshold_of(
-    tasks: Collection[str],
-    aligned: str,
-    suite: str = "ruler",
-    own_threshold: float | None = None,
+    tasks: Collection[str], aligned: str, suite: str = "ruler", own_threshold: float | None = None
 ) -> float | None:
     """The threshold in percent of a mean over these tasks of a suite; 0 where it is a share of the
     model's own mean, None where there is none. `own_threshold` is what their family brings."""
@@ -154,9 +147,7 @@ def threshold_of(
     if own_threshold is not None or suite != "ruler":
         return own_threshold
     for name, threshold in THRESHOLDS[aligned].items():
-        if {
-            task for task in THIRTEEN if name in ("all", family_of(task).category)
-        } == set(tasks):
+        if {task for task in THIRTEEN if name in ("all", family_of(task).category)} == set(tasks):
             return threshold
     return None
 
@@ -181,13 +172,8 @@ def replay(
     counts = dict.fromkeys(scores, run.sizes[0])
     looks = dict.fromkeys(run.lengths if run.by_length else [0], 0)
     estimates, changed = dict[int, Estimate](), list(looks)
-    while all(
-        _answered(scores[key][:n], n, max_failures) for key, n in counts.items()
-    ):
-        estimates |= {
-            length: run.estimate(length, counts, looks[length])
-            for length in changed
-        }
+    while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
+        estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
 
         # A complete round: look at it, and end or ask for more.
         judgement = run.judge(estimates, looks)
@@ -195,25 +181,14 @@ def replay(
         needed = run.examples_needed(judgement, size)
         if judgement.settled or size == run.sizes[-1]:
             rows = {key: scores[key][:count] for key, count in counts.items()}
-            floor = sum(
-                least_tokens(rows, n, gap, rule)
-                for n, gap in judgement.gaps.items()
-            )
+            floor = sum(least_tokens(rows, n, gap, rule) for n, gap in judgement.gaps.items())
             needed = 0 if judgement.settled else needed
-            return State(
-                counts,
-                judgement.settled,
-                judgement.answer,
-                math.ceil(needed),
-                floor,
-            )
+            return State(counts, judgement.settled, judgement.answer, math.ceil(needed), floor)
 
         # Looks far before the number that seems to be needed would spend error for
         # nothing.
         looks[length] += 1
-        while run.sizes[looks[length]] < min(
-            run.sizes[-1], _JUMP * needed / _STEP
-        ):
+        while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
             looks[length] += 1
         # the threshold needs as many examples as what is held against it
         changed = [length, run.lengths[0]] if run.is_relative else [length]
@@ -241,28 +216,15 @@ class _Run:
     `sizes`: the examples of a cell at each look, up to the most that there can be."""
 
     def __init__(
-        self,
-        rule: StoppingRule,
-        scores: Scores,
-        aligned: str,
-        claimed: float | None,
-        other: Scores,
+        self, rule: StoppingRule, scores: Scores, aligned: str, claimed: float | None, other: Scores
     ) -> None:
-        self.rule, self.scores, self.claimed, self.other = (
-            rule,
-            scores,
-            claimed,
-            other,
-        )
+        self.rule, self.scores, self.claimed, self.other = (rule, scores, claimed, other)
 
         # What is asked, as far as the cells themselves say it.
         self.lengths = sorted({length for _, length in scores})
         self.tasks = {task for task, _ in scores}
         self.by_length = rule.average is None and rule.other is None
-        self.threshold = (
-            threshold_of(self.tasks, aligned, rule.suite, rule.own_threshold)
-            or 0.0
-        )
+        self.threshold = threshold_of(self.tasks, aligned, rule.suite, rule.own_threshold) or 0.0
         self.is_relative = self.by_length and not self.threshold
 
         # A comparison cannot use more examples than the other model answered.
@@ -285,9 +247,7 @@ class _Run:
         error = 1 - self.rule.confidence
         shares = tuple(size / self.rule.population for size in self.sizes)
         longer = max(1, len(self.lengths) - 1) if self.by_length else 1
-        return look_confidences(shares, 1 - error / longer), look_confidences(
-            shares, 1 - error
-        )
+        return look_confidences(shares, 1 - error / longer), look_confidences(shares, 1 - error)
 
     def estimate(self, length: int, counts: Counts, look: int) -> Estimate:
         """Points above the threshold, of the average, or above the other model; length 0 is the
@@ -309,9 +269,7 @@ class _Run:
 
         # The two limits are looked at with different shares of the error.
         lower, upper = (
-            weighted_sum(
-                cells, side[look], population=self.rule.population
-            ).percent()
+            weighted_sum(cells, side[look], population=self.rule.population).percent()
             for side in self.confidences
         )
         estimate = lower._replace(high=upper.high)
@@ -320,26 +278,20 @@ class _Run:
         # scores are held against the threshold as they are printed, with one decimal
         return Estimate(*(round(limit, 1) - self.threshold for limit in estimate))
 
-    def judge(
-        self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
-    ) -> _Judgement:
+    def judge(self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]) -> _Judgement:
         """What the estimates say about the question."""
         if self.by_length:
             return self._judge_lengths(estimates, looks)
         estimate = estimates[0]
         if self.rule.average is not None:
-            half = max(
-                estimate.high - estimate.value, estimate.value - estimate.low
-            )
+            half = max(estimate.high - estimate.value, estimate.value - estimate.low)
             answer = f"average {estimate.value:.1f} ± {half:.1f}"
             gap = self.rule.average
             return _Judgement(half <= gap, answer, 0, estimate, gap, {0: gap})
 
         # Better, worse or alike: settled when neither border lies in the interval.
         margin = self.rule.margin
-        settled = not any(
-            estimate.low <= limit <= estimate.high for limit in (-margin, margin)
-        )
+        settled = not any(estimate.low <= limit <= estimate.high for limit in (-margin, margin))
         gap = min(abs(estimate.value - limit) for limit in (-margin, margin))
         side = "better" if estimate.value > margin else "worse"
 
@@ -356,9 +308,7 @@ class _Run:
         self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
     ) -> _Judgement:
         shortest = self.lengths[0]
-        intervals = {
-            length: (value.low, value.high) for length, value in estimates.items()
-        }
+        intervals = {length: (value.low, value.high) for length, value in estimates.items()}
 
         # Estimates are points above the threshold, so the threshold is 0 here.
         possible = possible_lengths(intervals, 0.0)
@@ -366,23 +316,15 @@ class _Run:
         settled = len(possible) == 1
         if self.is_relative and not estimates[shortest].value:
             answer = f"none, as the mean at {length_name(shortest)} is 0"
-            settled = (
-                settled and self.sizes[looks[shortest]] == self.rule.population
-            )
+            settled = settled and self.sizes[looks[shortest]] == self.rule.population
 
         # The longest undecided length decides the answer, so it is asked first.
         undecided = [n for n in possible if n and estimates[n].low < 0]
-        unfinished = [
-            n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]
-        ]
+        unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
         length = [*unfinished, *undecided, shortest][0]
         estimate = estimates[length]
-        gaps = {
-            n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]
-        }
-        return _Judgement(
-            settled, answer, length, estimate, abs(estimate.value), gaps
-        )
+        gaps = {n: abs(estimates[n].value) for n in self.lengths if n >= possible[-1]}
+        return _Judgement(settled, answer, length, estimate, abs(estimate.value), gaps)
 
     def examples_needed(self, judgement: _Judgement, size: int) -> float:
         """The examples of a cell with which the gap would be half of the interval's width, judged
@@ -412,18 +354,12 @@ class _Run:
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
             planned = np.clip(np.ceil(middle * share), n, most)
-            low, high = (
-                (middle, high)
-                if planned @ cost < size * cost.sum()
-                else (low, middle)
-            )
+            low, high = (middle, high) if planned @ cost < size * cost.sum() else (low, middle)
         planned = np.clip(np.ceil(high * share), n, most).astype(int)
         return dict(zip(cells, planned.tolist(), strict=True))
 
 
-def least_tokens(
-    scores: Scores, length: int, gap: float, rule: StoppingRule
-) -> float:
+def least_tokens(scores: Scores, length: int, gap: float, rule: StoppingRule) -> float:
     """The tokens that no rule of the same error can do without, on average (Wald 1945): for
     kl(error, confidence) nats of evidence that the mean at a length (0: all) is so many points off
     a limit, with spreads known in advance and what is left of the grid as the only unknown."""
@@ -443,11 +379,7 @@ def least_tokens(
         middle = math.sqrt(low * high)
         n = np.clip(middle * spread / np.sqrt(cost), 1e-9, rule.population)
         variance = (spread**2 * (1 / n - 1 / rule.population)).sum()
-        low, high = (
-            (low, middle)
-            if variance <= (gap / 100) ** 2 / evidence
-            else (middle, high)
-        )
+        low, high = (low, middle) if variance <= (gap / 100) ** 2 / evidence else (middle, high)
     return float(n @ cost)
 
 

@@ -152,9 +152,7 @@ def as_summary(given: Any, who: str) -> Summary:
     return summarize(scoring.as_scores(given, who))
 
 
-def as_table(
-    given: Any, name: str, columns: Iterable[str], who: str
-) -> "pd.DataFrame":
+def as_table(given: Any, name: str, columns: Iterable[str], who: str) -> "pd.DataFrame":
     """The table `cells`, `lengths` or `models` of a summary, for the function `who`: as it is, of
     the summary, or of what `summarize` takes. Raises UserError where it lacks `columns`."""
     if is_table(given) and not set(scoring.ROW_COLUMNS) <= set(given.columns):
@@ -193,12 +191,8 @@ def summarize(
     rows = each_once(scoring.as_scores(scores, "summarize"))
     scores = of_one_suite(rows, given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
-    empty_cells = [
-        cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]
-    ]
-    answers = _select(
-        scores, given_tasks, given_lengths, num_examples, empty_cells
-    )
+    empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
+    answers = _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
     seal = {"seal": seal_of_scores(answers)}
     chosen = merge_repetitions(answers)
 
@@ -216,9 +210,7 @@ def summarize(
         )
         cell_rows += [row for row in cells if row["task"] in grid.shown]
         adaptive = _adaptive(cells, examples)
-        for by_length, whole in _rows_of_categories(
-            cells, about, grid, confidence
-        ):
+        for by_length, whole in _rows_of_categories(cells, about, grid, confidence):
             length_rows += by_length
             model_rows.append(whole | {"adaptive": adaptive})
 
@@ -281,15 +273,11 @@ def _rows_of_categories(
         members = grid.members(cells, category)
         if grid.answered.isdisjoint(row["task"] for row in members):
             continue
-        yield _rows_of_category(
-            members, about, category, grid.lengths, confidence
-        )
+        yield _rows_of_category(members, about, category, grid.lengths, confidence)
 
 
 def of_one_suite(
-    scores: "pd.DataFrame",
-    tasks: Sequence[str] | None = None,
-    suite: str | None = None,
+    scores: "pd.DataFrame", tasks: Sequence[str] | None = None, suite: str | None = None
 ) -> "pd.DataFrame":
     """The rows of one suite: the one given, else that of the tasks given, else what `choose_suite`
     chooses."""
@@ -307,9 +295,7 @@ def of_one_suite(
     if set(suite_of.values()) <= {chosen}:
         return scores
     rows = scores[scores["suite"] == chosen]
-    rows.attrs["empty_cells"] = [
-        cell for cell in empty_cells if cell["suite"] == chosen
-    ]
+    rows.attrs["empty_cells"] = [cell for cell in empty_cells if cell["suite"] == chosen]
     return rows
 
 
@@ -373,9 +359,7 @@ def _grid_of(
     facts: "dict[Any, _Row]",
 ) -> _Grid:
     """The tasks and lengths given, or else those that were answered."""
-    category_of = dict(
-        zip(first_rows["task"], first_rows["category"], strict=True)
-    )
+    category_of = dict(zip(first_rows["task"], first_rows["category"], strict=True))
     answered = list(category_of)
 
     # A task whose requests all failed was run, too: no mean is taken over the others.
@@ -469,11 +453,7 @@ def _rows_of_category(
 
 def _benchmark(category: str) -> set[str]:
     """The tasks of the benchmark in a category."""
-    return {
-        task
-        for task in scoring.THIRTEEN
-        if category in ("all", scoring.category(task))
-    }
+    return {task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))}
 
 
 def _setup(members: "Sequence[_Row]") -> str:
@@ -508,9 +488,7 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     has_rank = models["whole"] & (models["adaptive"] == "")
     alike = ["category", "aligned", "setup"]
     for average, rank in RANKS.items():
-        values = models[[*alike, "model"]].assign(
-            value=models[average].where(has_rank)
-        )
+        values = models[[*alike, "model"]].assign(value=models[average].where(has_rank))
         of_model = values.groupby([*alike, "model"])["value"].mean().round(9)
         places = of_model.groupby(alike).rank(method="min", ascending=False)
         ranks = values.join(places.rename(rank), on=[*alike, "model"])[rank]
@@ -564,9 +542,7 @@ def _facts_by_cell(
     return facts
 
 
-def _adaptive(
-    rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]
-) -> str:
+def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> str:
     """What an adaptive run of a model has found, by the rows of its cells; "" for another run."""
     first = next((row for row in rows if row["adaptive"]), None)
     if first is None:
@@ -583,9 +559,7 @@ def _adaptive(
     def scores_of(model: str | None) -> dict[tuple[str, int], Any]:
         """The scores of each cell of the rule, by index."""
         return {
-            (task, length): examples.get(
-                (first["run"], model, task, length), nothing
-            ).scores
+            (task, length): examples.get((first["run"], model, task, length), nothing).scores
             for task, length in product(rule.tasks, rule.lengths)
         }
 
@@ -641,16 +615,12 @@ def _with_above_floor(cells: "pd.DataFrame") -> "pd.DataFrame":
     return cells.assign(above_floor=corrected)
 
 
-def _mean(
-    rows: Sequence[_Row], weights: Iterable[float], confidence: float
-) -> Estimate:
+def _mean(rows: Sequence[_Row], weights: Iterable[float], confidence: float) -> Estimate:
     """The weighted mean of cells in percent; NaN where one is incomplete."""
     if not all(row["complete"] for row in rows):
         return Estimate(np.nan, np.nan, np.nan)
     weighted = zip(rows, weights, strict=True)
-    cells = [
-        row["examples"]._replace(weight=float(weight)) for row, weight in weighted
-    ]
+    cells = [row["examples"]._replace(weight=float(weight)) for row, weight in weighted]
     return weighted_sum(cells, confidence).percent()
 
 
@@ -674,17 +644,12 @@ def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
 
 
 def _model_row(
-    rows: Sequence[_Row],
-    length_rows: Sequence[_Row],
-    category: str,
-    confidence: float,
+    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, confidence: float
 ) -> _Row:
     """The averages over the lengths of one model and category, and the effective length."""
     model: _Row = {}
     tasks = {row["task"] for row in rows}
-    for name, weights in zip(
-        AVERAGES, length_weights(len(length_rows)), strict=True
-    ):
+    for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
         mean = _mean(rows, np.tile(weights, len(tasks)) / len(tasks), confidence)
         model |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
 
@@ -713,12 +678,8 @@ def _model_row(
         states = {row["length"]: "failed" for row in rows if row["failed"]}
         states |= {row["length"]: "unfinished" for row in rows if row["n"]}
         claimed = rows[0]["claimed_length"]
-        model["effective_length"] = effective_length(
-            scores, judgement.threshold, claimed, states
-        )
-        model["effective_set"] = effective_set(
-            judgement.intervals, judgement.threshold, claimed
-        )
+        model["effective_length"] = effective_length(scores, judgement.threshold, claimed, states)
+        model["effective_set"] = effective_set(judgement.intervals, judgement.threshold, claimed)
     return {**model, "complete": all(complete)}
 
 
@@ -736,10 +697,7 @@ class _Judgement(NamedTuple):
 
 
 def _judge_by_paper(
-    rows: Sequence[_Row],
-    length_rows: Sequence[_Row],
-    category: str,
-    any_complete: bool,
+    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, any_complete: bool
 ) -> _Judgement:
     """The threshold of the paper: Llama2-7B's score at 4K in this category."""
     threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
@@ -749,9 +707,7 @@ def _judge_by_paper(
 
     # It holds for the benchmark's own tasks only, and for all of them.
     is_whole = {row["task"] for row in rows} == _benchmark(category)
-    return _Judgement(
-        threshold, whose, _intervals(length_rows), is_whole and any_complete
-    )
+    return _Judgement(threshold, whose, _intervals(length_rows), is_whole and any_complete)
 
 
 def _judge_by_own_mean(
@@ -813,18 +769,14 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     if all(run == merged_run for (run, _), merged_run in merged.items()):
         return scores
 
-    runs = [
-        merged[name] for name in zip(scores["run"], scores["model"], strict=True)
-    ]
+    runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
     keys = [*CELL, "index"]
     answers = scores.groupby(keys)["repetition"].transform("size")
     in_all = scores[answers == repetitions]
 
-    rules = dict.fromkeys(
-        scores.columns.difference([*keys, "repetition"]), "first"
-    )
+    rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
     means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
@@ -836,9 +788,7 @@ def base_run(run: str) -> str:
     return re.sub(r"-repeat\d+$", "", run)
 
 
-def cell_rows(
-    scores: "pd.DataFrame", by: Sequence[str]
-) -> "dict[Any, NDArray[Any]]":
+def cell_rows(scores: "pd.DataFrame", by: Sequence[str]) -> "dict[Any, NDArray[Any]]":
     """The positions of the rows of each cell, by its values in the columns `by`."""
     indices: Any = scores.groupby([*by], sort=False).indices
     return dict(indices)
@@ -867,9 +817,6 @@ def weighted_cells(
         groups_by_index[index[rows]] = groups[rows]
         has_groups = not np.isnan(groups_by_index).all()
         cells[key] = WeightedCell(
-            1.0,
-            key[by.index("task")],
-            scores_by_index,
-            groups_by_index if has_groups else None,
+            1.0, key[by.index("task")], scores_by_index, groups_by_index if has_groups else None
         )
     return cells

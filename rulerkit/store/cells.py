@@ -67,9 +67,7 @@ def whole_lines(path: Path) -> list[bytes]:
     except FileNotFoundError:
         return []
     except OSError as error:
-        raise DamagedCell(
-            f"cannot read {path}: {error.strerror or error}"
-        ) from error
+        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
 
 
 def _read_rows(
@@ -132,9 +130,7 @@ def _read_lines(
         yield number, index, row, text
 
 
-def _read_line(
-    text: bytes, tie: bytes, schema: TypeAdapter[Any], parse: bool
-) -> tuple[int, JSON]:
+def _read_line(text: bytes, tie: bytes, schema: TypeAdapter[Any], parse: bool) -> tuple[int, JSON]:
     """Index and row of a line; raises ValueError where it is damaged or of another record."""
     if text[-25:-10] != _CHECKSUM:
         raise ValueError("it has no checksum")
@@ -165,18 +161,12 @@ class Cell:
     `snapshots` (the versions of its model that a service named in its replies).
     """
 
-    def __init__(
-        self, path: Path, record: JSON, rows: list[JSON] | None = None
-    ) -> None:
+    def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
         # The record is kept twice: as it was written, for comparing, and checked, for
         # reading.
         self.path, self.record = path, record
         self.about = about = check_schema(Record, record)
-        self.run, self.wanted, self.length = (
-            about.run,
-            about.num_examples,
-            about.result.length,
-        )
+        self.run, self.wanted, self.length = (about.run, about.num_examples, about.result.length)
         self.model, self.task = about.result.model.name, about.result.task.name
         self.result = result_digest(record["result"])
         self.warnings: list[str] = []
@@ -208,11 +198,7 @@ class Cell:
     def present(self) -> list[int]:
         """The indices of the examples that have a row."""
         # Indices are found without parsing the rows, which takes most of the time.
-        rows = (
-            enumerate(self.rows)
-            if "rows" in vars(self)
-            else self._read(parse=False)
-        )
+        rows = enumerate(self.rows) if "rows" in vars(self) else self._read(parse=False)
         return sorted(index for index, _ in rows)
 
     def stream(self) -> Iterator[JSON]:
@@ -220,16 +206,9 @@ class Cell:
         # A service may change its model in the middle of a run; its replies say which
         # one answered.
         self.snapshots.clear()
-        for _, row in (
-            enumerate(self.rows)
-            if "rows" in vars(self)
-            else self._read(parse=True)
-        ):
+        for _, row in enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True):
             if usage := row.get("usage"):
-                names = (
-                    usage.get("server_model"),
-                    usage.get("system_fingerprint"),
-                )
+                names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
             yield row
         self.snapshots.discard("")
@@ -240,9 +219,7 @@ class Cell:
         warn = self.warnings.append
         digests: dict[int, str] | None = {} if parse else None
         others = self.other_answers if parse else None
-        rows = _read_rows(
-            self.path, self.result, ROW, parse, warn, digests, others
-        )
+        rows = _read_rows(self.path, self.result, ROW, parse, warn, digests, others)
         num_judged = len(vars(self).get("present", ()))
         read = 0
         for index, row in rows:
@@ -271,8 +248,7 @@ class Cell:
         for name in ("result", "environment", "environments", "run"):
             about.pop(name, None)
         sources = {
-            name: [source["stand_in"], source["note"]]
-            for name, source in result["sources"].items()
+            name: [source["stand_in"], source["note"]] for name, source in result["sources"].items()
         }
 
         # Reading the file once gives the digests of its lines; rows that were given count whole.
@@ -283,9 +259,7 @@ class Cell:
         if lines is None:
             lines = {row["index"]: row for row in self.rows}
 
-        failures = {
-            index: failure.refused for index, failure in self.failures.items()
-        }
+        failures = {index: failure.refused for index, failure in self.failures.items()}
         parts = [
             [self.result, sources, about],
             sorted(lines.items()),
@@ -310,14 +284,9 @@ class Cell:
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
         file, attempts = failures_file(self.path), dict[int, Failure]()
-        for _, index, line, _ in _read_lines(
-            file, self.result, FAILED_ATTEMPT, parse=True
-        ):
+        for _, index, line, _ in _read_lines(file, self.result, FAILED_ATTEMPT, parse=True):
             attempts[index] = Failure(line["reason"], line["refused"])
-        return {
-            index: attempts[index]
-            for index in sorted(attempts.keys() - set(self.present))
-        }
+        return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
 
     @cached_property
     def soft(self) -> dict[int, JSON]:
@@ -425,22 +394,15 @@ def read_cells(
             "folder, or "
             "outputs/predictions"
         )
-    cells, file_given = (
-        [],
-        path.with_suffix(".jsonl") if path.suffix == ".json" else path,
-    )
+    cells, file_given = ([], path.with_suffix(".jsonl") if path.suffix == ".json" else path)
 
     # One damaged cell must not keep a user from reading all others, unless it is the
     # one that was named.
-    for file in (
-        [file_given] if path.is_file() else prediction_files(path, report)
-    ):
+    for file in [file_given] if path.is_file() else prediction_files(path, report):
         if not strict and not file.with_suffix(".json").exists():
             # Programs of others name files otherwise; a cell of ours has lost its record.
             if _place(file.absolute()) and file.stem.isdigit():
-                report(
-                    f"left out: {file} has no record {file.stem}.json beside it"
-                )
+                report(f"left out: {file} has no record {file.stem}.json beside it")
             continue
         try:
             cell = load_cell(file)
@@ -451,9 +413,7 @@ def read_cells(
             report(f"left out: {error}")
         else:
             cells += [cell] if cell else []
-    return sorted(
-        cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length)
-    )
+    return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
 def prediction_files(folder: Path, report: Report) -> list[Path]:
@@ -463,13 +423,9 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
     files, visited = set[Path](), set[str]()
 
     def unreadable(error: OSError) -> None:
-        report(
-            f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it"
-        )
+        report(f"left out: {error.filename} cannot be read ({error.strerror}), nor any cell in it")
 
-    for place, folders, names in os.walk(
-        folder, followlinks=True, onerror=unreadable
-    ):
+    for place, folders, names in os.walk(folder, followlinks=True, onerror=unreadable):
         real = os.path.realpath(place)
         if real in visited:  # a link to it
             folders.clear()
@@ -477,20 +433,14 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
         visited.add(real)
 
         # Hidden folders hold what notebooks and editors left behind.
-        folders[:] = [
-            name for name in sorted(folders) if not name.startswith(".")
-        ]
+        folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith(
-                (".bak.jsonl", _FAILURES, _SOFT)
-            ):
+            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
                 continue
 
             # Rows and record of a cell have one stem, so either stands for the cell.
-            if file.suffix == ".jsonl" or (
-                file.suffix == ".json" and file.stem.isdigit()
-            ):
+            if file.suffix == ".jsonl" or (file.suffix == ".json" and file.stem.isdigit()):
                 files.add(file.with_suffix(".jsonl"))
             elif not file.exists():
                 report(f"left out: {file} is a link to nothing")

@@ -10,11 +10,7 @@ from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
 from rulerkit.store.cells import WAYS_OUT, Cell
-from rulerkit.store.records import (
-    is_optional,
-    makes_other_results,
-    result_values,
-)
+from rulerkit.store.records import is_optional, makes_other_results, result_values
 
 _FEW = 4  # values of a field that a footnote lists
 ABSENT = object()
@@ -38,9 +34,7 @@ _RULES = (
     # those of one task over all models,
     _Rule(("task",), ("length", *_ASKED_MODEL)),
     # and all cells of a table, which leaves the protocol.
-    _Rule(
-        (), ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL)
-    ),
+    _Rule((), ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL)),
 )
 """Tokens for thinking are part of the prompt format, so they may differ between models;
 `max_new_tokens` is part of the task, and may not."""
@@ -70,9 +64,7 @@ def check_same(cells: Iterable[Cell]) -> None:
         for cell in ours:
             result = cell.record["result"]
             defining = {
-                field: value
-                for field, value in result.items()
-                if field not in rule.may_differ
+                field: value for field, value in result.items() if field not in rule.may_differ
             }
             key = tuple(getattr(cell, name) for name in rule.shared)
             other, before = first.setdefault(key, (cell, defining))
@@ -81,9 +73,7 @@ def check_same(cells: Iterable[Cell]) -> None:
                 raise _mixed(other, cell, changes)
 
 
-def _mixed(
-    one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]
-) -> UserError:
+def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:
     field, old, new, more = describe_first(changes)
 
     # Two runs of one model have cells of the same name.
@@ -114,16 +104,12 @@ def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     return changes
 
 
-def describe_first(
-    changes: list[tuple[str, Any, Any]],
-) -> tuple[str, str, str, str]:
+def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
     """The first of some differences in words: field, old value, new value, and how many more there
     are. Long values are cut around the first character that differs."""
     # Long values, such as templates, often differ only in their middle.
     field, *values = changes[0]
-    texts = [
-        "absent" if value is ABSENT else json.dumps(value) for value in values
-    ]
+    texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
     alike = len(os.path.commonprefix(texts))  # noqa: RUF071
     if alike > _BEFORE:
         texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
@@ -140,13 +126,9 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     cells, notes = list(cells), []
     for model in dict.fromkeys(cell.model for cell in cells):
         of_model = [cell for cell in cells if cell.model == model]
-        versions = Counter(
-            version for cell in of_model for version in sorted(cell.snapshots)
-        )
+        versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
         if len(versions) > 1:
-            counts = [
-                f"{name} ({counted(n, 'cell')})" for name, n in versions.items()
-            ]
+            counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
 
             # Cells that hold answers of several versions are worse than cells that
             # differ.
@@ -155,11 +137,7 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
                 for c in of_model
                 if len(c.snapshots) > 1
             ]
-            within = (
-                f"; the version changed within {listed(mixed, _FEW)}"
-                if mixed
-                else ""
-            )
+            within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
             notes.append(
                 f"The service answered with several versions of {model}: "
                 f"{listed(counts, _FEW)}{within}."

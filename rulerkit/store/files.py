@@ -39,9 +39,7 @@ def disk(
                 f"{path} cannot be opened: {describe_lack()}, and run the same command again to "
                 "resume; everything written so far is kept"
             ) from error
-        raise UserError(
-            f"cannot write {path}: {error.strerror or error}; {fix}"
-        ) from error
+        raise UserError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
 
 
 def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
@@ -51,11 +49,7 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags, 0o600 if private else 0o666)
 
-    with (
-        disk(path),
-        completed(path) as part,
-        open(part, "wb", opener=opener) as file,
-    ):
+    with disk(path), completed(path) as part, open(part, "wb", opener=opener) as file:
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
@@ -78,9 +72,7 @@ class Log:
         self.path = path
         with disk(path):
             content = path.read_bytes() if path.exists() else b""
-            self._file = os.open(
-                path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666
-            )
+            self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o666)
             os.ftruncate(self._file, content.rfind(b"\n") + 1)
         self._synced = time.monotonic()
 
@@ -98,9 +90,7 @@ class Log:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with (
-            disk(self.path) if kind is None else suppress(OSError)
-        ):  # keep the first error
+        with disk(self.path) if kind is None else suppress(OSError):  # keep the first error
             try:
                 os.fsync(self._file)
             finally:

@@ -34,9 +34,7 @@ def read_log(file: Path) -> list[Cell]:
     try:
         log = import_module("inspect_ai.log")
     except ImportError:
-        raise missing_extra(
-            f"{file} is a log that is read by", "inspect_ai", "inspect"
-        ) from None
+        raise missing_extra(f"{file} is a log that is read by", "inspect_ai", "inspect") from None
     try:
         header = log.read_eval_log(str(file), header_only=True)
         # Messages and events are most of a file, and hold nothing more.
@@ -112,13 +110,8 @@ def _row(sample: Any) -> JSON | None:
     if about["answer_prefix"]:
         row["answer_prefix"] = about["answer_prefix"]
     if output.usage:
-        counts = {
-            ours: getattr(output.usage, theirs, None)
-            for ours, theirs in _USAGE.items()
-        }
-        row["usage"] = {
-            name: count for name, count in counts.items() if count is not None
-        }
+        counts = {ours: getattr(output.usage, theirs, None) for ours, theirs in _USAGE.items()}
+        row["usage"] = {name: count for name, count in counts.items() if count is not None}
     return row
 
 
@@ -127,18 +120,12 @@ def _written(output: Any) -> str:
     content = output.message.content
     thoughts = []
     if not isinstance(content, str):
-        thoughts = [
-            part.reasoning for part in content if part.type == "reasoning"
-        ]
+        thoughts = [part.reasoning for part in content if part.type == "reasoning"]
     if not thoughts:
         return str(output.completion)
     joined = "\n".join(thoughts)
     is_cut = not output.completion and output.stop_reason != "stop"
-    return (
-        f"<think>{joined}"
-        if is_cut
-        else f"<think>{joined}</think>{output.completion}"
-    )
+    return f"<think>{joined}" if is_cut else f"<think>{joined}</think>{output.completion}"
 
 
 def _record(evaluation: Any, about: JSON) -> JSON:

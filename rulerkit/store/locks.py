@@ -85,9 +85,7 @@ class Lock:
 
     def check(self) -> None:
         """Raise `UserError` where the lock is no longer ours: another process may be writing."""
-        if (
-            time.time() - self._seen > 3 * self.beat
-        ):  # the process was suspended, thread included
+        if time.time() - self._seen > 3 * self.beat:  # the process was suspended, thread included
             self._touch()
         if self.lost:
             raise UserError(
@@ -109,9 +107,7 @@ class Lock:
                 self._seen = time.time()
         except FileNotFoundError:
             self.lost = not self._done.is_set()
-        except (
-            OSError
-        ):  # the file server is away for a moment: try again at the next beat
+        except OSError:  # the file server is away for a moment: try again at the next beat
             pass
 
     def _servers_clock(self) -> float:
@@ -140,9 +136,7 @@ class Lock:
             return
         if not owner.is_alive(now=self._servers_clock()):
             # a second lock: nobody removes the new lock of a process that was faster
-            with Lock(
-                self.path.with_name(f"{self.path.name}.claim.lock"), self.beat
-            ):
+            with Lock(self.path.with_name(f"{self.path.name}.claim.lock"), self.beat):
                 if self.path.exists() and self.path.read_bytes() == content:
                     self.path.unlink()
             return
@@ -194,9 +188,7 @@ def this_process() -> Owner:
 
 def _read_lock(path: Path) -> tuple[bytes, Owner]:
     """A lock's content, and the owner that it names."""
-    with open(
-        path, "rb"
-    ) as file:  # opening makes a network file system ask the server
+    with open(path, "rb") as file:  # opening makes a network file system ask the server
         content, touched = file.read(), os.fstat(file.fileno()).st_mtime
     try:
         owner = Owner.model_validate_json(content)
@@ -210,11 +202,7 @@ def _machine() -> str:
     """Distinguishes machines and containers with the same host name: each has its own process
     numbers."""
     try:
-        boot = (
-            Path("/proc/sys/kernel/random/boot_id")
-            .read_text(encoding="utf-8")
-            .strip()
-        )
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
         return f"{boot} {os.readlink('/proc/self/ns/pid')}"
     except OSError:  # not Linux
         return ""

@@ -64,9 +64,7 @@ def merge(places: Sequence[Path], out: Path) -> Merged:
                 key = (cell.run, cell.model, cell.task, str(cell.length))
                 by_place[key].append(cell)
     if not by_place:
-        raise UserError(
-            f"nothing to merge: no predictions in {', '.join(map(str, places))}"
-        )
+        raise UserError(f"nothing to merge: no predictions in {', '.join(map(str, places))}")
 
     contents = {
         into.joinpath(*key).with_suffix(".jsonl"): _content(cells)
@@ -86,9 +84,7 @@ def _predictions(place: Path) -> Path:
     inside = place / "predictions"
     folder = inside if inside.is_dir() else place
     if not folder.is_dir():
-        raise UserError(
-            f"{place} is no folder: give outputs folders, or folders of predictions"
-        )
+        raise UserError(f"{place} is no folder: give outputs folders, or folders of predictions")
     return folder
 
 
@@ -133,9 +129,7 @@ def _content(cells: list[Cell]) -> list[bytes]:
 
     _check_records(cells)
     rows = _union([(cell.path, cell.path) for cell in cells], _same_answer)
-    soft = _union(
-        [(soft_file(cell.path), cell.path) for cell in cells], _same_soft
-    )
+    soft = _union([(soft_file(cell.path), cell.path) for cell in cells], _same_soft)
 
     # An example that was answered meanwhile is no failure any more.
     attempts = {
@@ -234,9 +228,7 @@ def _record(records: list[JSON]) -> JSON:
         for record in records
         if record["num_examples"] == most
     ]
-    record = plain(
-        min(described, key=lambda one: json.dumps(one, sort_keys=True))
-    )
+    record = plain(min(described, key=lambda one: json.dumps(one, sort_keys=True)))
     record["num_examples"] = most
     record["environment"] = ordered[-1]
     if len(ordered) > 1:

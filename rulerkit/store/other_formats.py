@@ -179,12 +179,7 @@ def _files_of_others(folder: Path, has_ours: bool) -> list[Path]:
     return sorted(others)
 
 
-def _cell(
-    name: str,
-    length: int,
-    file: Path,
-    rows: Rows,
-) -> Cell:
+def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     """A cell as `read_cells` gives it, with what is known of predictions of another program."""
     family = family_of(name)
     task = {
@@ -220,9 +215,7 @@ def _cell(
     # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
     numbered = []
     for index, row in enumerate(rows):
-        known = {
-            key: row[key] for key in PredictionRow.model_fields if key in row
-        }
+        known = {key: row[key] for key in PredictionRow.model_fields if key in row}
         numbered.append({**known, "index": index})
     cell = Cell(file, record, numbered)
     cell.warnings += warnings
@@ -246,11 +239,7 @@ def _check_answers(file: Path, rows: Rows) -> None:
             )
 
 
-def read_rows(
-    file: Path,
-    task: str | None,
-    length: int | None,
-) -> tuple[str, dict[int, Rows]]:
+def read_rows(file: Path, task: str | None, length: int | None) -> tuple[str, dict[int, Rows]]:
     """The task of a file of another program, and its rows by nominal length.
 
     Raises UserError for an empty file, a row that does not follow the schema, and where neither
@@ -288,9 +277,7 @@ def read_rows(
             by_length.setdefault(nominal, []).append(row)
 
     if not by_length:
-        raise UserError(
-            f"{file} is empty: it holds no predictions; answer the task again"
-        )
+        raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
     for rows in by_length.values():
         _check_answers(file, rows)
     return name, by_length
@@ -336,9 +323,7 @@ def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
         try:
             row = parse_json(line)
             if not isinstance(row, dict):
-                raise ValueError(
-                    f"a {type(row).__name__} where an object is expected"
-                )
+                raise ValueError(f"a {type(row).__name__} where an object is expected")
         except ValueError as error:
             raise UserError(
                 f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
@@ -397,11 +382,7 @@ def to_json(example: Example) -> JSON:
     }
 
 
-def write_grid(
-    cells: Sequence[Examples],
-    paths: Sequence[Path],
-    workers: int = 1,
-) -> None:
+def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
     """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
     from tqdm import tqdm
 
@@ -416,17 +397,10 @@ def write_grid(
         lines: Iterator[str] = map(_line, places)
         if workers > 1:
             # fresh processes: a fork inherits locks of the tokenizer that nobody opens
-            pool = stack.enter_context(
-                ProcessPoolExecutor(workers, get_context("spawn"))
-            )
+            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
             # all cells in one row, so that no worker waits for the last example of a cell
             lines = pool.map(_line, places, chunksize=_CHUNK)
-        shown = tqdm(
-            lines,
-            total=len(places),
-            unit=" examples",
-            disable=None,
-        )
+        shown = tqdm(lines, total=len(places), unit=" examples", disable=None)
         bar = iter(shown)
 
         for examples, path in zip(cells, paths, strict=True):

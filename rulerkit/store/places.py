@@ -24,9 +24,7 @@ CELL = ["path", "run", "task", "length"]
 _EXAMPLE = ["run", "model", "task", "length", "index"]
 
 
-def as_cells(
-    given: Any, who: str, report: Report = remark, in_part: bool = False
-) -> list[Cell]:
+def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = False) -> list[Cell]:
     """The cells that are given: one or several cells or places as `rk.load` takes them, or those of
     the rows of a table, which holds all their answers unless it may do so `in_part`. Raises
     UserError, in the name of the function `who`, for anything else."""
@@ -69,10 +67,7 @@ def check_columns(table: Any, names: Iterable[str], who: str, takes: str) -> Non
 
 
 def cells_of_rows(
-    rows: Any,
-    who: str,
-    cells: Iterable[Cell] | None = None,
-    report: Report = remark,
+    rows: Any, who: str, cells: Iterable[Cell] | None = None, report: Report = remark
 ) -> dict[tuple[str, str, str, int], Cell]:
     """The cell of each row of a table, by CELL; from `cells` where they are given, else from the
     files. Raises UserError for a table of other rows, and where a file has the cell no more."""
@@ -113,9 +108,7 @@ def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
     return table.merge(given[_EXAMPLE].drop_duplicates(), on=_EXAMPLE)
 
 
-def find_cells(
-    places: Iterable[str | Path], report: Report = remark
-) -> list[Cell]:
+def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
     """The cells at some places, as `rk.load` takes them, each once."""
     cells: dict[tuple[Path, str, str, int], Cell] = {}
     for place in places:
@@ -137,9 +130,7 @@ def _with_predictions(path: Path) -> list[Path]:
             if "predictions" in names:
                 found.append(Path(folder) / "predictions")
             names[:] = sorted(
-                name
-                for name in names
-                if name != "predictions" and not name.startswith(".")
+                name for name in names if name != "predictions" and not name.startswith(".")
             )
     return found or [path]
 
@@ -159,7 +150,5 @@ def _matching(place: str | Path) -> list[Path]:
     if not names:
         names = glob(str(resolve(pattern)), recursive=True)
     if not names:
-        raise UserError(
-            f"no predictions at {place}: nothing matches this pattern"
-        )
+        raise UserError(f"no predictions at {place}: nothing matches this pattern")
     return [Path(name).absolute() for name in sorted(names)]

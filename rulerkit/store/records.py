@@ -9,14 +9,7 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from pydantic import (
-    BaseModel,
-    ConfigDict,
-    Field,
-    TypeAdapter,
-    ValidationError,
-    with_config,
-)
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
@@ -87,9 +80,7 @@ class _PromptFormat(_Part):
     thinking_tokens: Whole
     thinking_room: str | None = None
     """Only of a model that thinks."""
-    thinking_marks: (
-        Annotated[list[str], Field(min_length=2, max_length=2)] | None
-    ) = None
+    thinking_marks: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
     """Only where the model's parameters name them."""
 
 
@@ -178,9 +169,7 @@ def digest_of_json(value: Any) -> str:
 
 # --- what defines rows ----------------------------------------------------------------------------
 
-_FREE = (
-    r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
-)
+_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
 """Fields of a result that may differ: fingerprints are compared instead."""
 
 

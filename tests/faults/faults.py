@@ -60,7 +60,4 @@ def places(value, path=()):
         if isinstance(value, list)
         else ()
     )
-    return [
-        path,
-        *(place for key, item in inner for place in places(item, (*path, key))),
-    ]
+    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]

@@ -18,11 +18,7 @@ QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
 CONTENTS = {
     "niah_single_2": (
         corpora.ESSAYS,
-        {
-            "text": "The sun is warm. The sea is cold. " * 40,
-            "essays": 218,
-            "of": 218,
-        },
+        {"text": "The sun is warm. The sea is cold. " * 40, "essays": 218, "of": 218},
     ),
     "qa_1": (
         corpora.SQUAD,
@@ -75,19 +71,13 @@ def damaged(draw):
     task = draw(st.sampled_from(list(CONTENTS)))
     path, content = CONTENTS[task]
     if draw(st.booleans()):
-        content = replaced(
-            content, draw(st.sampled_from(places(content))), draw(JUNK)
-        )
+        content = replaced(content, draw(st.sampled_from(places(content))), draw(JUNK))
         return task, path, json.dumps(content).encode()
     data = json.dumps(content).encode()
     zipped = draw(st.booleans())
     data = gzip.compress(data) if zipped else data
     start = draw(st.integers(0, len(data) - 1))
-    data = (
-        data[:start]
-        + draw(st.binary(max_size=3))
-        + data[start + draw(st.integers(0, 3)) :]
-    )
+    data = data[:start] + draw(st.binary(max_size=3)) + data[start + draw(st.integers(0, 3)) :]
     return task, path + ".gz" * zipped, data
 
 
@@ -113,7 +103,4 @@ def test_a_damaged_corpus_is_a_substitute_or_one_line(tmp_path_factory, file):
     corpora.load_haystack.cache_clear()
     corpora.load_qa.cache_clear()
     if not isinstance(result, UserError):
-        assert all(
-            source.stand_in and "is a substitute" in source.note
-            for source in result[1]
-        )
+        assert all(source.stand_in and "is a substitute" in source.note for source in result[1])

@@ -11,22 +11,14 @@ from hypothesis import strategies as st
 
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.common.errors import UserError
-from rulerkit.common.settings import (
-    ENGINE_KEYS,
-    Parameters,
-    Site,
-    keys_of,
-    read_keys,
-)
+from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
 from rulerkit.common.yaml_files import parse_yaml
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import FAMILIES, TASKS
 
 REPOSITORY = Path(__file__).parents[2]
-FILES = [
-    path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))
-]
+FILES = [path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))]
 
 SCALARS = st.sampled_from(
     [
@@ -128,37 +120,22 @@ SCALARS = st.sampled_from(
 ) | st.text(max_size=8)
 STUDY_KEYS = st.sampled_from(list(Parameters.model_fields))
 MODEL_KEYS = st.sampled_from(
-    [
-        "base",
-        *dict.fromkeys(
-            key for keys in ENGINE_KEYS.values() for key in keys_of(keys)
-        ),
-    ]
+    ["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys))]
 )
 KNOBS = st.sampled_from(
-    list(
-        dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family))
-    )
+    list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family)))
 )
 KEYS = (
-    STUDY_KEYS
-    | MODEL_KEYS
-    | KNOBS
-    | st.sampled_from(list(Site.model_fields))
-    | st.text(max_size=5)
+    STUDY_KEYS | MODEL_KEYS | KNOBS | st.sampled_from(list(Site.model_fields)) | st.text(max_size=5)
 )
 
 
 def flow(values):
     """Values inside lists and mappings, as YAML writes them on one line."""
-    lists = st.lists(values, max_size=3).map(
-        lambda texts: f"[{', '.join(texts)}]"
-    )
+    lists = st.lists(values, max_size=3).map(lambda texts: f"[{', '.join(texts)}]")
     mappings = st.lists(st.tuples(KEYS, values), max_size=4)
     return lists | mappings.map(
-        lambda pairs: (
-            "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
-        )
+        lambda pairs: "{" + ", ".join(f"{key}: {value}" for key, value in pairs) + "}"
     )
 
 
@@ -170,8 +147,7 @@ MODEL_LINE = st.tuples(MODEL_KEYS, VALUES).map(
     lambda t: f"model: {{base: perfect, {t[0]}: {t[1]}}}"
 )
 LINES = st.lists(
-    TASKS_LINE | MODEL_LINE | st.tuples(STUDY_KEYS | KEYS, VALUES).map(": ".join),
-    max_size=3,
+    TASKS_LINE | MODEL_LINE | st.tuples(STUDY_KEYS | KEYS, VALUES).map(": ".join), max_size=3
 ).map("\n".join)
 
 
@@ -193,9 +169,7 @@ def damaged(draw):
 def first_example(path):
     """The first example of the first task of the study in a file, at its shortest length."""
     asked = study(load_files([path]))
-    return generate(
-        asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed
-    )[0].num_tokens
+    return generate(asked.tasks[0], asked.lengths[0], asked.num_examples, asked.seed)[0].num_tokens
 
 
 @cases

@@ -61,20 +61,7 @@ VALUES = st.sampled_from(
 )
 DEEP = b"[" * 100_000
 BYTES = st.sampled_from(
-    [
-        b"",
-        b"\n",
-        b"\0",
-        b"\0\0\0",
-        b"{",
-        b"}",
-        b'"',
-        b"NaN",
-        b"1e999",
-        b"\xff",
-        b"9" * 5000,
-        DEEP,
-    ]
+    [b"", b"\n", b"\0", b"\0\0\0", b"{", b"}", b'"', b"NaN", b"1e999", b"\xff", b"9" * 5000, DEEP]
 )
 
 
@@ -122,12 +109,7 @@ GOOD = good()
 SIDES = {
     "": {},
     ".failures": {"time": "", "reason": "it broke", "refused": False},
-    ".soft": {
-        "gold_probability": 0.5,
-        "gold_product": 0.5,
-        "gold_greedy": True,
-        "num_tokens": 2,
-    },
+    ".soft": {"gold_probability": 0.5, "gold_product": 0.5, "gold_greedy": True, "num_tokens": 2},
 }
 """What files of a cell are called, and what their lines hold."""
 """Rows as predictions hold them, and without checksums, as other programs write them."""
@@ -153,26 +135,19 @@ def is_reported(record, rows, unchanged):
         path = write(folder, "one", record, rows)
         found = result_or_line(report, folder)
         if isinstance(found, Exception):
-            assert "and one table cannot hold both" in str(
+            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(
                 found
-            ) or "can be counted once" in str(found)
+            )
             return
         scores, problems = found
         assert (scores["model"] == "other").sum() >= len(ROWS)
         seen = result_or_line(completeness, path, 4)
-        damaged_rows = [
-            line for line in problems if str(path.with_suffix("")) in line
-        ]
-        assert bool(damaged_rows) == (seen.have == 0 and bool(seen.problem)), (
-            damaged_rows,
-            seen,
-        )
+        damaged_rows = [line for line in problems if str(path.with_suffix("")) in line]
+        assert bool(damaged_rows) == (seen.have == 0 and bool(seen.problem)), (damaged_rows, seen)
         result_or_line(load_cell, path)
         if unchanged and not damaged_rows:
             ours = scores[scores["model"] == "one"]
-            assert (ours["score"] == 1.0).all(), (
-                "a number changed, and nothing was said"
-            )
+            assert (ours["score"] == 1.0).all(), "a number changed, and nothing was said"
 
 
 @given(record=changed(RECORD))
@@ -185,18 +160,13 @@ def test_a_changed_record(record):
     is_reported(record_text(record).encode(), rows, False)
 
 
-@given(
-    record=damaged(named("one")),
-    rows=st.sampled_from([GOOD, PLAIN]),
-)
+@given(record=damaged(named("one")), rows=st.sampled_from([GOOD, PLAIN]))
 @cases
 def test_a_damaged_record(record, rows):
     is_reported(record, rows, False)
 
 
-FIELDS = [(field,) for field in RECORD] + [
-    ("result", field) for field in RECORD["result"]
-]
+FIELDS = [(field,) for field in RECORD] + [("result", field) for field in RECORD["result"]]
 
 
 @pytest.mark.parametrize("place", FIELDS, ids=".".join)
@@ -221,9 +191,7 @@ def test_records_of_two_models_that_are_exchanged_are_named(tmp_path):
         found = result_or_line(report, tmp_path)
         assert "nothing to summarize" in str(found)
         for path in (one, two):
-            with pytest.raises(
-                DamagedCell, match=r"place of model|files were exchanged"
-            ):
+            with pytest.raises(DamagedCell, match=r"place of model|files were exchanged"):
                 score([load_cell(path)])
         for suffix in files:
             first, second = one.with_suffix(suffix), two.with_suffix(suffix)
@@ -306,18 +274,13 @@ def test_a_damaged_cache_of_scores_changes_no_number(data):
 @given(
     text=damaged(PLAIN)
     | damaged(
-        json.dumps(
-            {"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}
-        ).encode()
+        json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode()
     )
 )
 @cases
 def test_damaged_files_of_others(text):
     with TemporaryDirectory() as name:
-        for place in (
-            "m/b/1024/pred/vt.jsonl",
-            "samples_ruler_vt_2025-01-01T00.jsonl",
-        ):
+        for place in ("m/b/1024/pred/vt.jsonl", "samples_ruler_vt_2025-01-01T00.jsonl"):
             path = Path(name) / place
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(text)
@@ -326,12 +289,8 @@ def test_damaged_files_of_others(text):
                 assert not isinstance(result_or_line(score, cells), Exception)
 
 
-@pytest.mark.parametrize(
-    "damage", [lambda path: path.unlink(), lambda path: path.write_text("{")]
-)
-def test_files_of_others_beside_a_damaged_one_are_scored(
-    tmp_path, capsys, damage
-):
+@pytest.mark.parametrize("damage", [lambda path: path.unlink(), lambda path: path.write_text("{")])
+def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys, damage):
     for length in (1024, 2048):
         file = tmp_path / f"m/b/{length}/pred/vt.jsonl"
         file.parent.mkdir(parents=True)

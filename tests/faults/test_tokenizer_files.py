@@ -21,10 +21,7 @@ SETTINGS = {
     "chat_template": TEMPLATE,
 }
 ADDED = {"<|im_start|>": 280, "<|im_end|>": 281}
-BYTES = [(bytes([byte]), byte) for byte in range(256)] + [
-    (b"It", 256),
-    (b" is", 257),
-]
+BYTES = [(bytes([byte]), byte) for byte in range(256)] + [(b"It", 256), (b" is", 257)]
 
 
 @pytest.fixture(scope="module")
@@ -94,9 +91,7 @@ def test_a_damaged_tokenizer_is_one_line(files, tmp_path_factory, data):
         stop = start + data.draw(st.sampled_from([0, 1, 2, 5, 60, len(content)]))
         junk = data.draw(
             st.binary(max_size=4)
-            | st.sampled_from(
-                [b"null", b"[]", b"{}", b"-1", b"1e9", b'"x"', b"99999999"]
-            )
+            | st.sampled_from([b"null", b"[]", b"{}", b"-1", b"1e9", b'"x"', b"99999999"])
         )
         content = content[:start] + junk + content[stop:]
     for path, text in (contents | {target: content}).items():

@@ -40,9 +40,7 @@ _ALL: tuple[Task, ...] = (
     Needles(name="niah_single_3", value="uuids"),
     Needles(name="niah_multikey_1", num_keys=4),
     Needles(name="niah_multikey_2", haystack="needle"),
-    Needles(
-        name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"
-    ),
+    Needles(name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"),
     Needles(name="niah_multivalue", num_values=4),
     Needles(name="niah_multiquery", num_keys=4, num_queries=4),
     VariableTracking(name="vt"),
@@ -65,15 +63,11 @@ TASKS_OF: dict[str, list[str]] = {}
 for _task in _ALL:
     TASKS_OF.setdefault(_task.suite, []).append(_task.name)
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
-CATEGORIES: tuple[str, ...] = tuple(
-    dict.fromkeys(family.category for family in FAMILIES)
-)
+CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
 
 
 def task(
-    spec: str | Mapping[str, Any] | Task,
-    protocol: str = "clean",
-    edition: str | None = None,
+    spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None
 ) -> Task:
     """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
 
@@ -92,29 +86,16 @@ def task(
             f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
         )
     base = task(spec["base"], protocol, edition)
-    knobs = {
-        name: value
-        for name, value in spec.items()
-        if name not in ("base", "name")
-    }
+    knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
     named_tasks = TASKS if type(base) in FAMILIES else all_tasks()
-    others = (
-        task.with_protocol(protocol, edition) for task in named_tasks.values()
-    )
+    others = (task.with_protocol(protocol, edition) for task in named_tasks.values())
     changes = sorted(vars(variant).items() - vars(base).items())
     name = str(
         spec.get("name")
-        or next(
-            (
-                task.name
-                for task in others
-                if task == replace(variant, name=task.name)
-            ),
-            None,
-        )
+        or next((task.name for task in others if task == replace(variant, name=task.name)), None)
         or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
     )
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
@@ -126,9 +107,7 @@ def task(
         named, tokens = task(name, protocol, edition), variant.max_new_tokens
         # only the tokens of an answer may differ from the task of this name
         if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
-            raise UserError(
-                f"{name} is another task's name: give this variant another `name:`"
-            )
+            raise UserError(f"{name} is another task's name: give this variant another `name:`")
     return replace(variant, name=name)
 
 
@@ -162,18 +141,11 @@ def family_of(name: str, family: str = "") -> type[Task]:
     one that the first letters of the task's name tell."""
     for families in (FAMILIES, all_families()):
         for one in families:
-            if (
-                one.family == family
-                if family
-                else re.match(rf"{one.short_name}(?![a-zA-Z])", name)
-            ):
+            if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
                 return one
     names = ", ".join(family.short_name for family in all_families())
     raise unknown(
-        "task",
-        name,
-        THIRTEEN,
-        f"Other names must begin with one of {names}; --task names it",
+        "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
     )
 
 
@@ -238,9 +210,7 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
     if family is None:
         rule = MATCH_RULES.get(settings["match"])
         if rule is None or settings.get("judges"):
-            module = settings.get(
-                "module", "a module that its record does not name"
-            )
+            module = settings.get("module", "a module that its record does not name")
             raise UserError(
                 f"the answers of {settings['name']} are judged by the code of its family "
                 f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
@@ -252,9 +222,7 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
     # A record of a task may lack what the family learned since, and says None of what is unknown.
     names = ("name", *family.knobs())
     known = {name: settings.get(name) for name in names}
-    given: Any = {
-        name: value for name, value in known.items() if value is not None
-    }
+    given: Any = {name: value for name, value in known.items() if value is not None}
     return family(**given)
 
 
@@ -262,12 +230,7 @@ def read_prompt(text: str) -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family."""
     return next(
-        (
-            reading
-            for family in all_families()
-            if (reading := family.read(text)) is not None
-        ),
-        None,
+        (reading for family in all_families() if (reading := family.read(text)) is not None), None
     )
 
 

@@ -17,21 +17,8 @@ from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
-from rulerkit.generation.example import (
-    ContextBudget,
-    Draft,
-    Example,
-    ExampleStream,
-    Piece,
-)
-from rulerkit.generation.match_rules import (
-    MATCH_RULES,
-    OWN,
-    Judging,
-    MatchRule,
-    Strict,
-    own_rule,
-)
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.match_rules import MATCH_RULES, OWN, Judging, MatchRule, Strict, own_rule
 
 PROTOCOLS = {"clean": "2025", "paper": "2024"}
 """Protocol -> the edition of upstream's prompts that belongs to it.
@@ -259,9 +246,7 @@ class Task(ABC):
                     f"plug-in {module}: the family {cls.__name__} brings no `{name}`; "
                     "docs/extend.md says what a family must bring"
                 )
-        check_known(
-            f"match of the family {cls.family}", cls.match, [*MATCH_RULES, OWN]
-        )
+        check_known(f"match of the family {cls.family}", cls.match, [*MATCH_RULES, OWN])
         # Else the record would name a rule that does not judge.
         if (cls.match == OWN) != (cls.score is not Task.score):
             raise UserError(
@@ -273,9 +258,7 @@ class Task(ABC):
         # The default of a field hides what the class of a family says.
         suite = self.suite or type(self).suite or "ruler"
         object.__setattr__(self, "suite", suite)
-        object.__setattr__(
-            self, "edition", str(self.edition)
-        )  # YAML reads 2024 as a number
+        object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
 
         # The types of the fields say what a parameter file may set: checked here, once
         # for all families.
@@ -284,9 +267,7 @@ class Task(ABC):
             if kind is str:  # such as a path
                 object.__setattr__(self, field.name, str(value))
             if get_origin(kind) is Literal:
-                check_known(
-                    f"{field.name} of the task {self.name}", value, get_args(kind)
-                )
+                check_known(f"{field.name} of the task {self.name}", value, get_args(kind))
             if kind is int or (kind == int | None and value is not None):
                 whole = type(value) is int and 1 <= value <= MOST
                 self.check(whole, field.name, f"a whole number from 1 to {MOST}")
@@ -297,9 +278,7 @@ class Task(ABC):
         """Raises `UserError` where a setting is not allowed; `takes` says what it takes."""
         if not allowed:
             value = shortened(getattr(self, knob))
-            raise UserError(
-                f"{knob} of the task {self.name} is {value}: it must be {takes}"
-            )
+            raise UserError(f"{knob} of the task {self.name} is {value}: it must be {takes}")
 
     @abstractmethod
     def draft(self, stream: ExampleStream, length: int) -> Draft:
@@ -315,9 +294,7 @@ class Task(ABC):
         both protocols fill the budget."""
         return None
 
-    def fill_with(
-        self, draft: Draft, budget: ContextBudget, size: int
-    ) -> list[Piece] | None:
+    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         """The context of so many lines, words or documents, whatever it takes of the budget, as
         the protocol `paper` has it; None where so few cannot hold the needles."""
         return self.fill(draft, budget)
@@ -359,18 +336,14 @@ class Task(ABC):
         benchmark's."""
         # Asking for more items than the benchmark does needs more room.
         tokens, usual = self.new_tokens
-        return self.max_new_tokens or max(
-            tokens, -(-tokens * self.num_items // usual)
-        )
+        return self.max_new_tokens or max(tokens, -(-tokens * self.num_items // usual))
 
     # --- judging ----------------------------------------------------------------------------------
 
     @property
     def rule(self) -> MatchRule:
         """The family's match rule."""
-        return (
-            own_rule(self.score) if self.match == OWN else MATCH_RULES[self.match]
-        )
+        return own_rule(self.score) if self.match == OWN else MATCH_RULES[self.match]
 
     def score(self, text: str, references: Sequence[str], /) -> float:
         """The score of an answer, 0 to 1, by the family's match rule. `text` is what is judged: an
@@ -386,9 +359,7 @@ class Task(ABC):
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
         """The answer judged by all that it says; a `score` of one's own is its F1 and precision."""
         blanks = self.separator == " "
-        return self.rule.strict(
-            self.evened(text), references, self.item_form, blanks
-        )
+        return self.rule.strict(self.evened(text), references, self.item_form, blanks)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
@@ -455,9 +426,7 @@ class Task(ABC):
     def knobs(cls) -> list[str]:
         """The names of the settings that a variant of this task may change."""
         return [
-            field.name
-            for field in fields(cls)
-            if field.name not in ("name", "protocol", "suite")
+            field.name for field in fields(cls) if field.name not in ("name", "protocol", "suite")
         ]
 
     @property
@@ -474,42 +443,27 @@ class Task(ABC):
         # The variant differs in this one setting, so a difference in score is its
         # effect.
         knob, value = self.baseline
-        variant = replace(
-            self, **{knob: value}, name=f"{self.name}-{knob}_{value}"
-        )
+        variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
         return [] if getattr(self, knob) == value else [variant]
 
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:
         """Where the answer stands in the text of a prompt, in words; None where it is not there."""
-        starts = [
-            text.index(reference) for reference in references if reference in text
-        ]
+        starts = [text.index(reference) for reference in references if reference in text]
         return (
-            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt"
-            if starts
-            else None
+            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt" if starts else None
         )
 
     def sources(self) -> dict[str, Source]:
         """The corpora that this task reads, by setting; wonderwords' lists have no source."""
-        loaded = {
-            knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora
-        }
-        return {
-            knob: corpus.source
-            for knob, corpus in loaded.items()
-            if corpus.source
-        }
+        loaded = {knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora}
+        return {knob: corpus.source for knob, corpus in loaded.items() if corpus.source}
 
     def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
         """The same task under a protocol, with its edition of the prompts or the one given; its
         name stays."""
         check_known("protocol", protocol, PROTOCOLS)
-        settings: Any = {
-            "protocol": protocol,
-            "edition": edition or PROTOCOLS[protocol],
-        }
+        settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
         return replace(self, **settings)
 
     def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
@@ -530,14 +484,11 @@ class Task(ABC):
 
 def _less_frequent_words(answer: JudgedAnswer) -> str | None:
     entries = (
-        re.sub(r"^\d+\. ", "", piece.text.strip()).lower()
-        for piece in answer.example.pieces[1:]
+        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
     )
     others = set(entries) - {reference.lower() for reference in answer.references}
     named = [*named_items(answer.text), *answer.words]
-    return (
-        " ".join(dict.fromkeys(word for word in named if word in others)) or None
-    )
+    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
 
 
 class WordCount(Task):
@@ -564,14 +515,10 @@ class WordCount(Task):
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
         """The most frequent words of a text from `start` on, and as many less frequent ones."""
         # What a reader that counts would answer, and what it could confuse it with.
-        counts = Counter(
-            match["item"] for match in cls.entry.finditer(text, start)
-        )
+        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
         words = [word for word, _ in counts.most_common(2 * number)]
         occurrences = partial(cls.entry.finditer, text, start)
-        return Reading(
-            cls.family, words[:number], occurrences, words[number:], **more
-        )
+        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
 
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:
@@ -589,9 +536,7 @@ def shuffled_alike(size: int, seed: int) -> list[int]:
     return order
 
 
-def distinct(
-    count: int, draw: Callable[[], str], first: Iterable[str] = ()
-) -> list[str]:
+def distinct(count: int, draw: Callable[[], str], first: Iterable[str] = ()) -> list[str]:
     """Draws until there are `count` different texts with the first ones (upstream draws with
     replacement)."""
     # A dictionary keeps the order in which texts were drawn.

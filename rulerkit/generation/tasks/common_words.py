@@ -14,13 +14,7 @@ import numpy as np
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
-from rulerkit.generation.tasks.base import (
-    Growth,
-    Reading,
-    WordCount,
-    distinct,
-    shuffled_alike,
-)
+from rulerkit.generation.tasks.base import Growth, Reading, WordCount, distinct, shuffled_alike
 from rulerkit.generation.tasks.niah import draw_pair
 
 _OPENING = (
@@ -44,9 +38,7 @@ class CommonWords(WordCount):
     family = "common_words"
     short_name = "cwe"
     new_tokens = (120, 10)
-    question_form = (
-        r"\nQuestion: What are the (\w+) most common words in the above list\?"
-    )
+    question_form = r"\nQuestion: What are the (\w+) most common words in the above list\?"
     entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
     baseline = ("demonstration", False)
 
@@ -65,9 +57,7 @@ class CommonWords(WordCount):
         # others.
         above = f"more than freq_ucw, {self.freq_ucw}: common words must be the more frequent ones"
         self.check(self.freq_cw > self.freq_ucw, "freq_cw", above)
-        self.check(
-            self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}"
-        )
+        self.check(self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}")
 
     @property
     def num_items(self) -> int:
@@ -81,27 +71,18 @@ class CommonWords(WordCount):
     def frequencies(self, length: int) -> tuple[int, int]:
         """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
         upstream reduces them."""
-        reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (
-            30,
-            3,
-        )
+        reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         # In the paper's protocol any word may be asked for; otherwise none that stands
         # inside another, because naming the longer word would score for it.
         words = self._list_of_words
-        singles = (
-            words.everything if self.protocol == "paper" else _uncontained(words)
-        )
+        singles = words.everything if self.protocol == "paper" else _uncontained(words)
 
         # The demonstration, the answers and the rest must not run out of words.
         enough = 3 * max(20, self.num_cw)
-        self.check(
-            len(singles) >= enough,
-            "words",
-            f"a list of {enough} words, none in another",
-        )
+        self.check(len(singles) >= enough, "words", f"a list of {enough} words, none in another")
 
         # The answers do not depend on the length: the same question at 4K and at 128K.
         common = stream.random.sample(singles, self.num_cw)
@@ -134,17 +115,13 @@ class CommonWords(WordCount):
                 return [piece]
         return None
 
-    def fill_with(
-        self, draft: Draft, budget: ContextBudget, size: int
-    ) -> list[Piece] | None:
+    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         # Upstream counts the common words among them.
         others = size - self.num_cw
         if others < 0:
             return None
         words, common, order = next(
-            enough
-            for enough in self._words_of(draft, budget)
-            if len(enough[-1]) >= others
+            enough for enough in self._words_of(draft, budget) if len(enough[-1]) >= others
         )
         return [self._list(words, common, order[:others], budget)]
 
@@ -167,9 +144,7 @@ class CommonWords(WordCount):
             # Upstream takes words of random letters instead.
             num_pairs = max(min(8192, most), 2 * num_pairs)
             letters = self.protocol == "paper"
-            words = _words(
-                listed, budget.encoder, num_pairs, random_letters=letters
-            )
+            words = _words(listed, budget.encoder, num_pairs, random_letters=letters)
             first = len(words) - num_pairs
             pairs = [
                 i
@@ -179,11 +154,7 @@ class CommonWords(WordCount):
             yield words, common, np.concatenate([singles, pairs])
 
     def _num_fitting(
-        self,
-        words: Units,
-        common: np.ndarray,
-        order: np.ndarray,
-        budget: ContextBudget,
+        self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget
     ) -> int:
         """How many of the other words, in this order, fit beside the common ones; negative where
         those do not fit."""
@@ -195,19 +166,13 @@ class CommonWords(WordCount):
         tokens = np.append(first, other_count * words.counts[order]).cumsum()
 
         # A list with more entries than there are numbers encoded does not fit anyway.
-        entries = common_count * len(common) + other_count * np.arange(
-            len(tokens)
-        )
+        entries = common_count * len(common) + other_count * np.arange(len(tokens))
         entries = entries[entries <= len(numbers)]
         tokens = tokens[: len(entries)] + numbers.offsets[entries]
         return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
 
     def _list(
-        self,
-        words: Units,
-        common: np.ndarray,
-        others: np.ndarray,
-        budget: ContextBudget,
+        self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget
     ) -> Piece:
         """The numbered list, shuffled, with the newline before the question."""
         common_count, other_count = self.frequencies(budget.length)
@@ -215,36 +180,25 @@ class CommonWords(WordCount):
         # Each word as often as its frequency says, then shuffled as a whole. Upstream repeats
         # the whole list of words, so that one shuffle puts other words in the same places.
         times = np.tile if self.protocol == "paper" else np.repeat
-        entries = np.concatenate(
-            [times(common, common_count), times(others, other_count)]
-        )
+        entries = np.concatenate([times(common, common_count), times(others, other_count)])
         order = self.shuffle(entries, budget)
         numbers = numbered(" {}.", budget.encoder, len(order))
         needles = set(common.tolist())
         return budget.rows(
             (numbers, np.arange(len(order))),
             (words, order),
-            describe=lambda i: (
-                "needle" if order[i] in needles else "haystack",
-                None,
-                None,
-            ),
+            describe=lambda i: ("needle" if order[i] in needles else "haystack", None, None),
             ending="\n",
         )
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # The list is one line; a demonstration, where there is one, stands above it.
-        start, opening = (
-            text.rfind("\n") + 1,
-            text.rfind(_OPENING),
-        )  # the list is one line
+        start, opening = (text.rfind("\n") + 1, text.rfind(_OPENING))  # the list is one line
         shown = text[: max(0, opening)]
 
         # A reader that was shown a solved example may copy its answer.
-        answers = re.findall(
-            r"appear most often in the list are:\s*(1\. .+)", shown
-        )
+        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
         return CommonWords.ranked(
             text,
             start,
@@ -257,44 +211,31 @@ class CommonWords(WordCount):
     def join(cls, items: Sequence[str]) -> str:
         return " ".join(f"{i}. {word}" for i, word in enumerate(items, 1))
 
-    def _demonstration(
-        self, stream: ExampleStream, taken: list[str], length: int
-    ) -> str:
+    def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:
         """A solved list of 40 words (20 below 4096 tokens), without chat template; nothing where
         the task has no demonstration."""
         if not self.demonstration:
             return ""
 
         # Upstream's sizes: 40 words, or 20 where the prompt is short.
-        size, common_count, other_count = (
-            (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
-        )
+        size, common_count, other_count = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         n = self.num_cw
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
 
         # An answer that stands in the demonstration, too, would be given away there.
-        free = [
-            word for word in self._list_of_words.everything if word not in taken
-        ]
+        free = [word for word in self._list_of_words.everything if word not in taken]
         words = random.sample(free, max(size, 2 * n))
         entries = words[:n] * common_count + words[n:] * other_count
 
         # Upstream shuffles with one seed, so all its demonstrations have one layout.
         if self.protocol == "paper":
-            entries = [
-                entries[i] for i in shuffled_alike(len(entries), stream.seed)
-            ]
+            entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
         else:
             random.shuffle(entries)
 
         # The 2024 edition leaves out the blank before the answer.
-        gap = (
-            " " if self.edition == "2025" else ""
-        )  # the 2024 edition writes `are:1. word`
-        question, answer = (
-            _QUESTION.format(n=n) + _PREFIX.format(n=n),
-            self.join(words[:n]),
-        )
+        gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
+        question, answer = (_QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n]))
         return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
 
 
@@ -322,10 +263,7 @@ def _uncontained(words: Words) -> list[str]:
 
 @lru_cache(maxsize=8)
 def _words(
-    words: Words,
-    encoder: PieceEncoder,
-    num_pairs: int = 0,
-    random_letters: bool = False,
+    words: Words, encoder: PieceEncoder, num_pairs: int = 0, random_letters: bool = False
 ) -> Units:
     """All single words, then adjective-noun pairs or words of random letters: the first of an
     endless row, without repetition."""
@@ -333,11 +271,7 @@ def _words(
     random = Random("pairs of words")
 
     def draw() -> str:
-        letters = (
-            "".join(random.choices(ascii_lowercase, k=6))
-            if random_letters
-            else ""
-        )
+        letters = "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
         return letters or draw_pair(random, words)
 
     texts = distinct(len(words.everything) + num_pairs, draw, words.everything)

@@ -82,8 +82,7 @@ class FrequentWords(WordCount):
         number = isinstance(self.alpha, int | float) and 1 < self.alpha < 100
         self.check(number, "alpha", "a number above 1 and below 100")
         self.check(
-            self.word_length <= _LONGEST_WORD
-            and 26**self.word_length >= 100 * self.k,
+            self.word_length <= _LONGEST_WORD and 26**self.word_length >= 100 * self.k,
             "word_length",
             f"at most {_LONGEST_WORD}, and large enough for {self.k} answers",
         )
@@ -96,9 +95,7 @@ class FrequentWords(WordCount):
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         # Only the answers are drawn here: they are the same at every length.
-        answers = distinct(
-            self.k, partial(_draw, stream.random, self.word_length)
-        )
+        answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
         n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
         return Draft(
             instruction=_OPENING.format(n=n),
@@ -122,9 +119,7 @@ class FrequentWords(WordCount):
 
         # The most words that fit, whatever they are.
         totals = range(2 * budget.tokens + 2)
-        total = bisect_right(
-            totals, budget.tokens, key=lambda n: times(n) @ counts
-        )
+        total = bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts)
 
         # Where the last entries round otherwise than counted, or two ranks are tied, a
         # few words fewer.
@@ -137,9 +132,7 @@ class FrequentWords(WordCount):
                 return [piece]
         return None
 
-    def fill_with(
-        self, draft: Draft, budget: ContextBudget, size: int
-    ) -> list[Piece] | None:
+    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         words, ranked = self._ranked_words(draft, budget)
         occurrences = self._times(len(ranked))(size)
         if occurrences[self.k] <= occurrences[self.k + 1]:
@@ -169,9 +162,7 @@ class FrequentWords(WordCount):
     ) -> Piece:
         """The words, each so often, shuffled, without the last `cut`, with the newline before the
         question."""
-        order = self.shuffle(
-            np.repeat(np.arange(len(ranked)), occurrences), budget
-        )
+        order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
         order = order[: len(order) - cut]
 
         def describe(row: int) -> tuple[str, None, None]:
@@ -191,9 +182,7 @@ class FrequentWords(WordCount):
         law = ranks ** -float(self.alpha) / float(zeta(self.alpha))
         return lambda total: np.floor(total * law).astype(np.int64)
 
-    def _ranked_words(
-        self, draft: Draft, budget: ContextBudget
-    ) -> tuple[Units, np.ndarray]:
+    def _ranked_words(self, draft: Draft, budget: ContextBudget) -> tuple[Units, np.ndarray]:
         """The words of the text with their tokens, and which of them has each rank."""
         # Upstream's vocabulary is a fiftieth of the length.
         size = max(self.vocabulary or budget.length // 50, self.k + 2)
@@ -205,16 +194,10 @@ class FrequentWords(WordCount):
 
         # Other words come from an endless row, of which a longer prompt takes more: the
         # tokens of each are counted once and kept.
-        pool = _pool(
-            budget.encoder,
-            self.word_length,
-            pool_size(max(budget.length, 50 * size), 16),
-        )
+        pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
 
         # Rank 1 is the dots, ranks 2 to k + 1 are the answers, all others follow.
-        answers = encode_units(
-            [" " + word for word in draft.plan], budget.encoder
-        )
+        answers = encode_units([" " + word for word in draft.plan], budget.encoder)
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])

@@ -39,13 +39,9 @@ _CUT = re.compile(
 words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
 
 
-def by_depth(
-    items: Iterable[Piece], budget: ContextBudget
-) -> tuple[list[Piece], int]:
+def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
-    ordered = [
-        budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))
-    ]
+    ordered = [budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))]
     return ordered, budget.tokens - num_tokens(ordered)
 
 
@@ -79,10 +75,7 @@ def part_of(units: Units, start: int, stop: int) -> list[Piece]:
     if start >= stop:
         return []
     bounds = sorted({start, start + 1, stop - 1, stop})
-    return [
-        Piece(units.text(a, b), "haystack", units.span(a, b))
-        for a, b in pairwise(bounds)
-    ]
+    return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
@@ -106,10 +99,7 @@ def num_tokens(pieces: Iterable[Piece]) -> int:
 
 
 def fill_with_sentences(
-    items: Iterable[Piece],
-    budget: ContextBudget,
-    blanks: bool = False,
-    size: int | None = None,
+    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False, size: int | None = None
 ) -> list[Piece] | None:
     """Lines of five sentences with the items before distinct lines.
 
@@ -121,10 +111,7 @@ def fill_with_sentences(
     blank = ""
     if blanks:
         blank = " "
-        items = [
-            replace(item, text=blank + item.text.removesuffix("\n"))
-            for item in items
-        ]
+        items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
     items, left = by_depth(items, budget)
     line = f"{blank}{LINE}\n"
     most = max(0, left // len(budget.encoder(line)))
@@ -215,16 +202,10 @@ def fill_with_needles(
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
             return []
-        key_numbers, value_numbers = (
-            key_order[start:stop],
-            value_order[start:stop],
-        )
+        key_numbers, value_numbers = (key_order[start:stop], value_order[start:stop])
 
         def describe(line: int) -> tuple[str, str, str]:
-            key, value = (
-                keys.texts[key_numbers[line]],
-                values.texts[value_numbers[line]],
-            )
+            key, value = (keys.texts[key_numbers[line]], values.texts[value_numbers[line]])
             key, value = key.strip(' "'), value.strip().removesuffix(".")
             return "distractor", key, value
 
@@ -236,9 +217,7 @@ def fill_with_needles(
     return interleaved(items, places, lines, haystack)
 
 
-def choose_lines(
-    left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.ndarray]]
-) -> int:
+def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.ndarray]]) -> int:
     """How many lines, of `fixed` tokens each and an entry of two pools, fit into the tokens left.
 
     A pool is texts, and the order in which lines take them. The entries of the last lines are
@@ -269,9 +248,7 @@ def choose_lines(
             pair = _best_pair(share, *candidates)
             if pair is None:
                 break
-            for (_, order), column, chosen in zip(
-                pools, counts, pair, strict=True
-            ):
+            for (_, order), column, chosen in zip(pools, counts, pair, strict=True):
                 _swap(order, line, line + chosen)
                 _swap(column, line, line + chosen)
             rest -= int(fixed[line]) + sum(int(column[line]) for column in counts)
@@ -285,24 +262,17 @@ def _swap(entries: np.ndarray, one: int, other: int) -> None:
     entries[[one, other]] = entries[[other, one]]
 
 
-def _best_pair(
-    tokens: int, keys: np.ndarray, values: np.ndarray
-) -> tuple[int, int] | None:
+def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
     """Positions of a key and a value whose counts together come nearest to `tokens` from below."""
     key_at, value_at = (
-        dict(zip(*np.unique(counts, return_index=True), strict=True))
-        for counts in (keys, values)
+        dict(zip(*np.unique(counts, return_index=True), strict=True)) for counts in (keys, values)
     )
     fitting = [
-        (key + value, -key)
-        for key, value in product(key_at, value_at)
-        if key + value <= tokens
+        (key + value, -key) for key, value in product(key_at, value_at) if key + value <= tokens
     ]
     if not fitting:
         return None
-    total, less_key = max(
-        fitting
-    )  # of several pairs the one with the shortest key
+    total, less_key = max(fitting)  # of several pairs the one with the shortest key
     return int(key_at[-less_key]), int(value_at[total + less_key])
 
 
@@ -310,10 +280,7 @@ def _best_pair(
 
 
 def fill_with_essay(
-    items: Iterable[Piece],
-    budget: ContextBudget,
-    corpus: Haystack,
-    size: int | None = None,
+    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack, size: int | None = None
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
     nearest to its depth in tokens. With a `size`, so many words, and each item behind the share of
@@ -327,15 +294,11 @@ def fill_with_essay(
         units, starts = _essay_units(corpus, budget.encoder, passes)
 
     # A needle stands between two sentences, so it begins with a blank, as every word does.
-    items, left = by_depth(
-        [replace(item, text=" " + item.text) for item in items], budget
-    )
+    items, left = by_depth([replace(item, text=" " + item.text) for item in items], budget)
 
     if size is not None:
         boundaries = [*starts[: np.searchsorted(starts, size)].tolist(), size]
-        places = [
-            boundaries[int((len(boundaries) - 1) * item.depth)] for item in items
-        ]
+        places = [boundaries[int((len(boundaries) - 1) * item.depth)] for item in items]
         pieces = interleaved(items, places, size, partial(part_of, units))
         return _joined_by_blanks(pieces, budget)
 
@@ -350,9 +313,7 @@ def fill_with_essay(
     return None
 
 
-def _with_beginning(
-    pieces: list[Piece], word: str, budget: ContextBudget
-) -> list[Piece] | None:
+def _with_beginning(pieces: list[Piece], word: str, budget: ContextBudget) -> list[Piece] | None:
     """Pieces joined by blanks and, behind them, as much of the next word as fits; None where the
     pieces alone do not fit."""
 
@@ -361,16 +322,12 @@ def _with_beginning(
         return _joined_by_blanks(pieces + last, budget)
 
     beginnings = ["", *(word[: cut.start()] for cut in _CUT.finditer(word, 2))]
-    fitting = bisect_right(
-        beginnings, budget.tokens, key=lambda b: num_tokens(context(b))
-    )
+    fitting = bisect_right(beginnings, budget.tokens, key=lambda b: num_tokens(context(b)))
     return context(beginnings[fitting - 1]) if fitting else None
 
 
 @lru_cache(maxsize=8)
-def _essay_units(
-    corpus: Haystack, encoder: PieceEncoder, passes: int
-) -> tuple[Units, np.ndarray]:
+def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
     """The words of a corpus, each with the blank before it, and where sentences start; later passes
     begin at the second essay, so that the opening comes only once."""
     words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
@@ -378,9 +335,7 @@ def _essay_units(
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
-    return encode_units(
-        [" " + word for word in words], encoder, keep=True
-    ), np.concatenate(starts)
+    return encode_units([" " + word for word in words], encoder, keep=True), np.concatenate(starts)
 
 
 def _sentence_boundaries(
@@ -392,10 +347,6 @@ def _sentence_boundaries(
     wanted = np.array([item.depth for item in items]) * offsets[-1]
     right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
     left = np.maximum(right - 1, 0)
-    nearest = np.where(
-        wanted - offsets[left] < offsets[right] - wanted, left, right
-    )
-    places: list[int] = boundaries[
-        _apart(nearest.tolist(), len(boundaries))
-    ].tolist()
+    nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
+    places: list[int] = boundaries[_apart(nearest.tolist(), len(boundaries))].tolist()
     return places

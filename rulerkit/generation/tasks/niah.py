@@ -62,10 +62,7 @@ NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None:
     """The value of a key that was not asked for, the nearest to a needle whose value is missing."""
-    written = {
-        *answer.words,
-        *(item.strip(".") for item in named_items(answer.text)),
-    }
+    written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
 
     # Where the needles stand whose values were not written.
     missed = [
@@ -78,16 +75,10 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
     distances = [
         (min(abs(start - needle) for needle in missed), piece.value)
         for piece, start in answer.needles
-        if missed
-        and piece.role == "distractor"
-        and str(piece.value).lower() in written
+        if missed and piece.role == "distractor" and str(piece.value).lower() in written
     ]
     distance, value = min(distances, key=itemgetter(0), default=(inf, None))
-    return (
-        f"{value}, {distance} tokens from the needle"
-        if value and distance <= within
-        else None
-    )
+    return f"{value}, {distance} tokens from the needle" if value and distance <= within else None
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
@@ -128,11 +119,7 @@ class Needles(Task):
             "for.",
             partial(_value_of_other_key, within=NEAR),
         ),
-        Rule(
-            "other key",
-            "The value of another key, from farther away.",
-            _value_of_other_key,
-        ),
+        Rule("other key", "The value of another key, from farther away.", _value_of_other_key),
         Rule(
             "incomplete uuid",
             "A part of the UUID asked for, not all of its 32 digits.",
@@ -161,22 +148,14 @@ class Needles(Task):
         super().__post_init__()
         most_needles = _EVEN_DEPTHS if self._even_depths else MOST
         self.check(
-            max(self.num_keys, self.num_queries) * self.num_values
-            <= most_needles,
+            max(self.num_keys, self.num_queries) * self.num_values <= most_needles,
             "num_keys",
             f"such that it and num_queries ask for at most {most_needles} needles in all, "
             "num_values for "
             "each (`depths: even` and `protocol: paper` have 40 places)",
         )
-        in_range = (
-            type(self.depth) in (int, float)
-            and 0 <= float(self.depth or 0) <= 100
-        )
-        self.check(
-            self.depth is None or in_range,
-            "depth",
-            "percent of the context, 0 to 100",
-        )
+        in_range = type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
+        self.check(self.depth is None or in_range, "depth", "percent of the context, 0 to 100")
 
     @property
     def num_items(self) -> int:
@@ -197,9 +176,7 @@ class Needles(Task):
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         draw = partial(_draw, random, load("words", self.words))
-        keys = distinct(
-            max(self.num_keys, self.num_queries), partial(draw, self.key)
-        )
+        keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
         values = distinct(len(keys) * self.num_values, partial(draw, self.value))
         queried = random.sample(keys, self.num_queries)
 
@@ -221,8 +198,7 @@ class Needles(Task):
         query = f"{', '.join(others)}, and {last}" if others else last
         forms = _ONE if self.num_items == 1 else _SEVERAL
         opening, question, prefix = (
-            form.format(type=self.value[:-1], types=self.value, query=query)
-            for form in forms
+            form.format(type=self.value[:-1], types=self.value, query=query) for form in forms
         )
 
         # References in the order of the question, as upstream lists them.
@@ -231,10 +207,7 @@ class Needles(Task):
             question=question,
             answer_prefix=prefix,
             references=tuple(
-                str(needle.value)
-                for key in queried
-                for needle in needles
-                if needle.key == key
+                str(needle.value) for key in queried for needle in needles if needle.key == key
             ),
             plan=needles,
         )
@@ -251,9 +224,7 @@ class Needles(Task):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         return self._filled(draft, budget)
 
-    def fill_with(
-        self, draft: Draft, budget: ContextBudget, size: int
-    ) -> list[Piece] | None:
+    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         return self._filled(draft, budget, size)
 
     def _filled(
@@ -263,21 +234,15 @@ class Needles(Task):
         if self.haystack == "essay":
             essays = load("essay", self.essays)
             return fill_with_essay(draft.plan, budget, essays, size)
-        lines = [
-            replace(needle, text=needle.text + "\n") for needle in draft.plan
-        ]
+        lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
         if self.haystack == "noise":
             return fill_with_sentences(lines, budget, size=size)
-        before, between, end = NEEDLE.format(
-            types=self.value, key="|", value="|"
-        ).split("|")
+        before, between, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
 
         # Lines of needles are made of the texts around key and value, and of pools of both.
         words = load("words", self.words)
         keys = _pool(self.key, words, budget.length, "", budget.encoder)
-        values = _pool(
-            self.value, words, budget.length, end + "\n", budget.encoder
-        )
+        values = _pool(self.value, words, budget.length, end + "\n", budget.encoder)
         return fill_with_needles(
             lines,
             budget,
@@ -297,18 +262,11 @@ class Needles(Task):
         queries = re.split(r", and |, ", query)
 
         # A reader knows the form of a needle, and nothing else.
-        needle = re.compile(
-            rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\."
-        )
+        needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
         needles = needle.findall(text)
         return Reading(
             "niah",
-            items=[
-                value
-                for query_key in queries
-                for key, value in needles
-                if key == query_key
-            ],
+            items=[value for query_key in queries for key, value in needles if key == query_key],
             others=[value for key, value in needles if key not in queries],
             occurrences=partial(needle.finditer, text),
             empty="not found",
@@ -316,9 +274,7 @@ class Needles(Task):
 
     @property
     def _even_depths(self) -> bool:
-        return self.depths == "even" or (
-            self.protocol == "paper" and self.haystack == "essay"
-        )
+        return self.depths == "even" or (self.protocol == "paper" and self.haystack == "essay")
 
     def _in_upstreams_order(self, depths: list[float], seed: int) -> list[float]:
         """The depths of the needles, whose order in the text is one for all examples: upstream
@@ -357,13 +313,9 @@ def _draw(random: Random, words: Words, kind: Kind) -> str:
 
 
 @lru_cache(maxsize=16)
-def _pool(
-    kind: Kind, words: Words, length: int, ending: str, encoder: PieceEncoder
-) -> Units:
+def _pool(kind: Kind, words: Words, length: int, ending: str, encoder: PieceEncoder) -> Units:
     """The first keys or values of an endless row, with their counts: twice as many as any context
     of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
     texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), words, kind))
-    return encode_units(
-        [f" {text}{ending}" for text in texts], encoder, keep=True
-    )
+    return encode_units([f" {text}{ending}" for text in texts], encoder, keep=True)

@@ -15,14 +15,7 @@ from rulerkit.generation.corpora import QASet, Question, known_questions, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.prompt_format import DIRECT
-from rulerkit.generation.tasks.base import (
-    Growth,
-    JudgedAnswer,
-    Reading,
-    Rule,
-    Task,
-    shuffled_alike,
-)
+from rulerkit.generation.tasks.base import Growth, JudgedAnswer, Reading, Rule, Task, shuffled_alike
 
 _INSTRUCTION = (
     "Answer the question based on the given documents. Only give me the answer and "
@@ -48,9 +41,7 @@ _CANDIDATES = 64
 def _plain(text: str) -> str:
     """Words alone, lower case, without articles and punctuation."""
     return " ".join(
-        word
-        for word in re.findall(r"\w+", text.lower())
-        if word not in ("a", "an", "the")
+        word for word in re.findall(r"\w+", text.lower()) if word not in ("a", "an", "the")
     )
 
 
@@ -67,11 +58,7 @@ def _other_document(answer: JudgedAnswer) -> str | None:
     # Any other document of this prompt that holds what was written, as whole words.
     written = _plain(answer.text)
     for block in answer.example.context_blocks:
-        if (
-            written
-            and block.role != "needle"
-            and f" {written} " in f" {_plain(block.text)} "
-        ):
+        if written and block.role != "needle" and f" {written} " in f" {_plain(block.text)} ":
             return block.text.partition("\n")[0].strip(":")
     return None
 
@@ -118,9 +105,7 @@ class QuestionAnswering(Task):
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         # The protocol of the paper asks the first questions of the file; ours draws
         # from all.
-        order = _question_order(
-            self._data, None if self.protocol == "paper" else stream.seed
-        )
+        order = _question_order(self._data, None if self.protocol == "paper" else stream.seed)
         question = self._data.questions[order[stream.index % len(order)]]
 
         # The same question with and without documents, so that the two can be held side
@@ -155,17 +140,13 @@ class QuestionAnswering(Task):
         order = _documents_at_depths(question, depths, bodies, headers, budget)
         return None if order is None else self._written(question, order, budget)
 
-    def fill_with(
-        self, draft: Draft, budget: ContextBudget, size: int
-    ) -> list[Piece] | None:
+    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         question, _ = draft.plan
         bodies = _bodies(self._data, budget.encoder)
         order = self._documents_of_the_paper(question, bodies, size, budget)
         return None if order is None else self._written(question, order, budget)
 
-    def _written(
-        self, question: Question, order: list[int], budget: ContextBudget
-    ) -> list[Piece]:
+    def _written(self, question: Question, order: list[int], budget: ContextBudget) -> list[Piece]:
         """Documents in this order, each below its number."""
         bodies = _bodies(self._data, budget.encoder)
         headers = numbered(_HEADER, budget.encoder, len(order))
@@ -184,44 +165,32 @@ class QuestionAnswering(Task):
 
         # Headers count upwards, whatever document stands below them.
         numbers = np.arange(len(order))
-        return budget.rows(
-            (headers, numbers), (bodies, np.array(order)), describe=describe
-        ).pieces
+        return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
 
     @classmethod
     def place(cls, text: str, references: Sequence[str]) -> str | None:
         # The text between two headers is one document.
         parts = re.split(r"Document (\d+):\n", text)
         for number, document in zip(parts[1::2], parts[2::2], strict=True):
-            if any(
-                reference.lower() in document.lower() for reference in references
-            ):
+            if any(reference.lower() in document.lower() for reference in references):
                 return f"document {number}"
         return None
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # Behind the question stand the answer's prefix or the end of the user's turn.
-        question_text = re.split(
-            rf"{re.escape(DIRECT)}| Answer:|<\|", question[1]
-        )[0].strip()
+        question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[0].strip()
         answer = _answer(text, question_text)
         return Reading(
             "question_answering",
             items=[answer] if answer else [],
-            occurrences=partial(
-                re.compile(f"(?P<item>{re.escape(answer)})").finditer, text
-            ),
+            occurrences=partial(re.compile(f"(?P<item>{re.escape(answer)})").finditer, text),
             question=question_text,
             empty="not found",
         )
 
     def _documents_of_the_paper(
-        self,
-        question: Question,
-        bodies: Units,
-        size: int,
-        budget: ContextBudget,
+        self, question: Question, bodies: Units, size: int, budget: ContextBudget
     ) -> list[int] | None:
         """So many documents in upstream's order: gold and same article first, then others, all
         shuffled with one seed. None where there is no place for the gold ones."""
@@ -248,25 +217,14 @@ class QuestionAnswering(Task):
         # HotpotQA's questions bring their own distractors; SQuAD's have those of the
         # article.
         number = groups[question.gold[0]]
-        article = question.related or [
-            i for i, group in enumerate(groups) if group == number
-        ]
+        article = question.related or [i for i, group in enumerate(groups) if group == number]
         shuffled = random.permutation(article).tolist()
-        article = [
-            *question.gold,
-            *(i for i in shuffled if i not in question.gold),
-        ]
-        return article, bodies.others(
-            [bodies.texts[i] for i in article], random
-        ).tolist()
+        article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
+        return article, bodies.others([bodies.texts[i] for i in article], random).tolist()
 
 
 def _documents_at_depths(
-    question: Question,
-    depths: list[float],
-    bodies: Units,
-    headers: Units,
-    budget: ContextBudget,
+    question: Question, depths: list[float], bodies: Units, headers: Units, budget: ContextBudget
 ) -> list[int] | None:
     """The gold documents at their depths among as many others as fit: the question's own are chosen
     first, then any. None where the gold ones do not fit.
@@ -291,13 +249,9 @@ def _documents_at_depths(
     # All other documents in a random order; each once before any comes a second time.
     excluded = [*gold, *chosen]
     while True:
-        candidates = bodies.others(
-            [bodies.texts[i] for i in excluded], budget.random
-        )
+        candidates = bodies.others([bodies.texts[i] for i in excluded], budget.random)
         header_counts = headers.counts[len(gold) + len(chosen) :]
-        costs = np.cumsum(
-            bodies.counts[candidates] + header_counts[: len(candidates)]
-        )
+        costs = np.cumsum(bodies.counts[candidates] + header_counts[: len(candidates)])
         fitting = int(np.searchsorted(costs, tokens_left(), side="right"))
         if fitting < len(candidates) or not len(candidates):
             break
@@ -309,25 +263,17 @@ def _documents_at_depths(
     before_last = max(0, fitting - 1)
     chosen += candidates[:before_last].tolist()
     next_headers = header_counts[before_last:][:2].tolist()
-    chosen += _last_documents(
-        candidates[before_last:], tokens_left(), bodies, *next_headers
-    )
+    chosen += _last_documents(candidates[before_last:], tokens_left(), bodies, *next_headers)
 
     # The gold documents stand where their depths say, whatever the number of others is.
     order: list[int] = budget.random.permutation(chosen).astype(int).tolist()
     for depth, document in sorted(zip(depths, gold, strict=True)):
-        order.insert(
-            int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document
-        )
+        order.insert(int(depth * (len(chosen) + 1)) + len(order) - len(chosen), document)
     return order
 
 
 def _last_documents(
-    candidates: np.ndarray,
-    tokens_left: int,
-    bodies: Units,
-    header: int,
-    second_header: int,
+    candidates: np.ndarray, tokens_left: int, bodies: Units, header: int, second_header: int
 ) -> list[int]:
     """One document, or two, whose length comes nearest to the tokens left."""
     # Sorted by length, the longest that fits is found by bisection.
@@ -340,16 +286,10 @@ def _last_documents(
 
     # Two short documents may come nearer than one long one: for each of the first
     # candidates the best second one.
-    tokens_for_second = (
-        tokens_left - header - second_header - counts[:_CANDIDATES]
-    )
+    tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
     other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
-    other -= (other >= 0) & (
-        by_length[other] == np.arange(len(other))
-    )  # not the same twice
-    gaps = np.where(
-        other >= 0, tokens_for_second - lengths[np.maximum(other, 0)], tokens_left
-    )
+    other -= (other >= 0) & (by_length[other] == np.arange(len(other)))  # not the same twice
+    gaps = np.where(other >= 0, tokens_for_second - lengths[np.maximum(other, 0)], tokens_left)
 
     # Two only where they leave less than the best single one.
     pick = int(np.argmin(gaps))
@@ -359,10 +299,7 @@ def _last_documents(
 
 
 def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
-    return int(
-        bodies.counts[list(documents)].sum()
-        + headers.counts[: len(documents)].sum()
-    )
+    return int(bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum())
 
 
 @lru_cache(maxsize=8)
@@ -380,8 +317,7 @@ def _question_order(data: QASet, seed: int | None) -> list[int]:
     short = [
         i
         for i, question in enumerate(data.questions)
-        if sum(len(data.documents[number]) for number in question.gold)
-        <= _LONGEST_GOLD
+        if sum(len(data.documents[number]) for number in question.gold) <= _LONGEST_GOLD
     ]
     if not short:
         raise UserError(
@@ -401,10 +337,7 @@ def _answer(documents_text: str, question: str) -> str:
             readable = (
                 one.answers[0]
                 for one in same
-                if all(
-                    data.documents[number] in documents_text
-                    for number in one.gold
-                )
+                if all(data.documents[number] in documents_text for number in one.gold)
             )
             return next(readable, "")
     return ""

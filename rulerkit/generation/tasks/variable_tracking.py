@@ -9,14 +9,7 @@ from random import Random
 from string import ascii_uppercase
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import (
-    Growth,
-    JudgedAnswer,
-    Reading,
-    Rule,
-    Task,
-    distinct,
-)
+from rulerkit.generation.tasks.base import Growth, JudgedAnswer, Reading, Rule, Task, distinct
 from rulerkit.generation.tasks.haystacks import LINE, fill_with_sentences
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
@@ -30,9 +23,7 @@ _PREFIX = (
 _LINES_ADDED, _FEW_LINES_ADDED = 10, 5
 """By how many lines upstream lengthens a context, and since 2025 one below 4096 tokens."""
 _SHORT = 4096
-_MOST_NAMES = (
-    10_000  # of the 17,576 names of three letters that a demonstration has
-)
+_MOST_NAMES = 10_000  # of the 17,576 names of three letters that a demonstration has
 
 
 _Chains = dict[str, list[str]]
@@ -46,12 +37,7 @@ def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
         for piece, _ in answer.needles
         if piece.role == "distractor"
     }
-    return (
-        " ".join(
-            names[word] for word in dict.fromkeys(answer.words) if word in names
-        )
-        or None
-    )
+    return " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,15 +51,9 @@ class VariableTracking(Task):
     separator = " "
     short_name = "vt"
     new_tokens = (30, 5)
-    question_form = (
-        r"Find all variables that are assigned the value (\d+) in the text"
-    )
+    question_form = r"Find all variables that are assigned the value (\d+) in the text"
     failure_rules = (
-        Rule(
-            "wrong chain",
-            "A variable of another chain.",
-            _variables_of_other_chains,
-        ),
+        Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
     )
 
     num_chains: int = 1
@@ -112,9 +92,7 @@ class VariableTracking(Task):
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        return fill_with_sentences(
-            draft.plan, budget, blanks=self.edition == "2024"
-        )
+        return fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
 
     def growth(self, draft: Draft, length: int) -> Growth:
         if self.edition == "2025":
@@ -123,9 +101,7 @@ class VariableTracking(Task):
         names = list(draft.references)
         return Growth(_LINES_ADDED, _LINES_ADDED, answer=f" {names}")
 
-    def fill_with(
-        self, draft: Draft, budget: ContextBudget, size: int
-    ) -> list[Piece] | None:
+    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         blanks = self.edition == "2024"
         return fill_with_sentences(draft.plan, budget, blanks, size)
 
@@ -146,33 +122,23 @@ class VariableTracking(Task):
         return Reading(
             "variable_tracking",
             items=[name for name, value in values.items() if value == queried],
-            others=[
-                name
-                for name, value in values.items()
-                if value not in (queried, "")
-            ],
+            others=[name for name, value in values.items() if value not in (queried, "")],
             occurrences=partial(assignment.finditer, text, start),
             demonstration="".join(answers[-1:]),
             opening=text[start:] if opening >= 0 else "",
         )
 
     def _prefix(self, value: str) -> str:
-        assigned = (
-            "assgined" if self.edition == "2024" else "assigned"
-        )  # upstream's spelling
+        assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
         return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
 
-    def _chains(
-        self, random: Random, letters: int, taken: Iterable[str]
-    ) -> _Chains:
+    def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
         """Chains with distinct names and values; upstream gives all chains of its demonstration one
         value."""
         # All names are drawn at once, so that none stands in two chains.
         size = self.num_items
         count = self.num_chains * size
-        names = distinct(
-            count, lambda: "".join(random.choices(ascii_uppercase, k=letters))
-        )
+        names = distinct(count, lambda: "".join(random.choices(ascii_uppercase, k=letters)))
         chains: _Chains = {}
         while len(chains) < self.num_chains:
             value = str(random.randrange(10000, 99999))
@@ -182,9 +148,7 @@ class VariableTracking(Task):
 
     def _fixed_chains(self) -> _Chains:
         """The chains of the 2024 edition's one demonstration."""
-        return self._chains(
-            Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ()
-        )
+        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
 
     def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> str:
         """A solved example of about 500 tokens before the question: fresh names (2025) or one for
@@ -194,16 +158,8 @@ class VariableTracking(Task):
 
         # 2024 has one demonstration for all examples, 2025 a fresh one in each.
         edition_2024 = self.edition == "2024"
-        random = (
-            Random("places in the demonstration")
-            if edition_2024
-            else stream.random
-        )
-        chains = (
-            self._fixed_chains()
-            if edition_2024
-            else self._chains(random, 3, taken)
-        )
+        random = Random("places in the demonstration") if edition_2024 else stream.random
+        chains = self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
         statements = _statements(random, chains)
 
         # About 500 tokens, whatever the number of statements is.
@@ -215,20 +171,13 @@ class VariableTracking(Task):
         # others.
         num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
-        for statement in sorted(
-            statements, key=lambda statement: -statement.depth
-        ):
-            lines.insert(
-                int(statement.depth * num_lines),
-                statement.text.removesuffix("\n"),
-            )
+        for statement in sorted(statements, key=lambda statement: -statement.depth):
+            lines.insert(int(statement.depth * num_lines), statement.text.removesuffix("\n"))
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
         answer = f"{self._prefix(value)} {self.join(names)}"
         if edition_2024:
-            context = " ".join(
-                line + "\n" if line == LINE else line for line in lines
-            )
+            context = " ".join(line + "\n" if line == LINE else line for line in lines)
             question = question.removesuffix(" above.")
             return f" {_OPENING} {context} {question}{answer}\n\n\n\n"
         context = "".join(line + "\n" for line in lines)
@@ -245,7 +194,5 @@ def _statements(random: Random, chains: _Chains) -> list[Piece]:
         sources = [value, *(f"VAR {name} " for name in names)]
         for depth, name, source in zip(depths, names, sources, strict=False):
             text = f"VAR {name} = {source}\n"
-            statements.append(
-                Piece(text, role, key=name, value=value, depth=depth)
-            )
+            statements.append(Piece(text, role, key=name, value=value, depth=depth))
     return statements

@@ -11,18 +11,8 @@ colours and line widths are those of `style`; markers and dashes differ too.
 A module holds the figures of one subject, `canvas` what all of them share.
 """
 
-from rulerkit.report.plots.canvas import (
-    DOUBLE,
-    SINGLE,
-    Panels,
-    PrintFigure,
-    Threshold,
-    style,
-)
-from rulerkit.report.plots.comparisons import (
-    differences_by_task,
-    scores_by_scorer,
-)
+from rulerkit.report.plots.canvas import DOUBLE, SINGLE, Panels, PrintFigure, Threshold, style
+from rulerkit.report.plots.comparisons import differences_by_task, scores_by_scorer
 from rulerkit.report.plots.depth import depth_map, recall_by_depth
 from rulerkit.report.plots.failures import failures_by_length
 from rulerkit.report.plots.frontier import (

@@ -119,9 +119,7 @@ def draw_in(
 def _set_note(figure: Any, text: str) -> None:
     """The note below a figure, in lines that keep the margin of the layout at both edges."""
     margin = 0.06 / figure.get_figwidth()
-    note = figure.supxlabel(
-        "", fontsize="medium", x=1 - margin, ha="right", style="italic"
-    )
+    note = figure.supxlabel("", fontsize="medium", x=1 - margin, ha="right", style="italic")
     widest = (1 - 2 * margin) * figure.bbox.width
     lines = [""]
     for word in text.split():
@@ -141,12 +139,7 @@ def _new_panels(
 ) -> list[Axes]:
     """The panels of a new figure; those that stay empty are taken away."""
     _, grid = plt.subplots(
-        num_rows,
-        num_columns,
-        figsize=size,
-        squeeze=False,
-        FigureClass=PrintFigure,
-        **shared,
+        num_rows, num_columns, figsize=size, squeeze=False, FigureClass=PrintFigure, **shared
     )
     panels: list[Axes] = list(grid.flat)
     for spare in panels[count:]:
@@ -156,16 +149,12 @@ def _new_panels(
 
 def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:
     """A dashed line at each threshold in every panel; the note that names them."""
-    named = (
-        threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
-    )
+    named = threshold if isinstance(threshold, Mapping) else {"threshold": threshold}
     levels = {name: value for name, value in named.items() if value is not None}
     if not levels:
         return ""
     for axes, value in product(panels, levels.values()):
-        axes.axhline(
-            value, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1
-        )
+        axes.axhline(value, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1)
     names = ", ".join(f"{name} = {value:g}" for name, value in levels.items())
     return f"thin dashed: {names}"
 
@@ -195,11 +184,7 @@ def add_legend(axes: "Axes") -> None:
     if letters < NARROW or longest > 0.4 * letters or axes.texts:
         names = [wrapped(name, letters) for name in names]
         columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
-        place = {
-            "loc": "upper center",
-            "bbox_to_anchor": (0.5, 0),
-            "borderaxespad": 4,
-        }
+        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
         place["ncols"] = columns
     axes.legend(handles, names, **place)
 

@@ -54,42 +54,25 @@ def differences_by_task(
     with draw_in(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
         axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
         if margin is not None:
-            axes.axvline(
-                -margin,
-                color=GREY,
-                linewidth=0.7,
-                linestyle=THRESHOLD_DASHES,
-                zorder=1,
-            )
+            axes.axvline(-margin, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1)
 
         # The mean stands last, as a diamond: the habit of forest plots.
         drawn: Any = pd.concat([tasks, mean]).itertuples()
         for y, row in enumerate(drawn):
-            color = (
-                GREY if row.low <= 0 <= row.high else color_of(int(row.high < 0))
-            )
-            shape: Any = {
-                "marker": "D" if row.level == "all" else "o",
-                "markeredgewidth": 0.8,
-            }
+            color = GREY if row.low <= 0 <= row.high else color_of(int(row.high < 0))
+            shape: Any = {"marker": "D" if row.level == "all" else "o", "markeredgewidth": 0.8}
             face = "white" if color == GREY else color
             axes.hlines(y, row.low, row.high, color, linewidth=1.0, zorder=2)
-            axes.plot(
-                [row.difference], [y], color=color, markerfacecolor=face, **shape
-            )
+            axes.plot([row.difference], [y], color=color, markerfacecolor=face, **shape)
 
         axes.axhline(len(tasks) - 0.5, color="0.7", linewidth=0.5)
         axes.set_yticks(range(len(tasks) + 1), labels)
         axes.set_ylim(len(tasks) + 0.7, -0.7)
-        axes.set_xlabel(
-            wrapped(f"{names[1]} - {names[0]} (points)", letters_in(axes))
-        )
+        axes.set_xlabel(wrapped(f"{names[1]} - {names[0]} (points)", letters_in(axes)))
     return axes
 
 
-def scores_by_scorer(
-    judged: "pd.DataFrame", note: str = "", ax: "Axes | None" = None
-) -> "Axes":
+def scores_by_scorer(judged: "pd.DataFrame", note: str = "", ax: "Axes | None" = None) -> "Axes":
     """One set of answers by several harnesses' scorers: a row per scorer, a mark per model.
 
     `judged` is what `score_as` gives. A mark is the mean over the tasks and lengths of the model;
@@ -109,13 +92,9 @@ def scores_by_scorer(
             # Marks of equal scores stand side by side, not one on the other.
             y = np.arange(len(names)) + 0.22 * (i - (len(means) - 1) / 2)
             properties = properties_of(i) | {"linestyle": "", "markersize": 3.6}
-            axes.plot(
-                row.to_numpy(), y, label=str(model), clip_on=False, **properties
-            )
+            axes.plot(row.to_numpy(), y, label=str(model), clip_on=False, **properties)
             axes.axvline(row["score"], color=color_of(i), linewidth=0.5, zorder=0)
-        axes.set_yticks(
-            range(len(names)), [labels.get(name, name) for name in names]
-        )
+        axes.set_yticks(range(len(names)), [labels.get(name, name) for name in names])
         axes.set(xlim=(0, 100), xlabel="Score (%)", ylim=(len(names) - 0.4, -0.6))
         axes.grid(axis="y", visible=False)
         add_legend(axes)

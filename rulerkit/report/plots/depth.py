@@ -33,23 +33,15 @@ def recall_by_depth(
             # Lines of several lengths are moved apart a little, so that their bars can be seen.
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
-                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (
-                    i - len(lengths) / 2
-                ) * 1.2
-                line_with_bars(
-                    axes, x, line, length_name(int(length)), properties_of(i)
-                )
+                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
+                line_with_bars(axes, x, line, length_name(int(length)), properties_of(i))
             set_title(axes, name, task)
-            axes.set(
-                xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)"
-            )
+            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
         panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
     return panels
 
 
-def depth_map(
-    bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
+def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
     """Recall of one task by depth and length as a map, a panel per model. `bins` is what
     `depth.by_bin` gives."""
     takes = "the table of `rk.depth.by_bin`"
@@ -57,9 +49,7 @@ def depth_map(
     check_columns(bins, needed, "depth_map", takes)
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
-        raise UserError(
-            f"no depths of task {task!r} to draw: name one that was asked"
-        )
+        raise UserError(f"no depths of task {task!r} to draw: name one that was asked")
 
     # Bins without a needle stay as empty fields, so that all maps have the same rows.
     series = bins["length"].nunique()
@@ -67,12 +57,8 @@ def depth_map(
     with draw_in(len(models), columns, 1.8, ax, *notes, series=series) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
-            scores = _all_bins(rows, "depth").pivot(
-                index=edges, columns="length", values="score"
-            )
-            scores.index = [
-                f"{start:.0f}–{end:.0f}" for start, end in scores.index
-            ]
+            scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
+            scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             scores = scores.rename(columns=length_name)
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
             set_title(axes, name, task)
@@ -83,13 +69,6 @@ def depth_map(
 def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
     """The bins of each length, with those that hold no item."""
     start, end = f"{by}_from", f"{by}_to"
-    edges = np.linspace(
-        0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1
-    )
+    edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
     bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
-    return (
-        rows[["length"]]
-        .drop_duplicates()
-        .merge(bins, how="cross")
-        .merge(rows, how="left")
-    )
+    return rows[["length"]].drop_duplicates().merge(bins, how="cross").merge(rows, how="left")

@@ -8,13 +8,7 @@ from matplotlib.axes import Axes
 
 from rulerkit.analysis.failure_rules import definitions
 from rulerkit.common.errors import UserError
-from rulerkit.report.plots.canvas import (
-    Panels,
-    color_of,
-    draw_in,
-    length_ticks,
-    set_title,
-)
+from rulerkit.report.plots.canvas import Panels, color_of, draw_in, length_ticks, set_title
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
@@ -22,9 +16,7 @@ from rulerkit.store.places import check_columns
 _HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
 
 
-def failures_by_length(
-    shares: "pd.DataFrame", note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
+def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
     """What became of the answers at each length, in percent, complete ones below; a panel per model
     and task.
 
@@ -34,9 +26,7 @@ def failures_by_length(
     needed = ["name", "task", "length", "label", "count", "share"]
     check_columns(shares, needed, "failures_by_length", takes)
     if shares.empty:
-        raise UserError(
-            "no labels to draw; label the cells of a run that has some"
-        )
+        raise UserError("no labels to draw; label the cells of a run that has some")
     counts = shares.groupby("label")["count"].sum()
     kinds = [kind for kind in definitions() if counts.get(kind)]
     names = names_of(shares.assign(label=shares["name"]))
@@ -47,18 +37,10 @@ def failures_by_length(
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     series = 2 + shares["length"].nunique()  # the legend stands beside them
     notes = [note, texts_words(shares)]
-    with draw_in(
-        len(groups), columns, height, ax, *notes, series=series, sharey=True
-    ) as panels:
-        for i, (axes, ((name, task), cells)) in enumerate(
-            zip(panels, groups, strict=True)
-        ):
-            table = 100 * cells.pivot(
-                index="length", columns="label", values="share"
-            )
-            table.reindex(columns=kinds).plot.bar(
-                ax=axes, stacked=True, legend=False, width=0.82
-            )
+    with draw_in(len(groups), columns, height, ax, *notes, series=series, sharey=True) as panels:
+        for i, (axes, ((name, task), cells)) in enumerate(zip(panels, groups, strict=True)):
+            table = 100 * cells.pivot(index="length", columns="label", values="share")
+            table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)
             axes.set_xticklabels(length_ticks(axes, table.index), rotation=0)
             for bars, kind in zip(axes.containers, kinds, strict=True):
                 plt.setp(bars, **bar_properties(kind))
@@ -70,9 +52,7 @@ def failures_by_length(
 
         # One legend for all panels, in the order of the bars.
         handles, labels = panels[0].get_legend_handles_labels()
-        panels[0].figure.legend(
-            handles, labels, loc="outside right upper", reverse=True
-        )
+        panels[0].figure.legend(handles, labels, loc="outside right upper", reverse=True)
     return panels
 
 

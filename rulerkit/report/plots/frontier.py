@@ -23,13 +23,7 @@ from rulerkit.report.plots.canvas import (
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import series_by_length
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.frontier import (
-    ABSOLUTE,
-    FrontierSummary,
-    as_frontier,
-    headline,
-    of_ruler,
-)
+from rulerkit.scoring.frontier import ABSOLUTE, FrontierSummary, as_frontier, headline, of_ruler
 from rulerkit.scoring.summary import texts_words
 
 _LONGEST_FIELD = 8
@@ -37,10 +31,7 @@ _LONGEST_FIELD = 8
 
 
 def capability_map(
-    frontier: FrontierSummary,
-    model: str | None = None,
-    note: str = "",
-    ax: "Panels" = None,
+    frontier: FrontierSummary, model: str | None = None, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
     """The frontier suite at a glance: capabilities against lengths, a panel per model.
 
@@ -56,9 +47,7 @@ def capability_map(
     if model is not None:
         models = models[(models["model"] == model) | (models["label"] == model)]
     if models.empty:
-        raise UserError(
-            f"no capabilities of {model!r} to draw; name one of the summary's models"
-        )
+        raise UserError(f"no capabilities of {model!r} to draw; name one of the summary's models")
 
     records: list[Any] = models.to_dict("records")
     rows_of = [(one, _capability_rows(frontier, one)) for one in records]
@@ -71,9 +60,7 @@ def capability_map(
         notes.append("hatched: not above the floor")
     shares = models["other_form"]
     if (shares > 0).any():
-        notes.append(
-            f"right, in another form: up to {shares.max():.1f} % of answers"
-        )
+        notes.append(f"right, in another form: up to {shares.max():.1f} % of answers")
     reasons = frontier.lengths["have"]
     for reason in reasons[reasons.str.len() > _LONGEST_FIELD].unique():
         notes.append(f"–: no mean, {reason}")
@@ -81,9 +68,7 @@ def capability_map(
     most = max(rows["row"].nunique() for _, rows in rows_of)
     series, columns = frontier.lengths["length"].nunique(), min(len(rows_of), 2)
     shared: Any = {"series": series}
-    with draw_in(
-        len(rows_of), columns, 0.19 * most, ax, note, *notes, **shared
-    ) as panels:
+    with draw_in(len(rows_of), columns, 0.19 * most, ax, note, *notes, **shared) as panels:
         for axes, (one, rows) in zip(panels, rows_of, strict=True):
             _capability_panel(axes, rows)
             thinking = " (thinking)" if one["thinking"] else ""
@@ -117,10 +102,7 @@ def capabilities_by_length(
     rows = frontier.capabilities
     # The intervals of a capability are those of its normalised mean; raw scores stand without.
     raw = rows.assign(
-        series=names_of(rows),
-        panel=rows["capability"],
-        low=rows["score"],
-        high=rows["score"],
+        series=names_of(rows), panel=rows["capability"], low=rows["score"], high=rows["score"]
     )
     notes = f"{note}; {texts_words(frontier.cells)}"
     return series_by_length(raw.drop(columns="label"), note=notes, ax=ax)
@@ -142,11 +124,7 @@ def published_frontier(
 
     # Whoever sees a score must see whose it is.
     sources = drawn.drop_duplicates(["benchmark", "source"])
-    notes = [
-        note,
-        *(sources["benchmark"] + ": " + sources["source"]),
-        "hollow: source not opened",
-    ]
+    notes = [note, *(sources["benchmark"] + ": " + sources["source"]), "hollow: source not opened"]
     with draw_in(len(groups), columns, 1.5, ax, *notes, series=9) as panels:
         for axes, (name, rows) in zip(panels, groups, strict=True):
             _published_panel(axes, rows)
@@ -175,9 +153,7 @@ def _published_panel(axes: Axes, rows: "pd.DataFrame") -> None:
     add_legend(axes)
 
 
-def _capability_rows(
-    frontier: FrontierSummary, model: Mapping[str, Any]
-) -> "pd.DataFrame":
+def _capability_rows(frontier: FrontierSummary, model: Mapping[str, Any]) -> "pd.DataFrame":
     """The fields of one panel: columns row, length, colour (percent), text, above_floor (NaN where
     it does not apply), reach (tokens; 0 for none), from the top row down."""
     same = ["run", "model"]
@@ -247,13 +223,7 @@ def _capability_panel(axes: "Axes", rows: "pd.DataFrame") -> None:
         if above is False or above == 0:
             axes.add_patch(
                 Rectangle(
-                    (column, row),
-                    1,
-                    1,
-                    fill=False,
-                    hatch="////",
-                    edgecolor="0.55",
-                    linewidth=0,
+                    (column, row), 1, 1, fill=False, hatch="////", edgecolor="0.55", linewidth=0
                 )
             )
 
@@ -261,13 +231,7 @@ def _capability_panel(axes: "Axes", rows: "pd.DataFrame") -> None:
     reach = rows.drop_duplicates("row")["reach"]
     steps = [sum(length <= longest for length in lengths) for longest in reach]
     for row, step in enumerate(steps):
-        axes.plot(
-            [step, step],
-            [row + 0.08, row + 0.92],
-            color=RED,
-            linewidth=1.6,
-            clip_on=False,
-        )
+        axes.plot([step, step], [row + 0.08, row + 0.92], color=RED, linewidth=1.6, clip_on=False)
 
     # Neither the mean nor RULER is one of the capabilities.
     for name in ("mean, floors off", "RULER"):

@@ -28,10 +28,7 @@ from rulerkit.store.places import check_columns
 
 
 def tasks_by_length(
-    cells: "pd.DataFrame",
-    model: str | None = None,
-    note: str = "",
-    ax: "Panels" = None,
+    cells: "pd.DataFrame", model: str | None = None, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
     """Tasks against lengths as a table in colour, the score printed in each field; a panel per
     model.
@@ -50,14 +47,8 @@ def tasks_by_length(
 
     # A score that says nothing is shown in brackets, and an incomplete one by what it has.
     below = not_above(cells)
-    texts = (
-        cells["score"]
-        .map("{:.1f}".format)
-        .where(cells["score"].notna(), cells["have"])
-    )
-    cells = cells.assign(
-        name=names_of(cells), text=texts.where(~below, "(" + texts + ")")
-    )
+    texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
+    cells = cells.assign(name=names_of(cells), text=texts.where(~below, "(" + texts + ")"))
 
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
@@ -66,14 +57,10 @@ def tasks_by_length(
         notes.append("in brackets: not above the floor")
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
-    with draw_in(
-        len(models), columns, height, ax, *notes, series=series, sharey=True
-    ) as panels:
+    with draw_in(len(models), columns, height, ax, *notes, series=series, sharey=True) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
-            wide: Any = rows.pivot(index="task", columns="length").loc[
-                tasks["task"]
-            ]
+            wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
             wide = wide.rename(columns=length_name, level="length")
             heatmap(axes, wide["score"], wide["text"])
             # A white line between categories, as between the rows of the paper's tables.
@@ -85,11 +72,7 @@ def tasks_by_length(
 
 def _borders(groups: Iterable[str]) -> list[int]:
     """The places between rows of a heatmap where the group changes."""
-    return [
-        i
-        for i, (group, following) in enumerate(pairwise(groups), 1)
-        if group != following
-    ]
+    return [i for i, (group, following) in enumerate(pairwise(groups), 1) if group != following]
 
 
 def correlation_heatmap(
@@ -105,20 +88,11 @@ def correlation_heatmap(
     `groups` names the cluster of each task, in the order of the frame.
     """
     takes = "the table of `rk.correlation.correlations`"
-    check_columns(
-        correlations,
-        getattr(correlations, "index", ()),
-        "correlation_heatmap",
-        takes,
-    )
+    check_columns(correlations, getattr(correlations, "index", ()), "correlation_heatmap", takes)
     if correlations.empty:
         raise UserError("no correlations to draw: give at least two tasks")
     text = correlations.map(
-        lambda r: (
-            ""
-            if np.isnan(r)
-            else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
-        )
+        lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
     notes = [note, texts_words(correlations)]
     size = len(correlations)
@@ -129,12 +103,7 @@ def correlation_heatmap(
             axes.set_aspect("equal")
         axes.tick_params("x", rotation=55)
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
-        labels = zip(
-            axes.get_xticklabels(),
-            axes.get_yticklabels(),
-            correlations,
-            strict=True,
-        )
+        labels = zip(axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True)
         for *both, task in labels:
             if task in marked:
                 plt.setp(both, color=RED, fontweight="bold")
@@ -154,18 +123,12 @@ def heatmap(
 ) -> None:
     """A table in colour with a text in each field; a field without a value is grey. The colours
     lead from the lowest value, 0 or -1, to 100 or 1."""
-    paint = LinearSegmentedColormap.from_list(
-        "", [*colors, color_of(0)]
-    ).with_extremes(bad="0.88")
+    paint = LinearSegmentedColormap.from_list("", [*colors, color_of(0)]).with_extremes(bad="0.88")
 
     numbers = values.to_numpy(dtype=float)
     limits: Any = {"vmin": lowest, "vmax": -lowest or 100}
-    image = axes.pcolormesh(
-        numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits
-    )
-    rows, columns = (
-        [wrapped(name, LONGEST_TICK) for name in names] for names in values.axes
-    )
+    image = axes.pcolormesh(numbers, cmap=paint, edgecolors="white", linewidth=0.6, **limits)
+    rows, columns = ([wrapped(name, LONGEST_TICK) for name in names] for names in values.axes)
     axes.set_xticks(np.arange(len(columns)) + 0.5, columns)
     axes.set_yticks(np.arange(len(rows)) + 0.5, rows)
 
@@ -177,9 +140,7 @@ def heatmap(
     # Text is dark or light, whichever can be read on the field's colour.
     for (row, column), text in np.ndenumerate(texts.to_numpy()):
         color = _ink(image.to_rgba(numbers[row, column]))
-        axes.text(
-            column + 0.5, row + 0.5, text, ha="center", va="center", color=color
-        )
+        axes.text(column + 0.5, row + 0.5, text, ha="center", va="center", color=color)
 
 
 def _ink(ground: Any) -> str:

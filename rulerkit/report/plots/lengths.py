@@ -12,14 +12,7 @@ from matplotlib.axes import Axes
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.report.paper import published_lengths
-from rulerkit.report.plots.canvas import (
-    GREY_LINE,
-    Panels,
-    color_of,
-    draw_in,
-    set_title,
-    wrapped,
-)
+from rulerkit.report.plots.canvas import GREY_LINE, Panels, color_of, draw_in, set_title, wrapped
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.summary import as_table, texts_words
 
@@ -56,9 +49,7 @@ def claimed_and_effective(
         first = next(iter(panels_of), "")
         panels_of[first] = pd.concat([own, panels_of.get(first)])
     if not any(map(len, panels_of.values())):
-        raise UserError(
-            "no models to draw: give `models` of a summary, or name published ones"
-        )
+        raise UserError("no models to draw: give `models` of a summary, or name published ones")
 
     notes = ["dot: effective length", "arrow: beyond the lengths tested"]
     notes += ["ring: claimed length", note, texts]
@@ -72,10 +63,7 @@ def claimed_and_effective(
     return panels
 
 
-_SOURCES = {
-    True: "Table 3 of the paper",
-    False: "NVIDIA's list, further models",
-}
+_SOURCES = {True: "Table 3 of the paper", False: "NVIDIA's list, further models"}
 
 
 def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
@@ -85,9 +73,7 @@ def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
         # '>=16K, 128K not run' is at least 16K
         effective=[found[0] if found else math.nan for found in lengths],
         beyond=rows["effective_length"].str[:1].map({"<": -1, ">": 1}).fillna(0),
-    ).sort_values(
-        ["effective", "beyond", "claimed_length"], ascending=False, kind="stable"
-    )
+    ).sort_values(["effective", "beyond", "claimed_length"], ascending=False, kind="stable")
     names = [wrapped(name, 34) for name in rows["model"]]
     axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(num_rows - 0.4, -0.6)
@@ -106,16 +92,10 @@ def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
     known = rows[["effective", "claimed_length"]].to_numpy(dtype=float)
     known = np.log2(known[~np.isnan(known)]) if rows.size else known
     first, last = (known.min(), known.max()) if known.size else (12.0, 17.0)
-    axes.set_xlim(
-        2 ** (first - 0.27 * (last - first + 1)),
-        2 ** (last + 0.2 * (last - first + 1)),
-    )
+    axes.set_xlim(2 ** (first - 0.27 * (last - first + 1)), 2 ** (last + 0.2 * (last - first + 1)))
     ticks = 2 ** np.arange(math.ceil(first), math.floor(last) + 1)
     step = math.ceil(len(ticks) / 6)
-    axes.set_xticks(
-        ticks,
-        ["" if i % step else length_name(int(n)) for i, n in enumerate(ticks)],
-    )
+    axes.set_xticks(ticks, ["" if i % step else length_name(int(n)) for i, n in enumerate(ticks)])
     axes.minorticks_off()
     axes.grid(axis="x", color="0.9", linewidth=0.5)
     axes.set_axisbelow(True)
@@ -130,20 +110,14 @@ def _row_of_model(axes: Axes, y: int, row: Mapping[Any, Any], color: str) -> Non
     effective, claimed = row["effective"], row["claimed_length"]
     ends = [value for value in (effective, claimed) if not math.isnan(value)]
     if len(ends) == 2:
-        axes.hlines(
-            y, min(ends), max(ends), color, linewidth=0.8, alpha=0.6, zorder=2
-        )
+        axes.hlines(y, min(ends), max(ends), color, linewidth=0.8, alpha=0.6, zorder=2)
     ring: Any = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
-    axes.plot(
-        [claimed], [y], "o", color=color, markersize=5.4, zorder=2.5, **ring
-    )
+    axes.plot([claimed], [y], "o", color=color, markersize=5.4, zorder=2.5, **ring)
 
     # All that the intervals allow lies below what was found.
     allowed = _lengths_in(row["effective_set"])
     if len(allowed) > 1:
-        axes.hlines(
-            y, min(allowed), max(allowed), color, linewidth=2.4, alpha=0.4
-        )
+        axes.hlines(y, min(allowed), max(allowed), color, linewidth=2.4, alpha=0.4)
     marker = {-1: "<", 0: "o", 1: ">"}[int(row["beyond"])]
     axes.plot([effective], [y], marker, color=color, markersize=2.9, zorder=3)
 

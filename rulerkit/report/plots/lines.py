@@ -59,9 +59,7 @@ def score_by_length(
     printed = {"": published_scores(published, category)}
     named = published_scores(lines, category) if lines else ()
     drawn: Any = {"published": printed, "lines": named, "ax": ax}
-    (axes,) = series_by_length(
-        rows, "name", threshold=threshold, note=note, **drawn
-    )
+    (axes,) = series_by_length(rows, "name", threshold=threshold, note=note, **drawn)
     return axes
 
 
@@ -92,9 +90,7 @@ def series_by_length(
     check_columns(frame, [*_DRAWN, series], "series_by_length", takes)
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
-        raise UserError(
-            "no scores to draw; give the scores of a run that has some"
-        )
+        raise UserError("no scores to draw; give the scores of a run that has some")
 
     # Panels are those of the caller; several models are never drawn into one.
     keys = [key for key in ("label", panel) if key in frame and key != series]
@@ -114,9 +110,7 @@ def series_by_length(
     notes += [note, texts_words(frame)]
     drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
     with draw_in(len(groups), columns, height, ax, *notes, **drawn) as panels:
-        for i, (axes, (names, rows)) in enumerate(
-            zip(panels, groups, strict=True)
-        ):
+        for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
             title = str(names[-1]) if panel in keys else ""
             printed = grey.get(title, ({}, {}))
             _lines(axes, rows, series, printed, dashed_beyond, flat)
@@ -180,19 +174,12 @@ def _lines(
         # bars of several lines stand side by side
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
         x, properties = line["length"] * 2**shift, properties_of(i)
-        line_with_bars(
-            axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf)
-        )
+        line_with_bars(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
 
         # What is scored without reading is drawn below every line that it concerns.
         if "floor" in line and (line["floor"] >= 1).any():
             axes.plot(
-                x,
-                line["floor"],
-                color=properties["color"],
-                linestyle=":",
-                linewidth=0.7,
-                zorder=1,
+                x, line["floor"], color=properties["color"], linestyle=":", linewidth=0.7, zorder=1
             )
 
     # Lengths double, so they stand at equal distances.
@@ -202,9 +189,7 @@ def _lines(
     axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
 
 
-def _lines_and_band(
-    printed: Printed, lines: Collection[str]
-) -> tuple[Printed, Printed]:
+def _lines_and_band(printed: Printed, lines: Collection[str]) -> tuple[Printed, Printed]:
     """The printed scores that are drawn as lines, and those that are in the band."""
     named = [name for name in printed if name in lines]
     if not lines:
@@ -218,9 +203,7 @@ def _lines_and_band(
     )
 
 
-def _grey_lines(
-    axes: Axes, named: Printed, band: Printed, height: float | None
-) -> None:
+def _grey_lines(axes: Axes, named: Printed, band: Printed, height: float | None) -> None:
     """Printed scores: thin and grey, so that they are not taken for measured ones. Lines are named
     at their ends, in narrow axes in the legend. `height` of the axes is in inches."""
     if band:
@@ -285,13 +268,7 @@ def line_with_bars(
     """A line with its intervals as bars, dashed and hollow beyond a length."""
     # Intervals lie below the line, pale enough for several of them at one length.
     axes.vlines(
-        x,
-        rows["low"],
-        rows["high"],
-        properties["color"],
-        linewidth=0.7,
-        alpha=0.55,
-        zorder=2,
+        x, rows["low"], rows["high"], properties["color"], linewidth=0.7, alpha=0.55, zorder=2
     )
 
     # Beyond a model's training length its line is dashed and hollow.
@@ -300,14 +277,7 @@ def line_with_bars(
         hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
         dashed = {**properties, **hollow, "linestyle": BEYOND_DASHES}
         axes.plot(x, rows["score"], clip_on=False, zorder=2.9, **dashed)
-    axes.plot(
-        x,
-        rows["score"].where(inside),
-        label=label,
-        clip_on=False,
-        zorder=3,
-        **properties,
-    )
+    axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
 
 
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
@@ -322,15 +292,12 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 
     # An incomplete score shows how much of it there is.
     percents = frame.apply(
-        lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]",
-        axis=1,
+        lambda row: f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]", axis=1
     )
     texts = frame["have"].where(frame["score"].isna(), percents)
 
     # The order of the figure, not that of the alphabet.
-    wide = frame.assign(line=lines, text=texts).pivot(
-        index="line", columns="length", values="text"
-    )
+    wide = frame.assign(line=lines, text=texts).pivot(index="line", columns="length", values="text")
     table = wide.loc[lines.unique()].fillna("").rename(columns=length_name)
     table.attrs["texts"] = texts_words(frame)
     return table.rename_axis(None)
@@ -342,9 +309,7 @@ def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float
     needed = ["category", "threshold", "threshold_of"]
     models = as_table(models, "models", needed, "thresholds")
     # A threshold that no line was held against must not be drawn.
-    judged = models[
-        (models["category"] == category) & (models["effective_length"] != "")
-    ]
+    judged = models[(models["category"] == category) & (models["effective_length"] != "")]
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
     kinds = zip(judged["aligned"], judged["threshold"], strict=True)
     return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}
@@ -383,17 +348,9 @@ def scores_over_models(
     with draw_in(1, 1, 1.7, ax, *notes, **drawn) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
-            line_with_bars(
-                axes, x, line, length_name(int(str(length))), properties_of(i)
-            )
+            line_with_bars(axes, x, line, length_name(int(str(length))), properties_of(i))
         ticks = [wrapped(name, 34) for name in names]
-        axes.set_xticks(
-            range(len(names)),
-            ticks,
-            rotation=35,
-            ha="right",
-            rotation_mode="anchor",
-        )
+        axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
         axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
     return axes

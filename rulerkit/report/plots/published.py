@@ -42,9 +42,7 @@ def published_since(
     """
     rows = pd.concat([published_rows(kind) for kind in kinds])
     own = None if lengths is None else means_of(lengths, "all", "published_since")
-    most = max(
-        len(of_kind.groupby(SERIES)) for _, of_kind in rows.groupby("aligned")
-    )
+    most = max(len(of_kind.groupby(SERIES)) for _, of_kind in rows.groupby("aligned"))
 
     notes = [sources_note(rows), note]
     if own is not None:
@@ -61,12 +59,8 @@ def published_since(
             if own is not None:
                 mine = own[own["aligned"] == kind].groupby("name", sort=False)
             for i, (name, line) in enumerate(mine):
-                line_with_bars(
-                    axes, line["length"], line, str(name), properties_of(i)
-                )
-            _length_axis(
-                axes, {*rows["length"], *(() if own is None else own["length"])}
-            )
+                line_with_bars(axes, line["length"], line, str(name), properties_of(i))
+            _length_axis(axes, {*rows["length"], *(() if own is None else own["length"])})
             add_legend(axes)
             set_title(axes, _KINDS[kind], loc="left")
     return panels

@@ -21,14 +21,8 @@ def word_counts(example: Example) -> "pd.DataFrame":
     come first.
     """
     check_type(example, Example, "word_counts", "an example")
-    pieces = [
-        piece
-        for block in example.blocks[slice(*example.context)]
-        for piece in block.pieces
-    ]
-    counts = Counter(
-        (re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces
-    )
+    pieces = [piece for block in example.blocks[slice(*example.context)] for piece in block.pieces]
+    counts = Counter((re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces)
     rows = [(word, role, count) for (word, role), count in counts.most_common()]
     frame = pd.DataFrame(rows, columns=["word", "role", "count"])
     return frame.assign(rank=range(1, len(frame) + 1))
@@ -52,16 +46,9 @@ def word_frequencies(
 
         # The paper shows the first words only: the list has hundreds.
         shown = cwe.head(num_types)
-        for i, (role, name) in enumerate(
-            {"needle": "common", "haystack": "uncommon"}.items()
-        ):
+        for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
             rows = shown[shown["role"] == role]
-            left.bar(
-                rows["rank"],
-                rows["count"],
-                color=color_of(1 - i),
-                label=f"{name} words",
-            )
+            left.bar(rows["rank"], rows["count"], color=color_of(1 - i), label=f"{name} words")
         of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
         left.set(xlabel=of_all, ylabel="Frequency")
         left.set_title("Common words extraction", loc="left")
@@ -69,19 +56,10 @@ def word_frequencies(
         # On logarithmic axes the law is a straight line through the most frequent word.
         for i, (alpha, counts) in enumerate(sorted(fwe.items())):
             x, y = np.log(counts[["rank", "count"]].to_numpy(dtype=float)).T
-            right.plot(
-                x, y[0] - alpha * x, color=color_of(i), linewidth=0.5, alpha=0.7
-            )
+            right.plot(x, y[0] - alpha * x, color=color_of(i), linewidth=0.5, alpha=0.7)
             properties = properties_of(i) | {"linestyle": "", "markersize": 2.4}
-            right.plot(
-                x, y, label=f"α = {float(alpha)}", clip_on=False, **properties
-            )
-        right.set(
-            xlabel="ln (word rank)",
-            ylabel="ln (frequency)",
-            xlim=(0, None),
-            ylim=(0, None),
-        )
+            right.plot(x, y, label=f"α = {float(alpha)}", clip_on=False, **properties)
+        right.set(xlabel="ln (word rank)", ylabel="ln (frequency)", xlim=(0, None), ylim=(0, None))
         right.set_title("Frequent words extraction", loc="left")
         for axes in panels:
             axes.legend(loc="upper right")

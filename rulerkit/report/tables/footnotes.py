@@ -34,9 +34,7 @@ _SMALL_FRAME = 0.02
 _FEW = 4  # values of a field that a footnote lists
 
 
-def footnotes(
-    cells: Iterable[Cell], scores: "pd.DataFrame | None" = None
-) -> list[str]:
+def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
     versions of a model, rows that were skipped, models whose requests all failed and, of the rows
     of `score`, what `usage_notes` says.
@@ -51,10 +49,7 @@ def footnotes(
 
     # The names of the table, so that a note can be held against its rows.
     models = pd.DataFrame(
-        [
-            (cell.run, cell.model, cell.about.label or cell.model)
-            for cell in cells
-        ],
+        [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells],
         columns=["run", "model", "label"],
     )
     by_name: dict[str, list[Cell]] = {}
@@ -75,9 +70,7 @@ def footnotes(
             if not server.get("counts", True):
                 unseen.add(name)
             frame = server.get("frame_tokens", 0)
-            is_shortest = (
-                name not in frames or cell.length < frames[name][1].length
-            )
+            is_shortest = name not in frames or cell.length < frames[name][1].length
             if frame > _SMALL_FRAME * cell.length and is_shortest:
                 frames[name] = (frame, cell)
 
@@ -115,10 +108,7 @@ def _environment_notes(facts: dict[str, dict[str, dict[str, None]]]) -> list[str
     for field, names_by_value in facts.items():
         # What is the same everywhere needs no footnote.
         if len(names_by_value) > 1:
-            texts = [
-                f"{value} ({listed(names, _FEW)})"
-                for value, names in names_by_value.items()
-            ]
+            texts = [f"{value} ({listed(names, _FEW)})" for value, names in names_by_value.items()]
             differ.append(f"{field} {listed(texts, _FEW)}")
     return [f"Environments differ: {'; '.join(differ)}."] if differ else []
 
@@ -127,9 +117,7 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
     """What footnotes mention of the environments that a cell was answered in: field and value."""
     record = cell.record
     for environment in record.get("environments") or [record["environment"]]:
-        commit = re.sub(
-            r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or ""
-        )
+        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
         # cuda:0 and cuda:1 are alike.
         device = str(environment.get("device") or "").partition(":")[0]
         packages = environment["packages"]
@@ -144,19 +132,12 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
     answers of a service cost."""
     scores = as_scores(scores, "usage_notes")
     notes = []
-    for (_, _, label), rows in scores.groupby(
-        ["run", "model", "label"], sort=False
-    ):
+    for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
         # Thoughts grow with the length, and with them the price of a score.
         thought = rows.groupby("length")["reasoning_tokens"].mean().round()
         if thought.any():
-            means = [
-                f"{thought[n]:,.0f} at {length_name(n)}"
-                for n in thought.index.tolist()
-            ]
-            notes.append(
-                f"Tokens thought by {label}, on average: {', '.join(means)}."
-            )
+            means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
+            notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
 
         # A model that was given no room for a thought, and thinks.
         is_cut = rows["cut_thought"] & (rows["reasoning_tokens"] == 0)
@@ -168,17 +149,11 @@ def usage_notes(scores: "pd.DataFrame") -> list[str]:
             )
 
         if rows["empty"].all():
-            notes.append(
-                f"Every answer of {label} is empty: check its template and stop tokens."
-            )
+            notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
 
         cost = rows["cost"].sum()
         if cost:
-            prompt, cached = (
-                rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
-            )
+            prompt, cached = rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
             read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
-            notes.append(
-                f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers."
-            )
+            notes.append(f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers.")
     return notes

@@ -8,12 +8,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
 from rulerkit.report.tables.notes import names_of, texts_notes
 from rulerkit.scoring.effective_length import OWN_SHARE
-from rulerkit.scoring.frontier import (
-    ABSOLUTE,
-    LEAST_BASE,
-    FrontierSummary,
-    as_frontier,
-)
+from rulerkit.scoring.frontier import ABSOLUTE, LEAST_BASE, FrontierSummary, as_frontier
 from rulerkit.scoring.summary import texts_words
 
 if TYPE_CHECKING:
@@ -32,8 +27,7 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
     base = models["base"].map("{:.1f}".format).where(models["base"].notna(), "")
     shortest = models["base_length"].map(length_name)
     columns = {
-        "model": names_of(models)
-        + models["thinking"].map({True: " (thinking)", False: ""}),
+        "model": names_of(models) + models["thinking"].map({True: " (thinking)", False: ""}),
         "mean": base.where(base == "", base + " at " + shortest),
         "relative": _with_set(models, "relative", "relative_set"),
         "absolute": _with_set(models, "absolute", "absolute_set"),
@@ -47,9 +41,7 @@ def frontier_table(frontier: FrontierSummary) -> "pd.DataFrame":
     return table if models["why"].any() else table.drop(columns="note")
 
 
-def _with_set(
-    models: "pd.DataFrame", column: str, possible: str
-) -> "pd.Series[str]":
+def _with_set(models: "pd.DataFrame", column: str, possible: str) -> "pd.Series[str]":
     """Effective lengths, in brackets those that the data cannot rule out."""
     lengths, sets = models[column], models[possible]
     several = lengths + " [" + sets + "]"

@@ -99,39 +99,26 @@ def render(
     a line between groups."""
     if format not in ("table", *_MEDIA):
         raise unknown("format", format, FORMATS)
-    fields = [
-        [f if isinstance(f, Field) else Field(f) for f in row or ()]
-        for row in rows
-    ]
+    fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
     if format == "table":
         return _plain(header, list(filter(None, fields)), notes)
     escaped, template = _MEDIA[format]
     body = [
-        [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row]
-        for row in fields
+        [f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in fields
     ]
-    texts = {
-        "header": list(map(escaped, header)),
-        "notes": list(map(escaped, notes)),
-    }
+    texts = {"header": list(map(escaped, header)), "notes": list(map(escaped, notes))}
     # the fields are escaped for their medium
-    return escape.fill(
-        template, rows=body, below=escape.latex_notes(notes), **texts
-    )
+    return escape.fill(template, rows=body, below=escape.latex_notes(notes), **texts)
 
 
-def _plain(
-    header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]
-) -> str:
+def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
     # A column of numbers stays aligned where some of them have a star.
     has_marks = any(field.marked for row in rows for field in row)
     texts = [list(map(escape.one_line, header))]
     for row in rows:
         texts.append(
             [
-                escape.one_line(
-                    f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}"
-                )
+                escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
                 + " " * (has_marks and not f.marked)
                 for f in row
             ]
@@ -139,9 +126,7 @@ def _plain(
 
     # Names stand on the left, numbers on the right.
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    form = "  ".join(
-        f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths)
-    )
+    form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))
     lines = [form.format(*row).rstrip() for row in texts]
     rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
     lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
@@ -162,9 +147,7 @@ def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     styler = shown.style.format(escape="html", **format)
     for axis in (0, 1):
         styler = styler.format_index(escape="html", axis=axis)
-    styler = styler.set_table_attributes(
-        'class="dataframe mathjax_ignore tex2jax_ignore"'
-    )
+    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
     if words := texts_words(frame):
         styler = styler.set_caption(f"{words}: not comparable with the paper")
     return styler if index else styler.hide(axis="index")

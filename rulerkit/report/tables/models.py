@@ -11,13 +11,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, ordinal, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
-from rulerkit.scoring.summary import (
-    AVERAGES,
-    CATEGORIES,
-    RANKS,
-    Summary,
-    as_summary,
-)
+from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary, as_summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,10 +28,7 @@ TITLES: dict[str | int, str] = {
 
 
 def table_text(
-    summary: Summary,
-    format: str = "table",
-    category: str = "all",
-    notes: Sequence[str] = (),
+    summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()
 ) -> str:
     """The leaderboard of a category: claimed and effective length, score by length, averages and
     ranks, a row a model.
@@ -72,19 +63,12 @@ def table_text(
         *notes,
     ]
     of_all = [name for name in ("reader", "stand_in") if models[name].all()]
-    models["origin"] = [
-        origin(row, of_all=of_all) for _, row in models.iterrows()
-    ]
+    models["origin"] = [origin(row, of_all=of_all) for _, row in models.iterrows()]
     # What was run in another way is set apart, and not ranked against the others.
     models["group"] = models["setup"]
     # of other tasks than those of the threshold no score is marked
     models["threshold"] = models["threshold"].where(judged)
-    columns = [
-        "claimed_length",
-        "effective_length",
-        *summary.lengths["length"].unique(),
-        *AVERAGES,
-    ]
+    columns = ["claimed_length", "effective_length", *summary.lengths["length"].unique(), *AVERAGES]
     return models_text(models, columns, format, further)
 
 
@@ -100,9 +84,7 @@ def _rank_rule(models: "pd.DataFrame") -> str:
     """Among whom the models of a table are ranked, or why there are no ranks."""
     if not models["whole"].all():
         return "ranks need all tasks of the benchmark"
-    rule = (
-        "their ranks are among models of the same alignment, protocol and texts"
-    )
+    rule = "their ranks are among models of the same alignment, protocol and texts"
     if models.duplicated(["model", "setup"]).any():
         rule += "; a model in several runs has one rank, by its mean over them"
     return rule
@@ -112,39 +94,25 @@ def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
     """The models of a summary of one category with claimed lengths as text and, by length, each of
     the values: 4096 for the score, '4096_low' ... for the others."""
     # One row a model: the values of all lengths side by side.
-    wide = summary.lengths.pivot(
-        index=["run", "model"], columns="length", values=list(values)
-    )
+    wide = summary.lengths.pivot(index=["run", "model"], columns="length", values=list(values))
     columns: Any = wide.columns
-    wide.columns = [
-        n if value == "score" else f"{n}_{value}" for value, n in columns
-    ]
+    wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
     rows = summary.models.join(wide, on=["run", "model"])
-    claimed = [
-        "" if math.isnan(n) else length_name(int(n))
-        for n in rows["claimed_length"]
-    ]
+    claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
 
 
-def origin(
-    row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()
-) -> str:
+def origin(row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()) -> str:
     """What stands in brackets behind the name of a model: what is known of it, and what its row is,
     where that is not a language model on the paper's texts with a fixed number of examples.
     `of_all` are columns that hold for all rows of a table, which says so below."""
     kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
-    texts = [
-        kind for name, kind in kinds.items() if row[name] and name not in of_all
-    ]
+    texts = [kind for name, kind in kinds.items() if row[name] and name not in of_all]
     return f"({', '.join([*known, *texts])})" if known or texts else ""
 
 
 def models_text(
-    rows: "pd.DataFrame",
-    columns: Sequence[str | int],
-    format: str,
-    notes: Sequence[str],
+    rows: "pd.DataFrame", columns: Sequence[str | int], format: str, notes: Sequence[str]
 ) -> str:
     """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
     which follows a name in small letters, and with `group`: lines separate groups; `bold` may hold
@@ -161,12 +129,7 @@ def models_text(
             body.append(None)
         for _, row in group.iterrows():
             bold = row.get("bold", ())
-            body.append(
-                [
-                    _model_field(row, name)._replace(bold=name in bold)
-                    for name in names
-                ]
-            )
+            body.append([_model_field(row, name)._replace(bold=name in bold) for name in names])
     header = [TITLES.get(name) or length_name(int(name)) for name in names]
     return render(header, body, format, notes)
 
@@ -175,11 +138,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     value = row[column]
     if column == "effective_length":
         possible = row["effective_set"]
-        return Field(
-            f"{value} [{possible}]"
-            if possible not in ("", value)
-            else value or "-"
-        )
+        return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
     if isinstance(value, str):
         return Field(value, small=row["origin"] if column == "model" else "")
 
@@ -191,10 +150,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
 
     # The interval and the rank follow in small letters.
     small = []
-    low, high = (
-        row.get(f"{column}_low", math.nan),
-        row.get(f"{column}_high", math.nan),
-    )
+    low, high = (row.get(f"{column}_low", math.nan), row.get(f"{column}_high", math.nan))
     if not math.isnan(low):
         small.append(f"±{max(value - low, high - value):.1f}")
     rank = row.get(RANKS.get(str(column)), math.nan)
@@ -207,45 +163,30 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     return Field(number, reached, small=" ".join(small))
 
 
-def _effective_rules(
-    models: "pd.DataFrame", category: str, percent: str
-) -> list[str]:
+def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> list[str]:
     """How the effective lengths of a table are judged, or why there are none."""
     # Only what rows of this table were judged by.
-    sources = models.loc[
-        models["effective_length"] != "", "threshold_of"
-    ].unique()
+    sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
     used = thresholds_text(models)
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
     if not len(sources) and models["threshold"].any():
-        return [
-            f"No effective length: the threshold, {used}, is for a complete score on {tasks}."
-        ]
+        return [f"No effective length: the threshold, {used}, is for a complete score on {tasks}."]
 
     rules = []
     for source in sources:
         if source == PAPERS_THRESHOLD:
-            rules.append(
-                f"a score of at least {used}, {source} on {tasks} in the paper"
-            )
+            rules.append(f"a score of at least {used}, {source} on {tasks} in the paper")
         elif source == OWN_THRESHOLD:
             own = models["threshold"].dropna().unique()
-            rules.append(
-                f"a score of at least {', '.join(f'{one:g}' for one in own)}, {source}"
-            )
+            rules.append(f"a score of at least {', '.join(f'{one:g}' for one in own)}, {source}")
         else:
             rules.append(f"at least {source}, as NoLiMa counts it")
 
     allowed = f"in brackets all that the {percent} intervals cannot rule out"
-    return [
-        f"Effective: longest length with {rule}; {allowed}." for rule in rules
-    ]
+    return [f"Effective: longest length with {rule}; {allowed}." for rule in rules]
 
 
 def thresholds_text(models: "pd.DataFrame") -> str:
     """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
     pairs = models[["threshold", "aligned"]].drop_duplicates()
-    return ", ".join(
-        f"{threshold} ({kind})"
-        for threshold, kind in pairs.itertuples(index=False)
-    )
+    return ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))

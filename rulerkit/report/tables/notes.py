@@ -39,8 +39,7 @@ _SENTENCES = {
     OWN_TEXTS: "Own texts: not comparable with the paper",
     STAND_IN: "Stand-in corpora: not comparable with the paper",
     "incomplete": (
-        "Incomplete cells enter no mean; evaluate these tasks and lengths to complete "
-        "them"
+        "Incomplete cells enter no mean; evaluate these tasks and lengths to complete them"
     ),
 }
 """How tables say what is unusual in some cells, before the names of the models."""
@@ -55,9 +54,7 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
     check_columns(cells, ["engine", "suite"], "remarks", "rows of a summary")
-    facts = {
-        "reference readers": cells["engine"] == "reader",
-    }
+    facts = {"reference readers": cells["engine"] == "reader"}
     for suite in cells["suite"].unique():
         if suite != "ruler":
             facts[suite_words(suite)] = cells["suite"] == suite
@@ -79,11 +76,7 @@ def _sentence(what: str) -> str:
 
 def texts_notes(frame: "pd.DataFrame") -> list[str]:
     """The lines below a table that say what the texts are where they are not the paper's."""
-    return [
-        f"{_SENTENCES[words]}."
-        for words in texts_words(frame).split("; ")
-        if words
-    ]
+    return [f"{_SENTENCES[words]}." for words in texts_words(frame).split("; ") if words]
 
 
 def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
@@ -96,9 +89,7 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
     notes, names = [], names_of(cells)
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
-        notes.append(
-            f"n = {counted(n, 'example')} per task and length, scores in percent."
-        )
+        notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
     for what, is_so in unusual(cells).items():
         sentence, who = _sentence(what), names[is_so].unique()
         if not len(who):
@@ -126,9 +117,7 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
         places = names + " on " + cells["task"] + " at "
         places += cells["length"].map(length_name)
         means = (places + ": " + rest)[rest != ""]
-        notes.append(
-            f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}."
-        )
+        notes.append(f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}.")
 
     # Notes are lists in one text; each is said once, and of whom where not all models have it.
     names_by_note: dict[str, dict[str, None]] = {}
@@ -155,16 +144,11 @@ def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
     # The frontier suite has a table of its own for its effective lengths.
-    unjudged = models["threshold"].isna() & (
-        models["threshold_of"] != BY_CAPABILITIES
-    )
+    unjudged = models["threshold"].isna() & (models["threshold_of"] != BY_CAPABILITIES)
     without = models[unjudged].groupby("threshold_of", sort=False)["label"]
     adaptive = list(zip(models["label"], models["adaptive"], strict=True))
     return [
-        *(
-            f"No effective length of {listed(names, 6)}: {reason}."
-            for reason, names in without
-        ),
+        *(f"No effective length of {listed(names, 6)}: {reason}." for reason, names in without),
         *(f"{label}: {found}." for label, found in adaptive if found),
         *([_ADAPTIVE_NOTE] if any(found for _, found in adaptive) else []),
     ]
@@ -193,7 +177,4 @@ def remarks(cells: "pd.DataFrame") -> str:
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
     cells = as_table(cells, "cells", _SHOWN, "saved_notes")
-    return [
-        f"Models: {listed(names_of(cells).unique(), 12)}.",
-        *cell_notes(cells),
-    ]
+    return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]

@@ -32,9 +32,7 @@ def task_table_text(
     cells = model_rows(summary.cells, model)
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:
-        raise UserError(
-            f"model {model!r} is in the runs {', '.join(runs)}: name one of them"
-        )
+        raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
     check_known("run", run or runs[0], runs)
     cells = cells[cells["run"] == (run or runs[0])]
     if format == "csv":
@@ -42,9 +40,7 @@ def task_table_text(
 
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
-    by_task: dict[str, list[Field | str]] = {
-        task: [task] for task in cells["task"]
-    }
+    by_task: dict[str, list[Field | str]] = {task: [task] for task in cells["task"]}
     marked = cells.assign(below_floor=not_above(cells))
     for cell in marked.to_dict("records"):
         by_task[cell["task"]].append(_cell_field(cell))
@@ -65,9 +61,7 @@ def task_table_text(
         *_mark_notes(cells),
         *notes,
     ]
-    return render(
-        [str(model), *map(length_name, means["length"])], rows, format, below
-    )
+    return render([str(model), *map(length_name, means["length"])], rows, format, below)
 
 
 def _effective_notes(models: "pd.DataFrame") -> list[str]:
@@ -84,9 +78,7 @@ def _effective_notes(models: "pd.DataFrame") -> list[str]:
 
 
 def _score_text(row: Any) -> str:
-    return (
-        row["have"] or f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
-    )
+    return row["have"] or f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
 
 
 _COUNT_MARKS = {
@@ -104,11 +96,7 @@ def _cell_field(cell: Any) -> Field:
     text = _score_text(cell)
     if cell["below_floor"]:
         text = text.replace(f"{cell['score']:.1f}", f"({cell['score']:.1f})", 1)
-    marks = [
-        f"{letter}{cell[name]}"
-        for name, (letter, _) in _COUNT_MARKS.items()
-        if cell[name]
-    ]
+    marks = [f"{letter}{cell[name]}" for name, (letter, _) in _COUNT_MARKS.items() if cell[name]]
     if cell["floor"] >= 1:
         marks.append(f"f{cell['floor']:.0f}")
     if cell["reasoning_tokens"]:

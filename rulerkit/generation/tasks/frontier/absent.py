@@ -11,13 +11,7 @@ from typing import Literal
 
 from rulerkit.generation.answers import in_doubt, plain, says_nothing
 from rulerkit.generation.corpora import Words, load
-from rulerkit.generation.example import (
-    ContextBudget,
-    Draft,
-    Example,
-    ExampleStream,
-    Piece,
-)
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.frontier.base import (
@@ -30,11 +24,7 @@ from rulerkit.generation.tasks.frontier.base import (
     pool,
     said_nothing,
 )
-from rulerkit.generation.tasks.haystacks import (
-    fill_with_essay,
-    fill_with_needles,
-    pool_size,
-)
+from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
 
 _OPENING = "Please read and memorize the text below. I will ask you about it later.\n\n<text>\n"
 _QUESTION = (
@@ -75,11 +65,7 @@ def _value_of_other_key(answer: JudgedAnswer, near: bool) -> str | None:
 
 
 def _invented_number(answer: JudgedAnswer) -> str | None:
-    invented = [
-        item
-        for item in items_of(answer)
-        if item not in answer.example.context_text
-    ]
+    invented = [item for item in items_of(answer) if item not in answer.example.context_text]
     return named(invented)
 
 
@@ -114,11 +100,7 @@ class Absent(Frontier):
             "The value of a key that shares no word with them.",
             partial(_value_of_other_key, near=False),
         ),
-        Rule(
-            "invented number",
-            "A number that is not in the text.",
-            _invented_number,
-        ),
+        Rule("invented number", "A number that is not in the text.", _invented_number),
     )
 
     num_queries: int = 4
@@ -151,9 +133,7 @@ class Absent(Frontier):
         present = random.sample(asked, random.randint(least, self.num_queries))
         keys = [*present, *near]
         values = distinct(
-            len(keys) + len(_FORM_VALUES),
-            partial(_draw_value, random),
-            first=_FORM_VALUES,
+            len(keys) + len(_FORM_VALUES), partial(_draw_value, random), first=_FORM_VALUES
         )
         needles = [
             Piece(
@@ -174,10 +154,7 @@ class Absent(Frontier):
             question=_QUESTION.format(keys=query) + form,
             answer_prefix=ANSWER_PREFIX,
             references=tuple(
-                str(needle.value)
-                for key in asked
-                for needle in needles
-                if needle.key == key
+                str(needle.value) for key in asked for needle in needles if needle.key == key
             ),
             plan=(asked, needles),
         )
@@ -189,17 +166,9 @@ class Absent(Frontier):
 
         # Lines of other keys, none of which shares a word with an asked one.
         keys, with_word = _key_pool(self.words, budget.length, budget.encoder)
-        values = pool(
-            "magic numbers",
-            " {}\n",
-            pool_size(budget.length, 8),
-            budget.encoder,
-        )
+        values = pool("magic numbers", " {}\n", pool_size(budget.length, 8), budget.encoder)
         taken = [
-            text
-            for key in asked
-            for word in key.split("-")
-            for text in with_word.get(word, ())
+            text for key in asked for word in key.split("-") for text in with_word.get(word, ())
         ]
         before, between, _ = _NEEDLE.format(key="|", value="|").split("|")
         return fill_with_needles(
@@ -230,16 +199,12 @@ class Absent(Frontier):
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         asked = re.findall('"([^"]+)"', question[1])
-        values = {
-            match["key"]: match["item"] for match in _OCCURRENCE.finditer(text)
-        }
+        values = {match["key"]: match["item"] for match in _OCCURRENCE.finditer(text)}
         return Reading(
             "absent",
             items=[values[key] for key in asked if key in values],
             others=[
-                value
-                for key, value in values.items()
-                if key not in asked and _is_near(key, asked)
+                value for key, value in values.items() if key not in asked and _is_near(key, asked)
             ],
             occurrences=partial(_OCCURRENCE.finditer, text),
             opening=text,
@@ -260,9 +225,7 @@ def _is_near(key: str, asked: Iterable[str]) -> bool:
     return not words.isdisjoint(key.split("-"))
 
 
-def _near_keys(
-    random: Random, words: Words, asked: list[str], count: int
-) -> list[str]:
+def _near_keys(random: Random, words: Words, asked: list[str], count: int) -> list[str]:
     """For each asked key so many others that share its first or its last word."""
 
     def draw(key: str) -> str:

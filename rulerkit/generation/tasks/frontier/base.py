@@ -18,13 +18,7 @@ import numpy as np
 from rulerkit.generation.answers import comparable, final_items, plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Example, Piece
-from rulerkit.generation.pieces import (
-    PieceEncoder,
-    Units,
-    encode_units,
-    joined,
-    row_by_row,
-)
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
 from rulerkit.generation.tasks.haystacks import (
     by_depth,
@@ -127,9 +121,7 @@ class Frontier(FrontierTask):
 
 @cache
 def _side_by_side(item: str) -> re.Pattern[str]:
-    return re.compile(
-        rf"(?<![\w-])({item})[\"']? [\"']?(?={item}(?![\w-]))", re.IGNORECASE
-    )
+    return re.compile(rf"(?<![\w-])({item})[\"']? [\"']?(?={item}(?![\w-]))", re.IGNORECASE)
 
 
 # --- failures -------------------------------------------------------------------------------------
@@ -222,9 +214,7 @@ def draw_orders(random: Random, count: int) -> list[str]:
 
 _KINDS: Mapping[str, Callable[[Random, Words, int], list[str]]] = {
     "things": draw_things,
-    "numbers": lambda random, words, count: draw_numbers(
-        random, min(count, MOST_NUMBERS)
-    ),
+    "numbers": lambda random, words, count: draw_numbers(random, min(count, MOST_NUMBERS)),
     "orders": lambda random, words, count: draw_orders(random, count),
     "magic numbers": lambda random, words, count: distinct(
         count, lambda: str(random.randrange(10**6, 10**7))
@@ -240,11 +230,7 @@ _KINDS: Mapping[str, Callable[[Random, Words, int], list[str]]] = {
 
 
 def pool(
-    kind: str,
-    form: str,
-    size: int,
-    encoder: PieceEncoder,
-    words: str = "wonderwords",
+    kind: str, form: str, size: int, encoder: PieceEncoder, words: str = "wonderwords"
 ) -> Units:
     """The first `size` texts of an endless row of one kind, each in a form such as ` {}.` plus
     newline, with their token ids. `words` names the list behind things."""
@@ -252,9 +238,7 @@ def pool(
 
 
 @lru_cache(maxsize=32)
-def _pool(
-    kind: str, form: str, size: int, encoder: PieceEncoder, words: Words
-) -> Units:
+def _pool(kind: str, form: str, size: int, encoder: PieceEncoder, words: Words) -> Units:
     texts = _KINDS[kind](Random(f"pool of {kind}"), words, size)
     return encode_units([form.format(text) for text in texts], encoder, keep=True)
 
@@ -262,9 +246,7 @@ def _pool(
 # --- contexts of lines ----------------------------------------------------------------------------
 
 
-def exact_lines(
-    left: int, columns: Columns, chosen: tuple[int, int]
-) -> Columns | None:
+def exact_lines(left: int, columns: Columns, chosen: tuple[int, int]) -> Columns | None:
     """As many lines as fit into the tokens left, with the entries of the two `chosen` columns
     exchanged among the last lines and later ones, so that no token is left over. None where no
     line fits."""
@@ -278,18 +260,14 @@ def exact_lines(
     lines = choose_lines(left, fixed, pools)
     if lines == 0:
         return None
-    return [
-        (units, order[:lines])
-        for (units, _), order in zip(columns, orders, strict=True)
-    ]
+    return [(units, order[:lines]) for (units, _), order in zip(columns, orders, strict=True)]
 
 
 def fill_with_lines(
     items: Iterable[Piece],
     budget: ContextBudget,
     choose: Callable[[int], Columns | None],
-    build: Callable[[Sequence[Piece], ContextBudget, Columns], list[Piece]]
-    | None = None,
+    build: Callable[[Sequence[Piece], ContextBudget, Columns], list[Piece]] | None = None,
 ) -> list[Piece] | None:
     """Lines with the items among them at their depths, and a blank line behind the last.
 
@@ -314,10 +292,7 @@ _MOST_FOR_BLANK_LINE = 8
 
 
 def with_items(
-    items: Sequence[Piece],
-    budget: ContextBudget,
-    columns: Columns,
-    ending: str = "\n",
+    items: Sequence[Piece], budget: ContextBudget, columns: Columns, ending: str = "\n"
 ) -> list[Piece]:
     """The lines of these columns with the items, ordered, among them at their depths; `ending`
     follows the last line, which is none of the items."""

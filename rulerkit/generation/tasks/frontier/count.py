@@ -11,13 +11,7 @@ from typing import Literal
 import numpy as np
 
 from rulerkit.generation.answers import said_number
-from rulerkit.generation.example import (
-    ContextBudget,
-    Draft,
-    Example,
-    ExampleStream,
-    Piece,
-)
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.frontier.base import (
@@ -81,15 +75,8 @@ def _orders(answer: JudgedAnswer) -> tuple[list[str], int]:
     assert question
     wanted = question.groups()[1:]
     orders = list(_LINE.finditer(answer.example.context_text))
-    buyers = [
-        order["person"]
-        for order in orders
-        if order.group("color", "thing") == wanted
-    ]
-    near = sum(
-        (order["color"] == wanted[0]) != (order["thing"] == wanted[1])
-        for order in orders
-    )
+    buyers = [order["person"] for order in orders if order.group("color", "thing") == wanted]
+    near = sum((order["color"] == wanted[0]) != (order["thing"] == wanted[1]) for order in orders)
     return buyers, near
 
 
@@ -153,28 +140,19 @@ class Count(Frontier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(
-            self.most <= _MOST, "most", f"a whole number from 1 to {_MOST}"
-        )
+        self.check(self.most <= _MOST, "most", f"a whole number from 1 to {_MOST}")
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
-        number = (
-            0 if self.is_empty(stream.index) else random.randint(1, self.most)
-        )
+        number = 0 if self.is_empty(stream.index) else random.randint(1, self.most)
 
         # Every buyer has one order, some have several.
         if self.ask == "orders":
-            num_orders, num_people = (
-                number,
-                random.randint((number + 1) // 2, number),
-            )
+            num_orders, num_people = (number, random.randint((number + 1) // 2, number))
         else:
             num_orders, num_people = random.randint(number, 2 * number), number
         people = distinct(num_people, partial(draw_person, random))
-        buyers = people + [
-            random.choice(people) for _ in range(num_orders - num_people)
-        ]
+        buyers = people + [random.choice(people) for _ in range(num_orders - num_people)]
         random.shuffle(buyers)
 
         color, thing = random.choice(COLORS), random.choice(THINGS)
@@ -187,9 +165,7 @@ class Count(Frontier):
                 value=person,
                 depth=random.random(),
             )
-            for order, person in zip(
-                draw_orders(random, num_orders), buyers, strict=True
-            )
+            for order, person in zip(draw_orders(random, num_orders), buyers, strict=True)
         ]
         question = _QUESTIONS[self.ask].format(thing=asked)
         return Draft(
@@ -203,9 +179,7 @@ class Count(Frontier):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         color, thing, orders = draft.plan
         numbers, *pools = _pools(budget.length, budget.encoder)
-        order = numbers.others(
-            [f"Order {piece.key}:" for piece in orders], budget.random
-        )
+        order = numbers.others([f"Order {piece.key}:" for piece in orders], budget.random)
         size, random = len(order), budget.random
 
         # Of four lines one shares the colour, one the thing, and two share neither.
@@ -218,13 +192,8 @@ class Count(Frontier):
             )
         )
         persons = random.randint(len(pools[0]), size=size)
-        columns: Columns = [
-            (numbers, order),
-            *zip(pools, (persons, colors, things), strict=True),
-        ]
-        return fill_with_lines(
-            orders, budget, lambda left: exact_lines(left, columns, (0, 1))
-        )
+        columns: Columns = [(numbers, order), *zip(pools, (persons, colors, things), strict=True)]
+        return fill_with_lines(orders, budget, lambda left: exact_lines(left, columns, (0, 1)))
 
     @classmethod
     def join(cls, items: Sequence[str]) -> str:
@@ -236,14 +205,10 @@ class Count(Frontier):
 
         # Items are the numbers of orders, or people.
         kind = "number" if asked.startswith("orders") else "person"
-        item = re.compile(
-            _LINE.pattern.replace(f"<{kind}>", "<item>"), re.MULTILINE
-        )
+        item = re.compile(_LINE.pattern.replace(f"<{kind}>", "<item>"), re.MULTILINE)
         orders = list(item.finditer(text))
         fitting = [
-            order["item"]
-            for order in orders
-            if order.group("color", "thing") == (color, thing)
+            order["item"] for order in orders if order.group("color", "thing") == (color, thing)
         ]
         near = [
             order["item"]
@@ -263,9 +228,7 @@ class Count(Frontier):
         return {f"Final Answer: {number + 1}": 1 for number in range(self.most)}
 
 
-def _others(
-    random: np.random.RandomState, one: int, count: int, size: int
-) -> np.ndarray:
+def _others(random: np.random.RandomState, one: int, count: int, size: int) -> np.ndarray:
     """So many numbers below `count`, none of them `one`."""
     numbers = random.randint(count - 1, size=size)
     return np.asarray(numbers + (numbers >= one))

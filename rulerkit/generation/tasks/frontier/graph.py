@@ -110,9 +110,7 @@ _Edges = Mapping[str, Sequence[str]]
 
 def _steps(edges: _Edges, nodes: Iterable[str]) -> list[str]:
     """The nodes one step behind these, each once."""
-    return list(
-        dict.fromkeys(target for node in nodes for target in edges.get(node, ()))
-    )
+    return list(dict.fromkeys(target for node in nodes for target in edges.get(node, ())))
 
 
 def _levels(edges: _Edges, start: str, depth: int) -> list[list[str]]:
@@ -204,11 +202,7 @@ class Graph(Frontier):
             "A node that an edge leads to from the one whose parents are asked for.",
             _children,
         ),
-        Rule(
-            "invented node",
-            "A node that no edge names.",
-            _invented,
-        ),
+        Rule("invented node", "A node that no edge names.", _invented),
         Rule(
             "said nothing",
             "The answer says that there is nothing, and there is something.",
@@ -251,9 +245,7 @@ class Graph(Frontier):
             plan=(near, self._pieces(random, core)),
         )
 
-    def _search(
-        self, random: Random, is_empty: bool, near: Sequence[str]
-    ) -> "_Core":
+    def _search(self, random: Random, is_empty: bool, near: Sequence[str]) -> "_Core":
         """What a search finds. Where that is nothing, all paths end one step before, or lead
         back."""
         # Each node has one parent in the level above.
@@ -277,13 +269,10 @@ class Graph(Frontier):
             others += [(n, node) for n in random.sample(near, _NEAR_EDGES)]
         return _Core(levels[0][0], found, edges, others)
 
-    def _parents(
-        self, random: Random, is_empty: bool, near: Sequence[str]
-    ) -> "_Core":
+    def _parents(self, random: Random, is_empty: bool, near: Sequence[str]) -> "_Core":
         """The parents of a node, beside its children and the parents' own parents."""
         node, *found = islice(
-            _new_nodes(random, near),
-            1 if is_empty else 1 + random.randint(2, self.width),
+            _new_nodes(random, near), 1 if is_empty else 1 + random.randint(2, self.width)
         )
         children = random.randint(2, min(self.width, len(near)))
         others = [(node, child) for child in random.sample(near, children)]
@@ -300,9 +289,7 @@ class Graph(Frontier):
                 if self.order == "grouped":
                     depth = depth_of.setdefault(source, depth)
                 text = f"{source} -> {target}\n"
-                pieces.append(
-                    Piece(text, role, key=source, value=target, depth=depth)
-                )
+                pieces.append(Piece(text, role, key=source, value=target, depth=depth))
         return pieces
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
@@ -329,13 +316,7 @@ class Graph(Frontier):
             used = nodes[: max(len(known), number)]
             for attempt in range(_ATTEMPTS):
                 random = np.random.RandomState([seed, attempt])
-                columns = list(
-                    zip(
-                        (sources, targets),
-                        _random_edges(used, random),
-                        strict=True,
-                    )
-                )
+                columns = list(zip((sources, targets), _random_edges(used, random), strict=True))
                 chosen = exact_lines(left, columns, (0, 1))
                 # Exchanges among the last lines may make an edge that is there already.
                 if chosen is None or not len(_repeated(*_orders(chosen))):
@@ -359,9 +340,7 @@ class Graph(Frontier):
             items = levels.pop(depth)
             others = [node for level in levels for node in level]
             inner = {*items, *others}
-            places = [
-                m for m in _EDGE.finditer(text, start) if m["source"] in inner
-            ]
+            places = [m for m in _EDGE.finditer(text, start) if m["source"] in inner]
         else:
             node = question["node"]
             items = [source for source, found in edges.items() if node in found]
@@ -412,9 +391,7 @@ def _random_edges(
 ) -> tuple[np.ndarray, np.ndarray]:
     """From each node and to each node so many edges as its degree, none of them twice, and none
     from a node to itself."""
-    sources, targets = (
-        random.permutation(np.tile(nodes, _OUT_DEGREE)) for _ in range(2)
-    )
+    sources, targets = (random.permutation(np.tile(nodes, _OUT_DEGREE)) for _ in range(2))
     while len(repeated := _repeated(sources, targets)):
         for edge in repeated.tolist():
             other = random.randint(len(targets))

@@ -11,20 +11,8 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
 from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
-from rulerkit.generation.example import (
-    ContextBudget,
-    Draft,
-    Example,
-    ExampleStream,
-    Piece,
-)
-from rulerkit.generation.tasks.base import (
-    JudgedAnswer,
-    Reading,
-    Rule,
-    distinct,
-    shuffled_alike,
-)
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct, shuffled_alike
 from rulerkit.generation.tasks.frontier.base import (
     ANSWER_PREFIX,
     FIRST_NAMES,
@@ -43,9 +31,7 @@ _OPENING = (
     "counts.\n"
 )
 _NAME = "[A-Z][a-z]+ [A-Z][a-z]+"
-_TWO_LINES = re.compile(
-    rf"\b({'|'.join(FIRST_NAMES)})\n({'|'.join(LAST_NAMES)})\b", re.IGNORECASE
-)
+_TWO_LINES = re.compile(rf"\b({'|'.join(FIRST_NAMES)})\n({'|'.join(LAST_NAMES)})\b", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
@@ -60,14 +46,10 @@ class Relation:
         """The needles of one x, or of all; the group `item` is the name."""
         before, between, after = map(re.escape, re.split(r"{\w+}", self.needle))
         one = re.escape(x) if x else "|".join(map(re.escape, self.pairs))
-        return re.compile(
-            rf"{before}\b(?P<item>{_NAME}){between}(?:{one}){after}"
-        )
+        return re.compile(rf"{before}\b(?P<item>{_NAME}){between}(?:{one}){after}")
 
 
-RELATIONS = tuple(
-    Relation(**relation) for relation in package_data("relations.yaml")
-)
+RELATIONS = tuple(Relation(**relation) for relation in package_data("relations.yaml"))
 PAIRS = tuple((relation, x) for relation in RELATIONS for x in relation.pairs)
 
 
@@ -90,9 +72,7 @@ def usable_pairs(corpus: Haystack, num_distractors: int) -> tuple[int, ...]:
     # One more than the distractors and the asked pair: where nobody is right, its place is taken.
     relations = [PAIRS[number][0] for number in absent]
     return tuple(
-        number
-        for number in absent
-        if relations.count(PAIRS[number][0]) >= num_distractors + 2
+        number for number in absent if relations.count(PAIRS[number][0]) >= num_distractors + 2
     )
 
 
@@ -101,9 +81,7 @@ def usable_pairs(corpus: Haystack, num_distractors: int) -> tuple[int, ...]:
 
 def _names(answer: JudgedAnswer, known: bool) -> str | None:
     """The names on the answer line that are in the text and wrong, or that are not in it."""
-    persons = {
-        str(piece.value).casefold(): piece.role for piece, _ in answer.needles
-    }
+    persons = {str(piece.value).casefold(): piece.role for piece, _ in answer.needles}
     roles = ("distractor",) if known else (None,)
     return named(item for item in items_of(answer) if persons.get(item) in roles)
 
@@ -121,8 +99,7 @@ class Latent(Frontier):
     match = "exact"
     new_tokens = (32, 1)
     question_form = "|".join(
-        re.escape(relation.question).replace(r"\{y\}", "(?:.+?)")
-        for relation in RELATIONS
+        re.escape(relation.question).replace(r"\{y\}", "(?:.+?)") for relation in RELATIONS
     )
     failure_rules = (
         Rule(
@@ -130,14 +107,8 @@ class Latent(Frontier):
             "The person of another needle.",
             partial(_names, known=True),
         ),
-        Rule(
-            "person not in the text",
-            "A name that no needle has.",
-            partial(_names, known=False),
-        ),
-        Rule(
-            "said nobody", "Nobody is said where somebody is right.", said_nothing
-        ),
+        Rule("person not in the text", "A name that no needle has.", partial(_names, known=False)),
+        Rule("said nobody", "Nobody is said where somebody is right.", said_nothing),
     )
 
     num_distractors: int = 3
@@ -149,9 +120,7 @@ class Latent(Frontier):
         super().__post_init__()
         most = min(len(relation.pairs) for relation in RELATIONS) - 2
         self.check(
-            self.num_distractors <= most,
-            "num_distractors",
-            f"a whole number from 1 to {most}",
+            self.num_distractors <= most, "num_distractors", f"a whole number from 1 to {most}"
         )
 
     @classmethod

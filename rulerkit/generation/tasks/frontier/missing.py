@@ -103,15 +103,9 @@ class Missing(Frontier):
             _neighbours,
         ),
         Rule(
-            "line of both parts",
-            "A line that stands in the list and in the copy.",
-            _line_of_both,
+            "line of both parts", "A line that stands in the list and in the copy.", _line_of_both
         ),
-        Rule(
-            "invented line",
-            "A line that stands nowhere.",
-            _invented,
-        ),
+        Rule("invented line", "A line that stands nowhere.", _invented),
         Rule(
             "said nothing",
             "The answer says that there is nothing, and there is something.",
@@ -126,11 +120,7 @@ class Missing(Frontier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(
-            self.most_missing <= 1000,
-            "most_missing",
-            "a whole number from 1 to 1000",
-        )
+        self.check(self.most_missing <= 1000, "most_missing", "a whole number from 1 to 1000")
 
     @classmethod
     def evened(cls, text: str) -> str:
@@ -158,12 +148,8 @@ class Missing(Frontier):
         lines = []
         for thing, digits, depth in zip(things, numbers, depths, strict=True):
             line = f"{thing} {digits}"
-            lines.append(
-                Piece(f"{line}\n", "needle", key=thing, value=line, depth=depth)
-            )
-        form = ", ".join(
-            map(" ".join, zip(FORM_THINGS, FORM_NUMBERS, strict=True))
-        )
+            lines.append(Piece(f"{line}\n", "needle", key=thing, value=line, depth=depth))
+        form = ", ".join(map(" ".join, zip(FORM_THINGS, FORM_NUMBERS, strict=True)))
         return Draft(
             instruction=_OPENING,
             question=_QUESTION + answer_form(form, "if none is"),
@@ -186,9 +172,7 @@ class Missing(Frontier):
             columns = ((things, order), (numbers, number_order))
             return exact_lines(for_each_part, columns, (0, 1))
 
-        def build(
-            items: Sequence[Piece], budget: ContextBudget, columns: Columns
-        ) -> list[Piece]:
+        def build(items: Sequence[Piece], budget: ContextBudget, columns: Columns) -> list[Piece]:
             listed = with_items(items, budget, columns, ending="")
             return [*listed, border, *with_items([], budget, columns)]
 

@@ -33,18 +33,13 @@ from rulerkit.generation.tasks.frontier.base import (
 from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
-    "Below are entries of a diary, not in the order of the days. I will ask about one "
-    "person.\n"
+    "Below are entries of a diary, not in the order of the days. I will ask about one person.\n"
 )
 _ENTRY = "Day {day}: {person} brought the {thing}.\n"
 _LINE = re.compile(
-    r"^Day (?P<day>\d+): (?P<person>\w+ \w+) brought the (?P<item>.+)\.$",
-    re.MULTILINE,
+    r"^Day (?P<day>\d+): (?P<person>\w+ \w+) brought the (?P<item>.+)\.$", re.MULTILINE
 )
-_ORDERS = {
-    "day": "the days, the earliest day first",
-    "text": "the text, the first entry first",
-}
+_ORDERS = {"day": "the days, the earliest day first", "text": "the text, the first entry first"}
 _QUESTION = "What did {person} bring? List everything in the order of {order}.\n"
 
 _DAYS = range(1, 10**5)
@@ -62,9 +57,7 @@ def _in_order_of_text(answer: JudgedAnswer) -> str | None:
     question = re.search(Order.question_form, answer.example.text_of("question"))
     assert question
     entries = _LINE.finditer(answer.example.context_text)
-    of_person = (
-        entry for entry in entries if entry["person"] == question["person"]
-    )
+    of_person = (entry for entry in entries if entry["person"] == question["person"])
     in_text = [entry["item"].casefold() for entry in of_person]
     items = items_of(answer)
     return named(items) if len(items) > 1 and items == in_text else None
@@ -108,15 +101,9 @@ class Order(Frontier):
             _in_order_of_text,
         ),
         Rule(
-            "thing of another person",
-            "Something that another person brought.",
-            _of_another_person,
+            "thing of another person", "Something that another person brought.", _of_another_person
         ),
-        Rule(
-            "one left out",
-            "All but one, in the right order.",
-            _one_left_out,
-        ),
+        Rule("one left out", "All but one, in the right order.", _one_left_out),
         Rule(
             "invented thing",
             "Something that nobody brought.",
@@ -138,11 +125,7 @@ class Order(Frontier):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        self.check(
-            2 <= self.num_items <= 1000,
-            "num_items",
-            "a whole number from 2 to 1000",
-        )
+        self.check(2 <= self.num_items <= 1000, "num_items", "a whole number from 2 to 1000")
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
@@ -157,14 +140,10 @@ class Order(Frontier):
         near += [f"{other} {last}" for other in firsts]
 
         # As many entries of persons with a name alike as of the one that is asked about.
-        things = draw_things(
-            random, load("words", self.words), 2 * self.num_items
-        )
+        things = draw_things(random, load("words", self.words), 2 * self.num_items)
         days = random.sample(_DAYS, len(things))
         number = 0 if self.is_empty(stream.index) else self.num_items
-        entries = list(
-            zip(_shuffled_days(random, days[:number]), things, strict=False)
-        )
+        entries = list(zip(_shuffled_days(random, days[:number]), things, strict=False))
         depths = sorted(random.random() for _ in entries)
         pieces = [
             _entry("needle", day, person, thing, depth)
@@ -182,8 +161,7 @@ class Order(Frontier):
         question = _QUESTION.format(person=person, order=_ORDERS[self.by])
         return Draft(
             instruction=_OPENING,
-            question=question
-            + answer_form(", ".join(FORM_THINGS), "for nothing"),
+            question=question + answer_form(", ".join(FORM_THINGS), "for nothing"),
             answer_prefix=ANSWER_PREFIX,
             references=tuple(thing for _, thing in entries),
             plan=(first, last, pieces),
@@ -202,22 +180,15 @@ class Order(Frontier):
         lasts = pool("last names", " {} brought the", 64, encoder)
 
         day_order = days.others([f"Day {piece.key}:" for piece in pieces], random)
-        thing_order = things.others(
-            [f" {piece.value}.\n" for piece in pieces], random
-        )
+        thing_order = things.others([f" {piece.value}.\n" for piece in pieces], random)
         entries = min(len(day_order), len(thing_order))
 
         # Persons of filler have neither name, and bring as many things each. There are so many of
         # them as the entries ask for that fit.
-        tokens = sum(
-            units.counts.mean() for units in (days, firsts, lasts, things)
-        )
+        tokens = sum(units.counts.mean() for units in (days, firsts, lasts, things))
         persons = 1 + int(max(0, budget.tokens) / tokens / self.num_items)
         names = []
-        for units, taken in (
-            (firsts, f" {first}"),
-            (lasts, f" {last} brought the"),
-        ):
+        for units, taken in ((firsts, f" {first}"), (lasts, f" {last} brought the")):
             others = units.others([taken], random)
             names.append(others[random.randint(len(others), size=persons)])
         person = random.permutation(np.arange(entries) % persons)
@@ -241,9 +212,7 @@ class Order(Frontier):
 
         # Entries stand in the order in which they were written, which is not that of the days.
         brought = [
-            (int(entry["day"]), entry["item"])
-            for entry in entries
-            if entry["person"] == person
+            (int(entry["day"]), entry["item"]) for entry in entries if entry["person"] == person
         ]
         if question["by"] == "day":
             brought.sort()
@@ -256,8 +225,7 @@ class Order(Frontier):
             others=[
                 entry["item"]
                 for entry in entries
-                if entry["person"] != person
-                and names & set(entry["person"].split())
+                if entry["person"] != person and names & set(entry["person"].split())
             ],
             occurrences=lambda: entries,
             opening=text[begins + len(_OPENING) :] if begins >= 0 else "",

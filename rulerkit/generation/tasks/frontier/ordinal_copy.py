@@ -14,47 +14,17 @@ from typing import NamedTuple
 import numpy as np
 
 from rulerkit.common.paths import package_data
-from rulerkit.generation.example import (
-    ContextBudget,
-    Draft,
-    Example,
-    ExampleStream,
-    Piece,
-)
-from rulerkit.generation.pieces import (
-    PieceEncoder,
-    Units,
-    encode_units,
-    joined,
-    row_by_row,
-)
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
 from rulerkit.generation.tasks.frontier.base import FrontierTask
-from rulerkit.generation.tasks.haystacks import (
-    by_depth,
-    interleaved,
-    part_of,
-    pool_size,
-)
+from rulerkit.generation.tasks.haystacks import by_depth, interleaved, part_of, pool_size
 
 _REPLIES = package_data("replies.yaml")
-FORMATS, TOPICS, STYLES = (
-    tuple(_REPLIES[name]) for name in ("formats", "topics", "styles")
-)
-OPENINGS, SENTENCES = (
-    tuple(_REPLIES[name]) for name in ("openings", "sentences")
-)
+FORMATS, TOPICS, STYLES = (tuple(_REPLIES[name]) for name in ("formats", "topics", "styles"))
+OPENINGS, SENTENCES = (tuple(_REPLIES[name]) for name in ("openings", "sentences"))
 _WORDS = {"NOUN": _REPLIES["nouns"], "ADJECTIVE": _REPLIES["adjectives"]}
-ORDINALS = (
-    "first",
-    "second",
-    "third",
-    "fourth",
-    "fifth",
-    "sixth",
-    "seventh",
-    "eighth",
-)
+ORDINALS = ("first", "second", "third", "fourth", "fifth", "sixth", "seventh", "eighth")
 _MORE = 5
 """The sentences of a reply behind its opening."""
 
@@ -92,9 +62,7 @@ class Request(NamedTuple):
 
 
 REQUESTS = tuple(map(Request._make, product(FORMATS, TOPICS, STYLES)))
-_CODES = np.array(
-    list(product(range(len(FORMATS)), range(len(TOPICS)), range(len(STYLES))))
-)
+_CODES = np.array(list(product(range(len(FORMATS)), range(len(TOPICS)), range(len(STYLES)))))
 """Of each request the numbers of its three words."""
 
 
@@ -117,9 +85,7 @@ def _hash_of(answer: JudgedAnswer) -> str:
 
 def _other_reply(answer: JudgedAnswer, same_request: bool) -> str | None:
     """The beginning of another reply that was copied."""
-    asked = next(
-        piece.key for piece, _ in answer.needles if piece.role == "needle"
-    )
+    asked = next(piece.key for piece, _ in answer.needles if piece.role == "needle")
     copied = _copied(answer)
     for piece, _ in answer.needles:
         if piece.role == "needle" or (piece.key == asked) != same_request:
@@ -173,11 +139,7 @@ class OrdinalCopy(FrontierTask):
             partial(_other_reply, same_request=False),
         ),
         Rule("no hash", "The answer lacks the hash.", _no_hash),
-        Rule(
-            "cut copy",
-            "The beginning of the right reply, and no more.",
-            _cut_copy,
-        ),
+        Rule("cut copy", "The beginning of the right reply, and no more.", _cut_copy),
     )
 
     num_replies: int = 8
@@ -200,15 +162,10 @@ class OrdinalCopy(FrontierTask):
         # The replies to the asked request share no form of a sentence, so that a wrong one scores
         # next to nothing.
         number = random.randrange(len(REQUESTS))
-        asked, sentences = (
-            REQUESTS[number],
-            random.sample(SENTENCES, len(SENTENCES)),
-        )
+        asked, sentences = (REQUESTS[number], random.sample(SENTENCES, len(SENTENCES)))
         replies = [
             _reply(random, asked, opening, sentences[_MORE * place :])
-            for place, opening in enumerate(
-                random.sample(OPENINGS, self.num_replies)
-            )
+            for place, opening in enumerate(random.sample(OPENINGS, self.num_replies))
         ]
         exchanges = [(asked, reply) for reply in replies]
 
@@ -233,18 +190,14 @@ class OrdinalCopy(FrontierTask):
                 value=reply,
                 depth=depth,
             )
-            for place, ((request, reply), depth) in enumerate(
-                zip(exchanges, depths, strict=True)
-            )
+            for place, ((request, reply), depth) in enumerate(zip(exchanges, depths, strict=True))
         ]
 
         hash_ = _draw_hash(random)
         return Draft(
             demonstration=_demonstration(random),
             instruction=_END,
-            question=_QUESTION.format(
-                hash=hash_, ordinal=ORDINALS[right], **asked._asdict()
-            ),
+            question=_QUESTION.format(hash=hash_, ordinal=ORDINALS[right], **asked._asdict()),
             answer_prefix="",
             references=(f"{hash_} {replies[right]}",),
             plan=(number, items),
@@ -261,8 +214,7 @@ class OrdinalCopy(FrontierTask):
             for units, times in zip(pools, (1, 1, _MORE - 1, 1), strict=True)
         )
         requests = budget.random.choice(
-            np.flatnonzero(_agreeing(asked) < 2),
-            size=max(0, left) // shortest + 1,
+            np.flatnonzero(_agreeing(asked) < 2), size=max(0, left) // shortest + 1
         )
         columns, spare = _columns(pools, requests, budget.random)
 
@@ -300,14 +252,10 @@ class OrdinalCopy(FrontierTask):
 
         # Exchanges before the last mark belong to the demonstration.
         start = text.rfind(_END) + 1
-        exchange = re.compile(
-            r"(?P<turn>User: Write a [^\n]+\n\n)Assistant: (?P<item>[^\n]+)\n\n"
-        )
+        exchange = re.compile(r"(?P<turn>User: Write a [^\n]+\n\n)Assistant: (?P<item>[^\n]+)\n\n")
         asked = Request(*words).turn
         replies = [
-            match["item"]
-            for match in exchange.finditer(text, start)
-            if match["turn"] == asked
+            match["item"] for match in exchange.finditer(text, start) if match["turn"] == asked
         ]
 
         place = ORDINALS.index(ordinal)
@@ -316,9 +264,7 @@ class OrdinalCopy(FrontierTask):
             items=replies[place : place + 1],
             others=[*replies[:place], *replies[place + 1 :]],
             occurrences=partial(exchange.finditer, text, start),
-            demonstration="".join(
-                re.findall(r"Assistant: (.+)\n\n$", text[: max(0, start - 1)])
-            ),
+            demonstration="".join(re.findall(r"Assistant: (.+)\n\n$", text[: max(0, start - 1)])),
             opening=text[start:],
         )
 
@@ -329,11 +275,7 @@ class OrdinalCopy(FrontierTask):
 
     def guess(self, example: Example) -> Mapping[str, int]:
         """Each reply to the asked request, with the hash."""
-        items = [
-            piece
-            for piece in example.pieces
-            if piece.role in ("needle", "distractor")
-        ]
+        items = [piece for piece in example.pieces if piece.role in ("needle", "distractor")]
         asked = next(piece.key for piece in items if piece.role == "needle")
         replies = [str(piece.value) for piece in items if piece.key == asked]
         hash_ = example.references[0].partition(" ")[0]
@@ -343,12 +285,7 @@ class OrdinalCopy(FrontierTask):
 # --- conversations --------------------------------------------------------------------------------
 
 
-def _reply(
-    random: Random,
-    request: Request,
-    opening: str,
-    sentences: Sequence[str],
-) -> str:
+def _reply(random: Random, request: Request, opening: str, sentences: Sequence[str]) -> str:
     """An opening that names the topic, and five further sentences."""
     forms = [opening.replace("TOPIC", request.topic), *sentences[:_MORE]]
     return " ".join(_sentence(random, form) for form in forms)
@@ -356,9 +293,7 @@ def _reply(
 
 def _sentence(random: Random, form: str) -> str:
     """A form with every word drawn."""
-    return re.sub(
-        "NOUN|ADJECTIVE", lambda match: random.choice(_WORDS[match[0]]), form
-    )
+    return re.sub("NOUN|ADJECTIVE", lambda match: random.choice(_WORDS[match[0]]), form)
 
 
 def _draw_hash(random: Random) -> str:
@@ -367,15 +302,11 @@ def _draw_hash(random: Random) -> str:
 
 def _demonstration(random: Random) -> str:
     """A conversation of one exchange, and the question about it answered."""
-    request = Request(
-        random.choice(FORMATS), _EXAMPLE_TOPIC, random.choice(STYLES)
-    )
+    request = Request(random.choice(FORMATS), _EXAMPLE_TOPIC, random.choice(STYLES))
     forms = random.sample(SENTENCES, _MORE)
     reply = _reply(random, request, random.choice(OPENINGS), forms)
     hash_ = _draw_hash(random)
-    question = _QUESTION.format(
-        hash=hash_, ordinal=ORDINALS[0], **request._asdict()
-    )
+    question = _QUESTION.format(hash=hash_, ordinal=ORDINALS[0], **request._asdict())
     exchange = request.turn + _REPLY.format(reply=reply)
     return f"{_BEGIN}{exchange}{question} {hash_} {reply}\n\n"
 
@@ -399,17 +330,11 @@ def _pools(length: int, encoder: PieceEncoder) -> _Pools:
     openings = [
         opening.replace("TOPIC", topic)
         for topic in TOPICS
-        for opening in random.choices(
-            OPENINGS, k=pool_size(length, 128) // len(TOPICS)
-        )
+        for opening in random.choices(OPENINGS, k=pool_size(length, 128) // len(TOPICS))
     ]
     return (
         encode_units([request.turn for request in REQUESTS], encoder, keep=True),
-        encode_units(
-            [f"Assistant: {_sentence(random, o)}" for o in openings],
-            encoder,
-            keep=True,
-        ),
+        encode_units([f"Assistant: {_sentence(random, o)}" for o in openings], encoder, keep=True),
         sentences(pool_size(length, 16)),
         sentences(pool_size(length, 64), "\n\n"),
     )

@@ -101,9 +101,7 @@ class _Log:
             new = sorted(self.swapped_with.get(member, set()) - found)
             group += new
             found.update(new)
-        things = (
-            thing for member in group for thing in self.was_in.get(member, ())
-        )
+        things = (thing for member in group for thing in self.was_in.get(member, ()))
         return list(dict.fromkeys(things))
 
 
@@ -151,15 +149,9 @@ class State(Frontier):
             _in_group,
         ),
         Rule(
-            "said empty",
-            "The answer says that the locker is empty, and it is full.",
-            said_nothing,
+            "said empty", "The answer says that the locker is empty, and it is full.", said_nothing
         ),
-        Rule(
-            "said full",
-            "The answer names something, and the locker is empty.",
-            _said_full,
-        ),
+        Rule("said full", "The answer names something, and the locker is empty.", _said_full),
     )
 
     num_operations: int = 4
@@ -172,15 +164,9 @@ class State(Frontier):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(
-            3 <= self.num_operations <= 1000,
-            "num_operations",
-            "a whole number from 3 to 1000",
+            3 <= self.num_operations <= 1000, "num_operations", "a whole number from 3 to 1000"
         )
-        self.check(
-            3 <= self.num_lockers <= 100,
-            "num_lockers",
-            "a whole number from 3 to 100",
-        )
+        self.check(3 <= self.num_lockers <= 100, "num_lockers", "a whole number from 3 to 100")
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
@@ -200,24 +186,17 @@ class State(Frontier):
             line = _LINE.match(text)
             thing = line["item"] if line else None
             pieces.append(Piece(text, role, value=thing, depth=depth))
-        answer = (
-            _Log().read("".join(text for text, _ in operations)).inside.get(asked)
-        )
+        answer = _Log().read("".join(text for text, _ in operations)).inside.get(asked)
         return Draft(
             instruction=_OPENING,
-            question=_QUESTION.format(locker=asked)
-            + answer_form(FORM_THINGS[0], "if it is empty"),
+            question=_QUESTION.format(locker=asked) + answer_form(FORM_THINGS[0], "if it is empty"),
             answer_prefix=ANSWER_PREFIX,
             references=() if answer is None else (answer,),
             plan=(lockers, things, pieces),
         )
 
     def _operations(
-        self,
-        random: Random,
-        lockers: Sequence[str],
-        things: Sequence[str],
-        is_empty: bool,
+        self, random: Random, lockers: Sequence[str], things: Sequence[str], is_empty: bool
     ) -> tuple[str, list[tuple[str, str]]]:
         """The locker that is asked about, and what happens in the group: texts and roles."""
         # The steps of the path: one puts the answer somewhere (or empties a locker), and swaps
@@ -259,32 +238,21 @@ class State(Frontier):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         # Lines have two columns. Pools of numbers have the same ones at the same places.
         group, things_of_group, operations = draft.plan
-        size, encoder = (
-            pool_size(budget.length, _TOKENS_FOR_A_THING),
-            budget.encoder,
-        )
+        size, encoder = (pool_size(budget.length, _TOKENS_FOR_A_THING), budget.encoder)
         put, into = _PUT.format(thing="{}", locker="|").split(" |")
         swap = _SWAP.format(locker="{}", other="|").split(" |")[0]
         empty = _EMPTY.split(" {")[0]
         things = pool("things", put, size, encoder, self.words)
         first = joined(
-            [
-                things,
-                pool("numbers", swap, size, encoder),
-                encode_units([empty], encoder),
-            ]
+            [things, pool("numbers", swap, size, encoder), encode_units([empty], encoder)]
         )
         into_lockers = pool("numbers", " {}" + into, size, encoder)
         ends = pool("numbers", " {}.\n", size, encoder)
         second = joined([into_lockers, ends])
 
         # No line of filler names a locker or a thing of the group.
-        thing_order = things.others(
-            [put.format(thing) for thing in things_of_group], budget.random
-        )
-        lockers = ends.others(
-            [f" {locker}.\n" for locker in group], budget.random
-        )
+        thing_order = things.others([put.format(thing) for thing in things_of_group], budget.random)
+        lockers = ends.others([f" {locker}.\n" for locker in group], budget.random)
         seed = budget.random.randint(2**31)
 
         def choose(left: int) -> Columns | None:
@@ -303,17 +271,13 @@ class State(Frontier):
             tokens = first.counts[start].sum() + second.counts[end].sum()
             put_into = used[random.randint(len(used), size=len(thing_order))]
             puts = exact_lines(
-                left - int(tokens),
-                ((things, thing_order), (second, put_into)),
-                (0, 1),
+                left - int(tokens), ((things, thing_order), (second, put_into)), (0, 1)
             )
             if puts is None:
                 return None
             order = random.permutation(number + len(puts[0][1]))
             columns = ((first, puts[0][1], start), (second, puts[1][1], end))
-            return [
-                (units, np.concatenate(parts)[order]) for units, *parts in columns
-            ]
+            return [(units, np.concatenate(parts)[order]) for units, *parts in columns]
 
         return fill_with_lines(operations, budget, choose)
 
