@@ -140,8 +140,11 @@ def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
     pd.testing.assert_frame_equal(
         rk.summarize(read).cells, rk.summarize(rows).cells, check_dtype=False
     )
-    with pytest.raises(UserError, match="holds an example twice"):
-        rk.summarize(pd.concat([rows, rows]))
+    twice = rk.summarize(pd.concat([rows, rows])).cells
+    pd.testing.assert_frame_equal(twice, rk.summarize(rows).cells)
+    other = rows.assign(score=0.5)
+    with pytest.raises(UserError, match="there twice with different answers"):
+        rk.summarize(pd.concat([rows, other]))
 
 
 def test_rows_of_a_relative_path_find_their_answers(answered):

@@ -167,7 +167,7 @@ _DERIVED = {
 COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
-_TEXTS = ["adaptive", "note", "protocol", "seal"]
+_TEXTS = ["adaptive", "note", "protocol", "seal", "texts"]
 """The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
 
