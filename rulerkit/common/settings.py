@@ -178,6 +178,8 @@ class FunctionKeys(ModelKeys):
 
     entry: Function
     """package.module:function, a function that returns the model"""
+    entry_with: Arguments
+    """a mapping of the arguments of `entry`, such as {ratio: 0.5}"""
     takes: Literal["prompts", "ids", "parts"]
     protocol_note: Line
     """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
@@ -263,15 +265,6 @@ class TransformersKeys(CheckpointKeys):
     """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
     prefill_chunk_size: PositiveInt
     """a whole number of tokens (default: all at once)"""
-    takes: Literal["ids", "parts"]
-    compress: Function
-    """package.module:function, which reads the context alone and returns the cache of keys and
-    values with which the question is answered"""
-    compress_with: Arguments
-    """a mapping of further arguments of `compress`, such as {ratio: 0.5}"""
-    protocol_note: Line
-    """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
-    was compressed, or read, without the question)"""
     attn_implementation: Text
     """a text, such as sdpa, eager or flash_attention_2"""
     quantization: Text | Arguments

@@ -3,8 +3,9 @@
 A function takes a list of prompts and returns as many texts; a coroutine function (`async def`)
 takes one prompt and returns one text, and `concurrency` of its calls are under way at once. A
 prompt is a text, its token ids, or its two parts (`takes`). In a parameter file,
-`entry: package.module:load` names a function without arguments that returns this function, or a
-loaded checkpoint with its tokenizer. Modules in the project root can be imported too.
+`entry: package.module:load` names a function that returns this function, or a loaded checkpoint
+with its tokenizer; `entry_with` holds its arguments. Modules in the project root can be imported
+too.
 """
 
 import asyncio
@@ -90,7 +91,9 @@ class Function(Engine):
         entry, function = self.spec.get("entry"), self._function
         named = function if hasattr(function, "__qualname__") else type(function)
         what = (
-            {"entry": entry} if entry else {"function": f"{named.__module__}.{named.__qualname__}"}
+            {"entry": entry, **self.given(("entry_with",))}
+            if entry
+            else {"function": f"{named.__module__}.{named.__qualname__}"}
         )
         contents = current_contents(self._entry() if entry else function)
         identity = {"engine": "function", **what, "takes": self.takes, "code": contents.code}
@@ -257,16 +260,15 @@ class Function(Engine):
             # What the entry raises is told with its own place, not with a trace through
             # ours.
             load, spec = self._entry(), dict(self.spec)
-            entry = spec.pop("entry")
+            entry, arguments = spec.pop("entry"), spec.pop("entry_with", {})
             current_contents(load)
             try:
-                returned = load()
+                returned = load(**arguments)
             except UserError:
                 raise
             except Exception as error:  # it is the user's code
                 raise UserError(
-                    f"model {self.name}: entry {entry}, which is called without arguments, raised "
-                    f"{raised(error)}"
+                    f"model {self.name}: entry {entry} raised {raised(error)}"
                 ) from error
             try:
                 self._loaded = model(returned, **spec)
