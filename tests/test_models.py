@@ -416,6 +416,11 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
         answers(tiny(copied(folder, tmp_path / "vocabulary", config=small)), asked)
 
 
+class Replaced:
+    def __call__(self, **inputs):
+        return inputs["hidden_states"], None
+
+
 @needs_torch
 def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     torch = pytest.importorskip("torch")
@@ -439,9 +444,11 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     attention = network.model.layers[1].self_attn
     with monkeypatch.context() as patched:
         patched.setattr(attention, "forward", lambda **inputs: (inputs["hidden_states"], None))
-        in_place = one.identity()["code"]
-        patched.setattr(type(attention), "forward", lambda self, **inputs: None)
-        assert before["code"] != in_place != one.identity()["code"]
+        assert "version" in one.identity()  # its source, as it names nothing else
+        patched.setattr(attention, "forward", Replaced())
+        assert one.identity()["version"].startswith("none, run ")
+        named = model((network, tokenizer), name="mine", version="1")
+        assert named.identity()["version"] == "1"
     network.set_attn_implementation("eager")
     assert one.identity()["code"] == before["code"] | {"attention": "eager"}
     with torch.no_grad():

@@ -16,6 +16,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
@@ -24,8 +25,9 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.inference.fingerprints import short
-from rulerkit.inference.loaded_network import loaded_identity
+from rulerkit.inference.loaded_network import loaded_identity, replaced_code
 from rulerkit.inference.model import Answer, Answers, CheckpointEngine, Failure
+from rulerkit.inference.user_code import code_identity
 
 READ_AHEAD = 32  # examples among which batches are formed
 BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
@@ -41,6 +43,7 @@ class Transformers(CheckpointEngine):
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
         self._loaded = loaded
+        self._run = uuid4().hex[:8]
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
 
@@ -57,12 +60,19 @@ class Transformers(CheckpointEngine):
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its fingerprint and dtype."""
         if not self._loaded:
-            return super().identity()
+            return super().identity() | self.given(("version",))
 
         # The weights have no path: their fingerprint says which they are.
         dtype = str(self._network.dtype).removeprefix("torch.")
         what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
-        return what | self.given(("sampling",))
+        what |= self.given(("sampling", "version"))
+        replaced = replaced_code(self._network)
+        if replaced and "version" not in what:
+            # Its source alone may not say what it does.
+            code = [code_identity(part, None, self._run) for part in replaced]
+            runs = [one["version"] for one in code if "version" in one]
+            what["version"] = runs[0] if runs else short(sha256(repr(code).encode()))
+        return what
 
     def environment(self) -> JSON:
         """The device and its name, and the path as given."""
