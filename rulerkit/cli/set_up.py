@@ -2,6 +2,7 @@
 upstream's generator."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rulerkit.cli.given import EXAMPLES, MODELS, Given, lengths_of, one_model, s
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import ExitStatus, UserError
-from rulerkit.common.paths import KIT, cache_dir, resolve_file
+from rulerkit.common.paths import KIT, cache_dir, resolve, resolve_file
 
 
 @app.command(rich_help_panel=SET_UP)
@@ -41,7 +42,6 @@ def fetch(
         return
 
     from rulerkit.batch.batch_file import read_batch
-    from rulerkit.batch.offline import fetch_all
     from rulerkit.common.yaml_files import read_yaml
     from rulerkit.evaluation.notebook import BATCH_KEYS
 
@@ -60,12 +60,44 @@ def fetch(
     models = [model for entry in wanted for model in entry.models]
     is_original = any(entry.corpora == "original" for entry in wanted)
 
-    states = set()
-    for state, line in fetch_all(models, "original" if is_original else "builtin"):
-        echo(f"{state:8} {line}")
-        states.add(state)
-    if "failed" in states:
+    failed = False
+    for described in models:
+        try:
+            for folder in _fetch_model(described):
+                echo(f"there    {folder}")
+        except UserError as error:
+            echo(f"failed   {error}")
+            failed = True
+    if is_original:
+        try:
+            downloads.fetch()
+            echo(f"there    corpora: original: {cache_dir()}")
+        except UserError as error:
+            echo(f"failed   {error}")
+            failed = True
+    if failed:
         raise typer.Exit(ExitStatus.FAILED)
+
+
+def _fetch_model(described: Any) -> Iterator[Path]:
+    """Download the repository of a model and that of its tokenizer, where they are on the hub, or
+    its tiktoken encoding; yields their folders."""
+    from rulerkit.common.hub import download, is_hub_id
+    from rulerkit.generation import tokenizers
+
+    engine: Any = rk.load_model(described)
+    path = engine.spec.get("path", "")
+    if is_hub_id(path) and not resolve(path).exists():
+        what = [engine.spec.get("file", "*")]
+        yield download(f"model {engine.name}", path, engine.spec.get("revision"), what)
+
+    tokenizer = engine.tokenizer_name()
+    kind = tokenizers.tokenizer_kind(tokenizer)
+    if kind == "hub" and tokenizer != path:
+        yield download(f"tokenizer {tokenizer}", tokenizer, None, tokenizers.ON_HUB)
+    elif kind == "tiktoken":
+        tokenizers.encoding_by_name(tokenizer)
+        yield tokenizers.tiktoken_dir() / tokenizer
 
 
 @app.command(rich_help_panel=SET_UP)
