@@ -101,36 +101,6 @@ def _fetch_model(described: Any) -> Iterator[Path]:
 
 
 @app.command(rich_help_panel=SET_UP)
-def form(
-    model: Annotated[str, typer.Argument(help="A chat model without a template of its own.")],
-    address: Annotated[
-        str, typer.Argument(help="A vLLM that renders chats, such as http://localhost:8000.")
-    ],
-    settings: Settings = None,
-) -> None:
-    """Store the form that vLLM puts around a message, for a model that has no Jinja template.
-
-    `vllm launch render MODEL` serves it without a GPU. The file params/forms/MODEL.jinja is used
-    from then on, without a server; `template: NAME` takes it for another model. It holds for the
-    `chat_template_kwargs` of the model's file.
-    """
-    from rulerkit.common.paths import home
-    from rulerkit.generation.prompt_format import FORMS_FOLDER
-    from rulerkit.inference.address import served_models
-    from rulerkit.inference.rendered import form_of_server
-    from rulerkit.store.files import write_whole
-
-    studied = Given.of([model], settings=settings).study(uses=MODELS)
-    engine: Any = rk.load_model(studied.models[0])
-    place, served_as = served_models(address)
-    values = engine.spec.get("chat_template_kwargs", {})
-    template = form_of_server(place, served_as, engine.tokenizer(), values)
-    file = home() / FORMS_FOLDER / f"{engine.name}.jinja"
-    write_whole(file, template)
-    echo(f"{file}: the form of {served_as}, checked by its ids\n{template}")
-
-
-@app.command(rich_help_panel=SET_UP)
 def notebooks(
     folder: Annotated[
         Path, typer.Argument(help="Where to; `notebooks` and `params` are made in it.")

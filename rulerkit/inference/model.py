@@ -206,8 +206,8 @@ class Engine(Model):
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
                 f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text; where "
-                "vLLM has the form (`vllm launch render MODEL` needs no GPU), `rulerkit form "
-                f"{self.name} http://localhost:8000` stores it"
+                "vLLM has the form (`vllm launch render MODEL` needs no GPU), "
+                "scripts/store_form.py of rulerkit's repository stores it"
             )
         return form
 
