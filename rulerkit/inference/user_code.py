@@ -96,20 +96,22 @@ def _names_of_the_user(function: FunctionType) -> list[str]:
             name = step.argval
             if step.opname == "IMPORT_NAME" and not is_installed(name):
                 found.add(name)
-            if step.opname not in ("LOAD_GLOBAL", "LOAD_NAME", "STORE_GLOBAL"):
-                continue
-            # A class within a function names its own attributes in this way, too.
-            if name in function.__globals__:
-                value = function.__globals__[name]
-                if isinstance(value, ModuleType):
-                    module = value.__name__
-                elif isinstance(value, FunctionType | BuiltinFunctionType | type):
-                    module = value.__module__
-                else:
-                    module = ""
-                if not is_installed(module):
-                    found.add(name)
+            # A class within a function names its own attributes as it does globals.
+            is_read = step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__
+            if is_read and not is_installed(_module_of(function.__globals__[name])):
+                found.add(name)
+            if step.opname == "STORE_GLOBAL":
+                found.add(name)
     return sorted(found)
+
+
+def _module_of(value: Any) -> str:
+    """The module that a value comes from; "" for an object that may hold anything."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return value.__module__ or ""
+    return ""
 
 
 def is_installed(module: str) -> bool:
