@@ -56,7 +56,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     for name, cell in zip(names_of(models), cells, strict=True):
         by_name.setdefault(name, []).append(cell)
 
-    answered, unseen, silent = list[Cell](), set[str](), list[str]()
+    answered, unseen, estimated, silent = list[Cell](), set[str](), set[str](), list[str]()
     frames = dict[str, tuple[int, Cell]]()
     # For each field its values, and who had each of them, in the order of the cells.
     facts: dict[str, dict[str, dict[str, None]]] = {}
@@ -69,6 +69,8 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
             server = cell.record["environment"].get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
+            elif not server.get("exact_tokenizer", True) and "max_model_len" not in server:
+                estimated.add(name)
             frame = server.get("frame_tokens", 0)
             is_shortest = name not in frames or cell.length < frames[name][1].length
             if frame > _SMALL_FRAME * cell.length and is_shortest:
@@ -90,6 +92,11 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         notes.append(
             f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
             "cut prompt would go unseen."
+        )
+    if estimated:
+        notes.append(
+            f"The server of {', '.join(sorted(estimated))} has another tokenizer: a prompt that it "
+            "cut by less than a quarter would go unseen; with its own as `tokenizer`, none would."
         )
     for name, (frame, cell) in frames.items():
         notes.append(
