@@ -388,6 +388,11 @@ USAGES = [
 ]
 
 
+def test_a_mark_before_the_json_is_no_part_of_it(server):
+    server.behave = lambda body: (200, {}, "\ufeff" + json.dumps(server.answer(body)))
+    ask_and_check(client(server, prompt_path="chat"))
+
+
 @pytest.mark.parametrize("usage", USAGES)
 def test_a_usage_of_any_type(usage, server):
     def amend(body, reply):
@@ -485,6 +490,7 @@ OTHERS = [
     {"parent": "/ck/other"},
     {"owned_by": "sglang"},
     {"meta": {"size": 8}},
+    {"aliases": ["m-latest", "m-0914"]},
 ]
 SAME = [
     {"created": 2, "permission": [{"id": "p2"}]},
@@ -492,8 +498,19 @@ SAME = [
     {"root": None},
     {"max_model_len": 9000},
     {"meta": {"n_ctx": 5}},
+    {"aliases": ["m-0613", "m-latest"]},
+    {"pid": 7, "instance_id": "b", "gpu_utilization": 0.9, "supported_parameters": ["stop"]},
 ]
-FIRST = {"root": "/ck/1000", "parent": "/ck/base", "meta": {"size": 7, "n_ctx": 4}}
+FIRST = {
+    "root": "/ck/1000",
+    "parent": "/ck/base",
+    "meta": {"size": 7, "n_ctx": 4},
+    "aliases": ["m-latest", "m-0613"],
+    "pid": 6,
+    "instance_id": "a",
+    "gpu_utilization": 0.3,
+    "supported_parameters": [],
+}
 
 
 @pytest.mark.parametrize("path", ["auto", "chat"])

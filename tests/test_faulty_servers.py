@@ -11,6 +11,7 @@ from collections import Counter
 import pytest
 
 import rulerkit.inference.http as requests
+from rulerkit.common.errors import UserError
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure
 from rulerkit.inference.process import Address, registered
@@ -245,6 +246,13 @@ def test_whatever_a_reply_holds_is_a_failure_of_its_request(server, number):
     failed = [one for one in answers.values() if isinstance(one, Failure)]
     assert (len(answers), len(failed)) == (4, 1)
     assert len(failed[0].reason) < 400
+
+
+def test_an_answer_in_pieces_is_called_one(server):
+    server.behave = lambda body: (200, {}, 'data: {"choices": [{"delta": {"content": "4"}}]}\n\n')
+    model = client(server, max_retries=0, prompt_path="chat")
+    with pytest.raises(UserError, match=r"in pieces, though .*stream: false"):
+        _ = model.server
 
 
 def test_a_reply_without_an_end_takes_no_memory(server, monkeypatch):

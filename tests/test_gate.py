@@ -233,6 +233,15 @@ def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(nowhere, serv
         assert {one["answers"] for one in json.loads(resumed.out)["stored_before"].values()} == {40}  # fmt: skip
 
 
+def test_one_name_at_two_addresses_is_not_called_one_model(nowhere, serve, rulerkit):
+    servers = serve(), serve(lambda prompt: True)
+    keys = "path: m, tokenizer: builtin"
+    both = [f"{{{keys}, base_url: '{server.url}'}}" for server in servers]
+    said = rulerkit("gate", *both, "--tasks", "niah_single_1", "--lengths", "1K", "--json")
+    content = json.loads(said.out)
+    assert (said.status, content["noise"], content["same_model"]) == (1, None, False)
+
+
 def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
     other = "{base: perfect, template: llama2, name: framed}"
     said = rulerkit("gate", "perfect", other, *GRID)

@@ -552,6 +552,20 @@ def test_addresses_that_serve_something_else_are_refused_with_both_answers(serve
         client(server, base_url=[server.url, "ftp://host"])
 
 
+@pytest.mark.parametrize("change", [{"adds": 700}, {"ratio": 1.3}])
+def test_addresses_that_count_otherwise_are_refused(server, change):
+    def amend(body, reply):
+        tokens = reply["usage"]["prompt_tokens"]
+        reply["usage"]["prompt_tokens"] = round(tokens * change.get("ratio", 1)) + 5
+        reply["usage"]["prompt_tokens"] += change.get("adds", 0)
+
+    with serving(ReaderServer(load_tokenizer("builtin"))) as other:
+        other.amend = amend
+        model = client(server, base_url=[server.url, other.url], prompt_path="chat")
+        with pytest.raises(UserError, match="differ in how they count"):
+            _ = model.server
+
+
 def test_lengths_beyond_what_the_server_takes_are_named(server):
     server.base = "/v1beta/openai"  # services have other addresses than vLLM's
     server.listing = {"data": [{"id": "m", "max_model_len": 2048}]}

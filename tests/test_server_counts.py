@@ -94,6 +94,32 @@ def test_a_limit_of_the_server_counts_its_frame(server):
     assert "1624 tokens are needed" in client(server, prompt_path="chat").too_long(1024)
 
 
+@pytest.mark.parametrize("change", ["no count", "more"])
+def test_counts_that_change_within_a_run_are_said(server, change, capsys):
+    model = client(server, prompt_path="chat")
+    ask_and_check(model, 2)
+    assert "go unseen" not in capsys.readouterr().err
+
+    def amend(body, reply):
+        reply["usage"]["prompt_tokens"] = {"no count": None, "more": 1300}[change]
+
+    server.amend = amend
+    ask_and_check(model, 3, name="niah_single_2")
+    assert capsys.readouterr().err.count("a cut prompt would go unseen") == 1
+
+
+@pytest.mark.parametrize(("ratio", "limit"), [(1.2, None), (1.2, 9000), (1, None)])
+def test_what_an_estimate_cannot_see_is_said_below_the_table(server, rulerkit, ratio, limit):
+    """A server that tells its limit refuses what does not fit."""
+    server.listing = {"data": [{"id": "m", "max_model_len": limit}]}
+    counting(server, ratio)
+    mapping = f"{{path: m, base_url: '{server.url}', tokenizer: builtin, prompt_path: chat}}"
+    run = f"run: counts-{ratio}-{limit}"
+    asked = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "1", "-y", run)
+    said = "by less than a quarter would go unseen" in rulerkit("evaluate", mapping, *asked).out
+    assert said == (ratio != 1 and limit is None)
+
+
 # --- answers beyond their limit -------------------------------------------------------------------
 
 
@@ -132,6 +158,17 @@ def test_an_answer_in_more_tokens_of_ours_than_of_the_server_is_whole(server):
     assert answers[0].text == "a b c d e " * 20
 
 
+def test_a_server_that_returns_the_prompt_is_found_out_before_its_answer_is_cut(server):
+    def amend(body, reply):
+        if body["max_tokens"] != PROBE:
+            reply["choices"][0]["text"] = server.read(body)[0] + "It is 4711."
+
+    server.amend = amend
+    answers, problem = ask(model := client(server, prompt_path="text"), some(model))
+    assert answers == {}
+    assert "returned the prompt" in problem
+
+
 # --- thoughts -------------------------------------------------------------------------------------
 
 
@@ -154,6 +191,26 @@ def test_a_model_that_thinks_by_default_is_told_what_to_set(server, content, rea
     assert "thinking_tokens" in problem
     assert "enable_thinking: false" in problem
     assert len(server.real) <= 4
+
+
+@pytest.mark.parametrize(
+    ("message", "usage"),
+    [
+        ({"reasoning_details": [{"type": "reasoning.text", "text": "It says no."}]}, {}),
+        ({}, {"completion_tokens_details": {"reasoning_tokens": 128}}),
+    ],
+)
+def test_a_thought_that_is_told_in_another_field_is_a_thought(server, message, usage):
+    def amend(body, reply):
+        if body["max_tokens"] != PROBE:
+            message_of = {"content": "", **message}
+            reply["choices"] = [{"finish_reason": "length", "message": message_of}]
+            reply["usage"] |= usage
+
+    server.amend = amend
+    answers, problem = ask(model := client(server, prompt_path="chat"), some(model))
+    assert answers == {}
+    assert "enable_thinking: false" in problem
 
 
 def test_a_thought_with_no_answer_behind_it_is_a_failure(server):

@@ -139,7 +139,10 @@ def gold(prompt):
         ("I see 1</think>{}", 1),
         ("analysisWe see {}. assistantfinalI cannot tell.", 0),
         ("analysisWe see 1. assistantfinal{}", 1),
+        ("analysis We see {}.\n\nassistant\n\nfinal I cannot tell.", 0),
+        ("analysis We see {}. assistant final I cannot tell.", 0),
         ("analysis of the text: {}", 1),
+        ("An assistant final coach says {}", 1),
     ],
 )
 def test_a_thought_that_nobody_asked_for_is_no_answer(tmp_path, form, score):

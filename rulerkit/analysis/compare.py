@@ -83,6 +83,12 @@ class Decision(NamedTuple):
         return EXIT[self.word]
 
 
+def _addresses(side: Side) -> set[str]:
+    """Where the servers of a side listen; "None" for a model that is no server's."""
+    environments = [cell.record.get("environment") or {} for cell in side.cells if cell.present]
+    return {str(environment.get("base_url")) for environment in environments}
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Two models on the same examples.
@@ -129,7 +135,8 @@ class Comparison:
             # a cell that B lacks is no difference
             if self.b.results.get(key, result) != result:
                 return False
-        return True
+        # Another address may serve another model by the same name.
+        return _addresses(self.a) == _addresses(self.b)
 
     @property
     def seeds(self) -> tuple[int, int] | None:

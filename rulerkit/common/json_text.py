@@ -1,6 +1,7 @@
 """How JSON that others wrote is read."""
 
 import json
+from codecs import BOM_UTF8
 from typing import Any
 
 from pydantic_core import from_json
@@ -9,6 +10,8 @@ from pydantic_core import from_json
 def parse_json(text: bytes, any_number: bool = False) -> Any:
     """The value of a JSON text; ValueError for anything else, NaN (but with `any_number`), or lists
     nested too deeply."""
+    # Some servers and editors put a mark in front that says that it is UTF-8.
+    text = text.removeprefix(BOM_UTF8)
     try:
         return from_json(text, allow_inf_nan=any_number)
     except ValueError:

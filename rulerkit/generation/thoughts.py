@@ -33,8 +33,12 @@ KNOWN = (
     _plain("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
     # gpt-oss: channels, of which the last is the answer.
     _plain("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
-    # The same from a server that drops special tokens.
-    Marks(r"\banalysis(?=\w)", "assistantfinal", ("analysis", "assistantfinal")),
+    # The same from a server that drops special tokens, or puts blanks in their place.
+    Marks(
+        r"\banalysis(?=\w)",
+        r"assistantfinal|(?<=[.!?\n])\s*assistant\s+final\b",
+        ("analysis", "assistantfinal"),
+    ),
     _plain("<|channel>", "<channel|>"),  # Gemma 4
     _plain("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # Kimi K3
     # K2-Horizon has a mark for each effort.

@@ -122,7 +122,11 @@ class Choice(BaseModel):
             "content": content.text,
             "text": text.text,
             "refusal": read_refusal(message.get("refusal")) or content.refusal,
-            "reasoning": words_of(message.get("reasoning")) or None,
+            "reasoning": (
+                words_of(message.get("reasoning"))
+                or words_of(message.get("reasoning_details"))
+                or None
+            ),
             "reasoning_content": thought or content.thought or None,
             "finish_reason": finish if isinstance(finish, str) else None,
             "logprobs": logprobs if isinstance(logprobs, dict) else None,
@@ -457,6 +461,12 @@ class Replica:
             words = None
         if response.is_error or words:  # some send it with a 200
             raise self._error(response, words or content)
+        if isinstance(content, str) and re.match(r"\s*(data|event|id):", content):
+            raise RequestError(
+                "an answer in pieces, though it was not asked to stream (perhaps it takes "
+                "-y 'extra_body: {stream: false}')",
+                "temporary",
+            )
         if not isinstance(content, dict):
             seen = status_words(self.address.url, response.status_code, text)
             raise RequestError(

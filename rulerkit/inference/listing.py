@@ -68,6 +68,9 @@ def _values(entry: JSON, prefix: str) -> Any:
         is_passing = {word.lower() for word in words} & _PASSING
         if is_passing or value is None or value == "":
             continue
+        if isinstance(value, list) and value and all(isinstance(one, str | int) for one in value):
+            # Such as the other names of a model, in any order.
+            value = ", ".join(sorted(map(str, value)))
         if isinstance(value, dict):
             if prefix.count(".") < 2:
                 yield from _values(value, f"{prefix}{name}.")

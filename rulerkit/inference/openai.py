@@ -21,7 +21,7 @@ from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.inference.access import address_of
 from rulerkit.inference.http import Replica, Reply, RequestError
 from rulerkit.inference.listing import about_model
-from rulerkit.inference.model import Answer, with_reasoning
+from rulerkit.inference.model import Answer, refuse_echo, with_reasoning
 from rulerkit.inference.process import Address
 from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
 from rulerkit.inference.server_counts import ServerCounts, kept_within, sample_of, whole_count
@@ -101,7 +101,7 @@ class OpenAI(ServerEngine):
             url.rstrip("/") for url in ([given] if isinstance(given, str) else given)
         ]
         self._overhead: int = spec.get("overhead_tokens", 16)
-        self._ignores_limits = False
+        self._ignores_limits = self._has_doubts = False
         self._extra: JSON = dict(spec.get("extra_body", {}))
         kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
         if kwargs and spec.get("prompt_path") in CHATS:
@@ -277,8 +277,9 @@ class OpenAI(ServerEngine):
 
     def _check_alike(self, found: dict[Replica, ServerFacts], one: Replica, other: Replica) -> None:
         """Raise UserError where two servers of one model would be sent other prompts."""
-        for what in ("model", "path", "adds_bos", "counts.exact", "limit", "limit_name"):
-            read = attrgetter(what)
+        for what in ("model", "path", "adds_bos", "limit", "limit_name", "how they count"):
+            is_count = what == "how they count"
+            read = attrgetter("counts.words" if is_count else what)
             pair = [read(found[replica]) for replica in (one, other)]
             if pair[0] != pair[1]:
                 raise UserError(
@@ -526,12 +527,17 @@ class OpenAI(ServerEngine):
             raise RequestError(declined[:300], "refused")
 
         counts = self.server.counts
-        counts.check(example, self._num_sent(example), reply)
+        doubt = counts.check(example, self._num_sent(example), reply)
+        if doubt and not self._has_doubts:
+            remark(f"{self.name}: {doubt}: a cut prompt would go unseen")
+        self._has_doubts |= bool(doubt)
         text = choice.text if choice.content is None else choice.content
         thought = choice.reasoning_content or choice.reasoning or ""
         finish, written = reply.finish(), reply.completion_tokens
         was_cut = not text and finish == "length"
-        if thought and not text and not form.thinking_tokens:
+        # Some services count the tokens of a thought that they do not show.
+        has_thought = bool(thought or reply.reasoning_tokens)
+        if has_thought and not text and not form.thinking_tokens:
             raise RequestError(
                 f"it thinks, and its answer of at most {self.most_tokens(example)} tokens ended "
                 "in the thought",
@@ -546,6 +552,7 @@ class OpenAI(ServerEngine):
         if text is None or (not text and (finish != "stop" or written == 0)):
             raise RequestError(f"an answer without text (finish_reason {reason})", "temporary")
 
+        refuse_echo(self.name, example, text)  # before it is cut
         limit = self.most_tokens(example)
         if thought:
             limit += _MARK_TOKENS

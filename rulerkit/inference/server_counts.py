@@ -13,6 +13,7 @@ from rulerkit.inference.http import Reply, RequestError
 from rulerkit.inference.model import Answer, cut
 
 _SLACK = 3  # tokens: a template may trim a text, and tokens may join at its ends
+_SURPLUS = 0.02  # of a prompt: a date in its frame may be longer than that of another day
 _LEAST_SHARE = 0.75
 """Of the tokens that an estimate expects. Over the thirteen tasks and eight tokenizers, estimates
 were up to 23 % too high (fwe, whose examples have words of their own), else up to 8 %."""
@@ -36,6 +37,13 @@ class ServerCounts:
     leaves_out_cached: bool | None = None
     """Whether its counts leave out what it had cached; None while no reply has shown it."""
 
+    @property
+    def words(self) -> str:
+        """How it counts, in words."""
+        if not self.known:
+            return "not at all"
+        return f"{self.ratio:.3g} tokens for one of ours and {self.frame} around a prompt"
+
     def lacks_ratio(self, task: str) -> bool:
         """Whether its count of a part of a task's prompt is needed to judge the whole."""
         return self.known and not self.exact and task not in self.ratios
@@ -47,12 +55,15 @@ class ServerCounts:
         if count:
             self.ratios[task] = max(1, count - self.frame) / ours
 
-    def check(self, example: Example, sent: int, reply: Reply) -> None:
+    def check(self, example: Example, sent: int, reply: Reply) -> str:
         """Raise `RequestError` where the server read fewer than the `sent` tokens
-        of an example."""
+        of an example. Else why a cut may go unseen, though the server counted before; mostly
+        empty."""
         counted = reply.prompt_tokens
-        if counted is None or not self.known:
-            return
+        if not self.known:
+            return ""
+        if counted is None:
+            return "its server leaves out how many tokens it read of some prompts"
         ratio = 1.0 if self.exact else self.ratios.get(example.task, self.ratio)
         expected = round(self.frame + ratio * sent)
         slack = _SLACK if self.exact else (1 - _LEAST_SHARE) * expected
@@ -66,8 +77,10 @@ class ServerCounts:
                 self.leaves_out_cached = False
             elif counted < least and is_sum_right and (self.exact or cached > counted):
                 self.leaves_out_cached = True
+        if self.exact and counted > most + _SURPLUS * expected:
+            return f"its server counts {counted} tokens of a prompt that should have {expected}"
         if counted >= least or (self.leaves_out_cached and is_sum_right):
-            return
+            return ""
         raise RequestError(
             f"the server cut the prompt: it read {counted} of {expected} tokens "
             f"(length {example.length})",

@@ -56,7 +56,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     for name, cell in zip(names_of(models), cells, strict=True):
         by_name.setdefault(name, []).append(cell)
 
-    answered, unseen, silent = list[Cell](), set[str](), list[str]()
+    answered, silent = list[Cell](), list[str]()
     # For each field its values, and who had each of them, in the order of the cells.
     facts: dict[str, dict[str, dict[str, None]]] = {}
     for name, of_model in by_name.items():
@@ -65,9 +65,6 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         for cell in with_rows:
             for field, value in _facts(cell):
                 facts.setdefault(field, {}).setdefault(value, {})[name] = None
-            server = cell.record["environment"].get("server") or {}
-            if not server.get("counts", True):
-                unseen.add(name)
 
         # A model without any answer has no row: its failures must not go unseen.
         failures = []
@@ -81,31 +78,37 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
 
     notes = _environment_notes(facts)
     notes += snapshot_notes(answered)
-    if unseen:
-        notes.append(
-            f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
-            "cut prompt would go unseen."
-        )
     for name, of_model in by_name.items():
-        notes += _frame_notes(name, of_model)
+        notes += _server_notes(name, of_model)
     notes += [f"{warning}." for cell in answered for warning in cell.warnings]
     notes += silent
     return notes if scores is None else notes + usage_notes(scores)
 
 
-def _frame_notes(name: str, cells: list[Cell]) -> list[str]:
-    """A line where a model's server adds more to prompts than a chat template does, about the
-    shortest length, where it counts most."""
+def _server_notes(name: str, cells: list[Cell]) -> list[str]:
+    """What the counts of a model's server leave open, and where it adds more to prompts than a chat
+    template does: about the shortest length, where it counts most."""
     shortest = min(cells, key=lambda cell: cell.length)
     server = shortest.record["environment"].get("server") or {}
+    notes = []
+    if not server.get("counts", True):
+        notes.append(
+            f"The server of {name} does not say how many tokens it read: a cut prompt would go "
+            "unseen."
+        )
+    elif not server.get("exact_tokenizer", True) and "max_model_len" not in server:
+        notes.append(
+            f"The server of {name} has another tokenizer: a prompt that it cut by less than a "
+            "quarter would go unseen; with its own as `tokenizer`, none would."
+        )
     frame = server.get("frame_tokens", 0)
-    if frame <= _SMALL_FRAME * shortest.length:
-        return []
-    return [
-        f"The server of {name} adds {frame:,} tokens to each prompt, beyond its length: of "
-        f"{length_name(shortest.length)} it reads up to {shortest.length + frame:,}, answer "
-        "included."
-    ]
+    if frame > _SMALL_FRAME * shortest.length:
+        notes.append(
+            f"The server of {name} adds {frame:,} tokens to each prompt, beyond its length: of "
+            f"{length_name(shortest.length)} it reads up to {shortest.length + frame:,}, answer "
+            "included."
+        )
+    return notes
 
 
 def _environment_notes(facts: dict[str, dict[str, dict[str, None]]]) -> list[str]:
