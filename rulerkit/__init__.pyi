@@ -29,7 +29,6 @@ from .generation.tasks import THIRTEEN as THIRTEEN
 from .generation.tasks import read_answer as read_answer
 from .generation.tasks import task as task
 from .generation.tokenizers import load_tokenizer as load_tokenizer
-from .inference.context_first import read_context as read_context
 from .inference.model import load_model as load_model
 from .inference.model import model as model
 from .report import comparison as comparison

@@ -170,7 +170,7 @@ def main() -> None:
     GOLDEN.mkdir(parents=True, exist_ok=True)
     prompts = [row for form in FORMS for row in prompt_rows(form)]
     write("prompts.csv", PROMPT_COLUMNS, prompts)
-    (GOLDEN / "original_corpora.txt").write_text(original_corpora() + "\n")
+    (GOLDEN / "original_corpora.txt").write_text(original_corpora() + "\n", encoding="utf-8")
 
     demo, comparisons = demo_and_comparisons()
     write("demo.csv", DEMO_COLUMNS, demo)

@@ -44,7 +44,6 @@ COMMANDS = [
     "run",
     "status",
     "fetch",
-    "form",
     "notebooks",
     "generate",
     "conform",

@@ -13,6 +13,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.analysis.results import export
 from rulerkit.common.errors import ModelError, UserError
+from rulerkit.generation import corpora
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": ["1K", "2K"], "num_examples": 2}
 
@@ -140,8 +141,11 @@ def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
     pd.testing.assert_frame_equal(
         rk.summarize(read).cells, rk.summarize(rows).cells, check_dtype=False
     )
-    with pytest.raises(UserError, match="holds an example twice"):
-        rk.summarize(pd.concat([rows, rows]))
+    twice = rk.summarize(pd.concat([rows, rows])).cells
+    pd.testing.assert_frame_equal(twice, rk.summarize(rows).cells)
+    other = rows.assign(score=0.5)
+    with pytest.raises(UserError, match="there twice with different answers"):
+        rk.summarize(pd.concat([rows, other]))
 
 
 @pytest.mark.parametrize(
@@ -287,7 +291,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     assert rk.example_of(row).digest == row["digest"]
 
     words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
-    rk.study("mute", tasks=["niah_single_2"], corpora={"words": "words.txt"})  # reads it anew
+    corpora._FILES.clear()  # as another process, which reads it anew
     with pytest.raises(UserError, match=r"corpus words\.txt \(words\) is another"):
         rk.example_of(row)
     monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))

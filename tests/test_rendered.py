@@ -12,6 +12,7 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import Address
 from rulerkit.inference.rendered import compare_with_server
+from scripts.store_form import store_form
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 from tests.tiny_llama import save_tokenizer
@@ -63,15 +64,14 @@ def described(folder, **more):
     )
 
 
-def test_a_form_is_had_from_a_server_and_used_without_one(folder, server, rulerkit):
+def test_a_form_is_had_from_a_server_and_used_without_one(folder, server, rulerkit, capsys):
     model = described(folder)
     ended = rulerkit("check", model, "--tasks", "vt", "--lengths", "8K")
-    assert "`rulerkit form m http" in ended.out + ended.err
+    assert "scripts/store_form.py" in ended.out + ended.err
 
-    ended = rulerkit("form", model, server.url)
-    assert ended.status == 0, ended.err
+    store_form(model, server.url)
     file = folder.parent / "params/forms/m.jinja"
-    assert str(file) in ended.out
+    assert str(file) in capsys.readouterr().out
     for thinks, mark in ((None, "<think>"), (True, "<think>"), (False, "</think>")):
         more = {} if thinks is None else {"enable_thinking": thinks}
         form = load_model(json.loads(described(folder, **more))).prompt_format
@@ -132,7 +132,7 @@ def test_a_date_that_a_template_prints_is_no_difference(folder, server):
     assert "there '12 Jun 1999" in rendered_on(date(1999, 6, 12))
 
 
-def test_a_form_that_depends_on_the_message_is_not_stored(folder, server, rulerkit):
+def test_a_form_that_depends_on_the_message_is_not_stored(folder, server):
     model = described(folder)
     whole = server.render
     for render, words in (
@@ -142,10 +142,9 @@ def test_a_form_that_depends_on_the_message_is_not_stored(folder, server, rulerk
         (lambda body: [10**6], "no text for an id|does not render|changes"),
     ):
         server.render = render
-        ended = rulerkit("form", model, server.url)
-        assert ended.status == 2
-        assert len(ended.err.splitlines()) == 1
-        assert any(one in ended.err for one in words.split("|")), ended.err
+        with pytest.raises(UserError, match=words) as caught:
+            store_form(model, server.url)
+        assert "\n" not in str(caught.value)
     assert not (folder.parent / "params/forms").exists()
     with pytest.raises(UserError, match="no chat template was found"):
         _ = load_model(json.loads(model)).prompt_format

@@ -92,10 +92,10 @@ def test_only_what_follows_a_thought_is_judged(pred, after, judged):
     record = {"result": {"prompt_format": form}}
     assert answer_of(pred, record) == (judged or "", judged is None)
 
-    # Nobody asked for a thought: only what certainly is one is taken off.
+    # Nobody asked for a thought: only what begins or ends with a mark is one.
     form["thinking_tokens"] = 0
     begins = pred.startswith(("<think", "[THINK]", "<seed:", "<|", "<channel"))
-    if begins or ("<think>" in after and "</think>" in pred):
+    if begins or "</think>" in pred:
         assert answer_of(pred, record) == (judged or "", judged is None)
     else:
         assert answer_of(pred, record) == (clean(pred), False)
@@ -220,8 +220,8 @@ def test_thinking_models_answer_after_their_thought():
     assert found["score"].tolist() == [0.0, 0.0]
     assert found["empty"].tolist() == [False, False]
     assert found["cut_thought"].tolist() == found["cut_off"].tolist() == [False, True]
-    # Without a mark at its beginning nobody can tell that a text is a thought.
-    assert score([cell(rows)])["score"].tolist() == [1.0, 0.0]
+    # So are thoughts that nobody asked for.
+    assert score([cell(rows)])["score"].tolist() == [0.0, 0.0]
 
 
 @pytest.mark.parametrize(

@@ -37,8 +37,9 @@ from rulerkit.inference.http import Reply, RequestError
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import Address
 from rulerkit.inference.prompt_queue import PromptQueue
-from rulerkit.inference.rendered import compare_with_server, form_of_server
+from rulerkit.inference.rendered import compare_with_server
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
+from scripts.store_form import form_of_server
 from tests.processes import gone_within, processes
 from tests.test_preflight import TEMPLATES as OTHER_TEMPLATES
 from tests.tiny_llama import save_llama, save_tokenizer

@@ -441,8 +441,8 @@ def server_form(model: Model) -> CheckResult:
         return f"the ids that {addresses[0]} renders are ours"
     return Finding(
         found,
-        "vLLM's is the form that the model is served with: store it with `rulerkit form`, or say "
-        "why ours is meant",
+        "vLLM's is the form that the model is served with: store it with "
+        "scripts/store_form.py, or say why ours is meant",
     )
 
 

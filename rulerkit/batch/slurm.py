@@ -23,8 +23,9 @@ from typing import NamedTuple
 from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import fill
-from rulerkit.common.paths import home, package_text
+from rulerkit.common.paths import cache_dir, home, package_text
 from rulerkit.common.settings import Site
+from rulerkit.generation.tokenizers import tiktoken_dir
 from rulerkit.store.files import write_whole
 from rulerkit.store.locks import holder
 
@@ -50,14 +51,26 @@ class Submission:
 
     def text(self, site: Site) -> str:
         """The batch script."""
-        from rulerkit.batch.offline import offline
+        variables: dict[str, str] = {}
+        if site.offline:
+            # The hub's client, transformers and vLLM send no request; caches are those of here.
+            from huggingface_hub import constants
+
+            variables = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
+            places: dict[str, str | Path] = {
+                "HF_HUB_CACHE": constants.HF_HUB_CACHE,
+                "TIKTOKEN_CACHE_DIR": tiktoken_dir(),
+                "RULERKIT_CACHE": cache_dir(),
+                "RULERKIT_DATA": os.environ.get("RULERKIT_DATA", ""),
+            }
+            variables |= {name: os.path.abspath(place) for name, place in places.items() if place}
 
         return fill(
             package_text("job.sh"),
             submission=self,
             site=site,
             home=home(),
-            variables=offline() if site.offline else {},
+            variables=variables,
         )
 
 

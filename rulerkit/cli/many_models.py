@@ -355,7 +355,6 @@ def _print_outcome(statuses: list[Any]) -> tuple[int, int]:
 def _submit(planned: "Batch", site_file: Path | None, dry_run: bool) -> None:
     """Submit the jobs of a batch to Slurm, or print their scripts."""
     from rulerkit.batch import slurm
-    from rulerkit.batch.offline import missing_of
     from rulerkit.common.settings import read_site
 
     site = read_site(site_file)
@@ -368,14 +367,6 @@ def _submit(planned: "Batch", site_file: Path | None, dry_run: bool) -> None:
         for submission in todo:
             after = f"  after {', '.join(submission.after)}" if submission.after else ""
             echo(f"# {submission.script}{after}\n{submission.text(site)}")
-
-    missing = missing_of(planned.models, planned.corpora) if site.offline else []
-    if missing:
-        raise UserError(
-            f"not there for nodes without a network: {'; '.join(missing)}: get what is missing "
-            f"with `rulerkit fetch -f {planned.path}`, or say `offline: false` in params/site.yaml "
-            "where nodes have a network"
-        )
 
     if not dry_run:
         for submission, number, before in slurm.submit(todo, site):

@@ -2,6 +2,7 @@
 upstream's generator."""
 
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -13,7 +14,7 @@ from rulerkit.cli.given import EXAMPLES, MODELS, Given, lengths_of, one_model, s
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import ExitStatus, UserError
-from rulerkit.common.paths import KIT, cache_dir, resolve_file
+from rulerkit.common.paths import KIT, cache_dir, resolve, resolve_file
 
 
 @app.command(rich_help_panel=SET_UP)
@@ -41,7 +42,6 @@ def fetch(
         return
 
     from rulerkit.batch.batch_file import read_batch
-    from rulerkit.batch.offline import fetch_all
     from rulerkit.common.yaml_files import read_yaml
     from rulerkit.evaluation.notebook import BATCH_KEYS
 
@@ -60,42 +60,44 @@ def fetch(
     models = [model for entry in wanted for model in entry.models]
     is_original = any(entry.corpora == "original" for entry in wanted)
 
-    states = set()
-    for state, line in fetch_all(models, "original" if is_original else "builtin"):
-        echo(f"{state:8} {line}")
-        states.add(state)
-    if "failed" in states:
+    failed = False
+    for described in models:
+        try:
+            for folder in _fetch_model(described):
+                echo(f"there    {folder}")
+        except UserError as error:
+            echo(f"failed   {error}")
+            failed = True
+    if is_original:
+        try:
+            downloads.fetch()
+            echo(f"there    corpora: original: {cache_dir()}")
+        except UserError as error:
+            echo(f"failed   {error}")
+            failed = True
+    if failed:
         raise typer.Exit(ExitStatus.FAILED)
 
 
-@app.command(rich_help_panel=SET_UP)
-def form(
-    model: Annotated[str, typer.Argument(help="A chat model without a template of its own.")],
-    address: Annotated[
-        str, typer.Argument(help="A vLLM that renders chats, such as http://localhost:8000.")
-    ],
-    settings: Settings = None,
-) -> None:
-    """Store the form that vLLM puts around a message, for a model that has no Jinja template.
+def _fetch_model(described: Any) -> Iterator[Path]:
+    """Download the repository of a model and that of its tokenizer, where they are on the hub, or
+    its tiktoken encoding; yields their folders."""
+    from rulerkit.common.hub import download, is_hub_id
+    from rulerkit.generation import tokenizers
 
-    `vllm launch render MODEL` serves it without a GPU. The file params/forms/MODEL.jinja is used
-    from then on, without a server; `template: NAME` takes it for another model. It holds for the
-    `chat_template_kwargs` of the model's file.
-    """
-    from rulerkit.common.paths import home
-    from rulerkit.generation.prompt_format import FORMS_FOLDER
-    from rulerkit.inference.address import served_models
-    from rulerkit.inference.rendered import form_of_server
-    from rulerkit.store.files import write_whole
+    engine: Any = rk.load_model(described)
+    path = engine.spec.get("path", "")
+    if is_hub_id(path) and not resolve(path).exists():
+        what = [engine.spec.get("file", "*")]
+        yield download(f"model {engine.name}", path, engine.spec.get("revision"), what)
 
-    studied = Given.of([model], settings=settings).study(uses=MODELS)
-    engine: Any = rk.load_model(studied.models[0])
-    place, served_as = served_models(address)
-    values = engine.spec.get("chat_template_kwargs", {})
-    template = form_of_server(place, served_as, engine.tokenizer(), values)
-    file = home() / FORMS_FOLDER / f"{engine.name}.jinja"
-    write_whole(file, template)
-    echo(f"{file}: the form of {served_as}, checked by its ids\n{template}")
+    tokenizer = engine.tokenizer_name()
+    kind = tokenizers.tokenizer_kind(tokenizer)
+    if kind == "hub" and tokenizer != path:
+        yield download(f"tokenizer {tokenizer}", tokenizer, None, tokenizers.ON_HUB)
+    elif kind == "tiktoken":
+        tokenizers.encoding_by_name(tokenizer)
+        yield tokenizers.tiktoken_dir() / tokenizer
 
 
 @app.command(rich_help_panel=SET_UP)

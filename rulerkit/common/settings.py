@@ -178,7 +178,12 @@ class FunctionKeys(ModelKeys):
 
     entry: Function
     """package.module:function, a function that returns the model"""
+    entry_with: Arguments
+    """a mapping of the arguments of `entry`, such as {ratio: 0.5}"""
     takes: Literal["prompts", "ids", "parts"]
+    version: Text
+    """a text that says which version of the code answers: where its source does not say all that it
+    does, stored answers are used again only with the same one"""
     protocol_note: Line
     """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
     was compressed without the question)"""
@@ -263,15 +268,8 @@ class TransformersKeys(CheckpointKeys):
     """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
     prefill_chunk_size: PositiveInt
     """a whole number of tokens (default: all at once)"""
-    takes: Literal["ids", "parts"]
-    compress: Function
-    """package.module:function, which reads the context alone and returns the cache of keys and
-    values with which the question is answered"""
-    compress_with: Arguments
-    """a mapping of further arguments of `compress`, such as {ratio: 0.5}"""
-    protocol_note: Line
-    """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
-    was compressed, or read, without the question)"""
+    version: Text
+    """a text that says which version of your own code in a loaded model answers"""
     attn_implementation: Text
     """a text, such as sdpa, eager or flash_attention_2"""
     quantization: Text | Arguments

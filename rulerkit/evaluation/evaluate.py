@@ -26,11 +26,10 @@ from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import predict_cells
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
-from rulerkit.inference.functions import Function
 from rulerkit.inference.model import Model
 from rulerkit.scoring.scores import completeness
 from rulerkit.scoring.stopping import Counts, StoppingRule
-from rulerkit.store.cells import Cell, read_cells
+from rulerkit.store.cells import Cell
 from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
@@ -121,7 +120,6 @@ def _evaluate(
     session: Session,
 ) -> list[Cell]:
     """Evaluate one study."""
-    _name_by_state(study, fresh)
     if not study.ask:
         return _cells_without_asking(study)
     cells, errors = _ask_models(study, fresh, progress, not_run, session)
@@ -176,25 +174,6 @@ def _ask_models(
 
 
 # --- before anything is asked ---------------------------------------------------------------------
-
-
-def _name_by_state(study: Study, fresh: bool) -> None:
-    """Give each Python object whose state has changed since it answered a name of its own: so it is
-    asked again, and the old answers stay."""
-    for model in study.models:
-        if not isinstance(model, Function):
-            continue
-        # With `fresh` old answers are moved aside, whatever gave them.
-        stored = list[Cell]()
-        for folder in [] if fresh else study.folders:
-            answers = folder / model.spec["name"]
-            if answers.exists():
-                # Damaged cells are named where they are read next.
-                stored += read_cells(answers, strict=False, report=lambda _: None, scan=False)
-
-        identities = [cell.record["result"]["model"] for cell in stored]
-        if reason := model.name_by_state(identities):
-            remark(reason)
 
 
 _Fits = set[tuple[str, int]]

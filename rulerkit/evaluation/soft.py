@@ -64,12 +64,6 @@ def gold_logprobs(model: Model, examples: Iterable[Example]) -> Golds:
         golds: Golds = engine.gold_logprobs(pairs)
         return golds
     if tells and engine.engine == "transformers":
-        if engine.context_first:
-            raise UserError(
-                f"model {model.name}: it reads the context before the question (takes: parts), and "
-                "soft scores come from a forward pass over the whole prompt, which is not what "
-                "answers: leave `soft` out"
-            )
         if "generate" in getattr(engine._network, "__dict__", {}):
             raise UserError(
                 f"model {model.name}: its `generate` was replaced, and soft scores come from a "

@@ -29,7 +29,7 @@ from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import check_names, check_used, injected_names
-from rulerkit.generation.corpora import choices, refresh
+from rulerkit.generation.corpora import KINDS, choices, load
 from rulerkit.generation.tasks import Task, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import PROTOCOLS
@@ -347,14 +347,17 @@ def _seed_of(values: Parameters) -> int:
 
 
 def _tasks_of(values: Parameters) -> tuple[Task, ...]:
-    """The tasks of a study, each once, with their corpora read anew where files have changed."""
+    """The tasks of a study, each once."""
     tasks = [
         _task_of_study(spec, values).with_corpora(values.corpora)
         for spec in without_suites(values.tasks or ["ruler"])
     ]
     for task in tasks:
         for kind, knob in task.corpora:
-            refresh(kind, getattr(task, knob))
+            name = getattr(task, knob)
+            known, *_ = KINDS[kind]
+            if name not in known:
+                load(kind, name)  # what is wrong with the user's files is said first
     return tuple(by_name(tasks).values())
 
 

@@ -186,16 +186,12 @@ def load_haystack(name: str) -> Haystack:
 def sentence_starts(words: list[str]) -> np.ndarray:
     """Word indices where a sentence starts, by a rule without a model: behind a word that ends in .
     ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
-    next word begins in lower case or the word is an abbreviation or an initial; in Thai and Lao
-    behind each blank. Shape (n,), increasing, the first is 0."""
+    next word begins in lower case or the word is an abbreviation or an initial. Shape (n,),
+    increasing, the first is 0."""
     # Upstream uses nltk's trained model, which would be one more download. The rule only
     # decides at which boundaries a needle may stand.
     starts = [0]
     for i, word in enumerate(words[:-1]):
-        if "\u0e00" <= word[-1] < "\u0f00":  # Thai and Lao
-            starts.append(i + 1)
-            continue
-
         # Most words end in a letter: the test that leaves them out comes first.
         if word[-1].isalnum() or word[-1] in ",;:-":
             continue
@@ -382,37 +378,21 @@ def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
 
 def load(kind: str, name: str) -> Any:
     """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
-    path, read at its first use."""
-    # A path is read once, and again where `refresh` finds it changed.
-    names, load_named, _, _ = KINDS[kind]
-    if name in names:
-        return load_named(name)
-    if (kind, resolve(name)) not in _FILES:
-        refresh(kind, name)
-    return _FILES[kind, resolve(name)][1]
-
-
-def refresh(kind: str, name: str) -> None:
-    """Read a file or a folder of essays, unless it is as it was when it was last read; a known name
-    is none.
+    path, a file or a folder of essays, which a process reads once.
 
     Raises UserError where it cannot be read or holds something else than its kind takes.
     """
-    names, _, read, takes = KINDS[kind]
-    path = file = resolve(name)
+    names, load_named, read, takes = KINDS[kind]
     if name in names:
-        return
+        return load_named(name)
+    path = file = resolve(name)
+    if (kind, path) in _FILES:
+        return _FILES[kind, path]
     try:
         # A folder of essays is read in the order of its files' names.
         files = [path]
         if kind == "essay" and path.is_dir():
             files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
-
-        # The files are read again only where one of them changed: a long run asks
-        # often.
-        states = [(file, file.stat().st_ctime_ns, file.stat().st_size) for file in files]
-        if (kind, path) in _FILES and _FILES[kind, path][0] == states:
-            return
 
         # `file` is the one that is being read: the message names it.
         texts = []
@@ -425,20 +405,21 @@ def refresh(kind: str, name: str) -> None:
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
             f"{', '.join(names)}, or the path of {takes}"
         ) from error
-    _FILES[kind, path] = states, corpus
+    _FILES[kind, path] = corpus
+    return corpus
 
 
 def known_questions() -> Iterator[QASet]:
     """All question sets at hand: the files that were read, those that need no download, the
     originals."""
-    yield from [corpus for (kind, _), (_, corpus) in _FILES.items() if kind == "qa"]
+    yield from [corpus for (kind, _), corpus in _FILES.items() if kind == "qa"]
     for name in reversed(QA_SETS):
         with suppress(UserError):  # without its file, no prompt of a data set was made here
             yield load_qa(name)
 
 
-_FILES: dict[tuple[str, Path], tuple[Any, Any]] = {}
-"""Kind and path -> the state of its files when they were read, and the corpus."""
+_FILES: dict[tuple[str, Path], Any] = {}
+"""Kind and path -> the corpus."""
 _Sourced = Callable[[Iterable[str]], Source]
 
 

@@ -240,8 +240,8 @@ def thinking_switch(thinks: bool | None) -> dict[str, bool]:
 
 
 def stored_forms() -> dict[str, Path]:
-    """Name -> file of the forms of models that have no template of their own, as `rulerkit form`
-    stores them."""
+    """Name -> file of the forms of models that have no template of their own, as
+    `scripts/store_form.py` stores them."""
     return project_files(FORMS_FOLDER, ".jinja")
 
 

@@ -1,9 +1,9 @@
 """Fingerprints: what tells one checkpoint from another. `loaded_network` does the same for one in
-memory, `object_state` for functions and objects.
+memory, `user_code` for functions.
 
 A record holds a `fingerprint`, over the configuration and the ends of the weight files, and
 `weights`: a mapping from the name of a rule, `tensors` or `full`, to its digest. Of `weights` the
-rules that both records hold are compared, and so is `code`, of functions and of networks in memory.
+rules that both records hold are compared.
 """
 
 import hashlib

@@ -3,8 +3,9 @@
 A function takes a list of prompts and returns as many texts; a coroutine function (`async def`)
 takes one prompt and returns one text, and `concurrency` of its calls are under way at once. A
 prompt is a text, its token ids, or its two parts (`takes`). In a parameter file,
-`entry: package.module:load` names a function without arguments that returns this function, or a
-loaded checkpoint with its tokenizer. Modules in the project root can be imported too.
+`entry: package.module:load` names a function that returns this function, or a loaded checkpoint
+with its tokenizer; `entry_with` holds its arguments. Modules in the project root can be imported
+too.
 """
 
 import asyncio
@@ -13,12 +14,12 @@ import reprlib
 import weakref
 from collections.abc import Coroutine, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
-from hashlib import sha256
 from itertools import islice
 from threading import Thread
 from typing import Any
+from uuid import uuid4
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.parts import split_prompt
@@ -33,19 +34,17 @@ from rulerkit.inference.model import (
     model,
     refuse_echo,
 )
-from rulerkit.inference.object_state import UNKNOWN
 from rulerkit.inference.user_code import (
     MOST_RAISED,
-    current_contents,
+    PROCESS,
+    beside_source,
+    code_identity,
     find_function,
     raised,
-    remember_contents,
 )
 
 BATCH_SIZE = 8  # prompts of a batch, and calls under way, where the spec does not say
 CONCURRENCY = 8
-_DIGITS = 8
-"""Of the digest of a state that stands in a name."""
 
 
 class Function(Engine):
@@ -58,6 +57,8 @@ class Function(Engine):
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
         self._loop: _EventLoop | None = None  # where coroutines run
+        self._run = uuid4().hex[:8]
+        self._has_said = False
         self._is_async = function is not None and _is_coroutine_function(function)
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
@@ -84,45 +85,30 @@ class Function(Engine):
             )
 
     def identity(self) -> JSON:
-        """The entry, or the function's qualified name, and its code; the user names what the
-        function stands for."""
+        """The entry and its arguments, or the function's qualified name; and what tells its code
+        from a changed one."""
+        entry, version = self.spec.get("entry"), self.spec.get("version")
+        what: JSON = {"engine": "function", "takes": self.takes}
+        if entry:
+            what |= self.given(("entry", "entry_with"))
+            return what | code_identity(self._entry(), version, PROCESS)
         # An object that is called is named by its class: it has no name of its own.
-        entry, function = self.spec.get("entry"), self._function
+        function = self._function
         named = function if hasattr(function, "__qualname__") else type(function)
-        what = (
-            {"entry": entry} if entry else {"function": f"{named.__module__}.{named.__qualname__}"}
-        )
-        contents = current_contents(self._entry() if entry else function)
-        identity = {"engine": "function", **what, "takes": self.takes, "code": contents.code}
-        # What lies in the object decides its answers as its code does. What an entry returns is
-        # not loaded for this: of an entry the globals and defaults that can be compared count.
-        state = contents.known_state if entry else contents.state
-        return identity if state is None else {**identity, "state": state}
+        what["function"] = f"{named.__module__}.{named.__qualname__}"
+        return what | code_identity(function, version, self._run)
 
-    def name_by_state(self, stored: Iterable[JSON]) -> str:
-        """Take the name of the spec, or, where answers under it are of this function in another
-        state, one with a digest of the present state; returns why, or nothing. `stored` are the
-        identities of the stored answers."""
-        self.name = self.spec["name"]
-        self.label = self.spec.get("label", self.name)
-        if "entry" in self.spec:
-            return ""
-
-        identity = self.identity()
-        state = identity.get("state")
-        states = {one.get("state") for one in stored if one.get("function") == identity["function"]}
-        if states <= {state}:
-            return ""
-
-        digest = sha256(str(state).encode()).hexdigest()[:_DIGITS]
-        old, self.name = self.name, f"{self.name}-{digest}"
-        self.label = f"{self.label} ({digest})"
-        reason = "what lies in it is not what answered before"
-        if state is not None and state.startswith(UNKNOWN):
-            reason = f"its state is {state}"
-        return (
-            f"{old}: {reason}, so it is asked as {self.name}; the stored answers stay under {old}"
-        )
+    def _say_what_is_not_told(self) -> None:
+        """One line, where answers cannot be used again."""
+        function = self._entry() if "entry" in self.spec else self._function
+        reason = beside_source(function)
+        if reason and "version" not in self.spec and not self._has_said:
+            self._has_said = True
+            remark(
+                f"{self.name}: its source does not say all that it does ({reason}), so another run "
+                "uses its answers again only with the same `version`: give one, such as "
+                'version="1", and change it with the function'
+            )
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -141,31 +127,25 @@ class Function(Engine):
         An example for which the function returns None or raises has failed. Where it raises from
         the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
         """
+        self._say_what_is_not_told()
         if "entry" in self.spec:
-            try:
-                yield from self._load().answer(examples)
-            finally:
-                remember_contents(self._entry())
+            yield from self._load().answer(examples)
             return
 
-        current_contents(self._function)
         ask = self._ask_one_by_one if self._is_async else self._ask_batches
         reasons, works = list[str](), False
-        try:
-            for example, said in ask(examples):
-                answer = self._read(example, said)
-                yield example, answer
-                if isinstance(said, Exception):
-                    reasons.append(f"{example.task}, {answer.reason}")
-                else:
-                    works = True
-                if not works and len(reasons) == MOST_RAISED:
-                    raise UserError(
-                        f"model {self.name}: none of its first {MOST_RAISED} prompts was answered, "
-                        f"the first: {reasons[0]}: correct it, then the same command asks again"
-                    )
-        finally:
-            remember_contents(self._function)
+        for example, said in ask(examples):
+            answer = self._read(example, said)
+            yield example, answer
+            if isinstance(said, Exception):
+                reasons.append(f"{example.task}, {answer.reason}")
+            else:
+                works = True
+            if not works and len(reasons) == MOST_RAISED:
+                raise UserError(
+                    f"model {self.name}: none of its first {MOST_RAISED} prompts was answered, "
+                    f"the first: {reasons[0]}: correct it, then the same command asks again"
+                )
 
     def _ask_batches(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
         """Each example with what the function returns for it, or the exception that it raises."""
@@ -257,22 +237,21 @@ class Function(Engine):
             # What the entry raises is told with its own place, not with a trace through
             # ours.
             load, spec = self._entry(), dict(self.spec)
-            entry = spec.pop("entry")
-            current_contents(load)
+            entry, arguments = spec.pop("entry"), spec.pop("entry_with", {})
             try:
-                returned = load()
+                returned = load(**arguments)
             except UserError:
                 raise
             except Exception as error:  # it is the user's code
                 raise UserError(
-                    f"model {self.name}: entry {entry}, which is called without arguments, raised "
-                    f"{raised(error)}"
+                    f"model {self.name}: entry {entry} raised {raised(error)}"
                 ) from error
             try:
                 self._loaded = model(returned, **spec)
             except UserError as error:
                 raise UserError(f"{error}; this is what entry {entry} returned") from None
-            remember_contents(load)
+            if isinstance(self._loaded, Function):
+                self._loaded._has_said = True  # the entry speaks for what it returns
         return self._loaded
 
     def _entry(self) -> Any:

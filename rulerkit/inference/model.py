@@ -206,8 +206,8 @@ class Engine(Model):
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
                 f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text; where "
-                "vLLM has the form (`vllm launch render MODEL` needs no GPU), `rulerkit form "
-                f"{self.name} http://localhost:8000` stores it"
+                "vLLM has the form (`vllm launch render MODEL` needs no GPU), "
+                "scripts/store_form.py of rulerkit's repository stores it"
             )
         return form
 
@@ -489,7 +489,7 @@ def load_model(spec: "str | Spec | Model") -> Model:
     return _engine(read_spec(with_server(spec)))
 
 
-def model(target: Any, *, name: str = "", compress: Any = None, **spec: Any) -> Model:
+def model(target: Any, *, name: str = "", **spec: Any) -> Model:
     """A function, or a loaded checkpoint with its tokenizer, as a model.
 
     `target` is a function from a list of prompts to a list of as many texts: the new text alone,
@@ -500,10 +500,8 @@ def model(target: Any, *, name: str = "", compress: Any = None, **spec: Any) -> 
     `max_new_tokens`, where the function has one, says how many tokens may come. Without a `name`
     the model has that of the function.
 
-    Or `target` is `(model, tokenizer)` as transformers loads them. With `takes="parts"` it reads
-    the context before the question; `compress` is a function from the model and the ids of the
-    context (a tensor of shape (1, tokens)) to the cache of keys and values with which the question
-    is answered. `spec` are further keys of a model's mapping, such as `tokenizer="builtin"`.
+    Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of a
+    model's mapping, such as `tokenizer="builtin"`.
     """
     name = name or getattr(target, "__name__", "").strip("_<>")
     is_pair = isinstance(target, tuple) and len(target) == 2
@@ -517,19 +515,8 @@ def model(target: Any, *, name: str = "", compress: Any = None, **spec: Any) -> 
             "function from prompts to texts, or the pair (model, tokenizer) as transformers loads "
             "them"
         )
-    # The name of a function stands in the spec, a function itself beside the target.
-    more = []
-    if isinstance(compress, str):
-        spec["compress"] = compress
-    elif compress is not None:
-        if engine != "transformers" or not callable(compress):
-            raise UserError(
-                f"model {name}: compress is a function that reads the context for the pair (model, "
-                'tokenizer); a function that answers compresses by itself, see takes="parts"'
-            )
-        more = [compress]
     checked = check_spec(spec | {"name": name, "engine": engine}, name)
-    return _engine(checked, target, *more)
+    return _engine(checked, target)
 
 
 def _engine(spec: Spec, *target: Any) -> Model:

@@ -1,5 +1,4 @@
-"""Prompt forms as a running vLLM renders them: for models that have no Jinja template, whose form
-is code in vLLM, and as a check of the forms that are rendered here.
+"""Prompt forms as a running vLLM renders them: a check of the forms that are rendered here.
 
 `/v1/chat/completions/render` gives the token ids of a chat and computes nothing, so a server
 without a GPU will do: `vllm launch render MODEL`. A server that also answers has the page where it
@@ -15,7 +14,7 @@ import httpx2
 
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.prompt_format import THE_DAY, PromptFormat, thinking_switch
+from rulerkit.generation.prompt_format import THE_DAY, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.process import Address
 from rulerkit.inference.refusals import fatal_words, why_unreachable
@@ -23,12 +22,10 @@ from rulerkit.inference.refusals import fatal_words, why_unreachable
 RENDER = "/chat/completions/render"
 _TIMEOUT = 60.0  # seconds
 _NO_PAGE = (404, 405)  # what servers other than vLLM answer
-_PROBES = ("Which number is written above? Say: 4812093.", "Ünïcödé, 東京; 1. apple 2. banana")
+PROBES = ("Which number is written above? Say: 4812093.", "Ünïcödé, 東京; 1. apple 2. banana")
 """Messages whose surroundings must be alike. Neither begins or ends with a blank, which templates
 may strip."""
 _AROUND = 24  # characters that are shown on both sides of a difference
-_SWITCHES = (None, True, False)
-"""Whether the model is to think; None leaves it to the template."""
 
 
 class NoRendererError(UserError):
@@ -75,45 +72,6 @@ def rendered_ids(
     )
 
 
-def form_of_server(
-    address: Address,
-    served_as: str,
-    tokenizer: Tokenizer,
-    values: Mapping[str, Any],
-    extra: Spec | None = None,
-) -> str:
-    """The form that a server puts around a message, as the text of a Jinja template: with a
-    thought, without one, and as it is where nothing is said. `values` are the model's own
-    `chat_template_kwargs`, for which alone the form holds.
-
-    Raises `UserError` where the message is changed, or where the tokenizer does not give the
-    server's ids for the form.
-    """
-    by_switch = {
-        thinks: _surroundings(
-            address, served_as, tokenizer, thinking_switch(thinks) | dict(values), extra
-        )
-        for thinks in _SWITCHES
-    }
-    usual, thinking, direct = (_literal(*by_switch[one]) for one in _SWITCHES)
-    template = usual
-    if not usual == thinking == direct:
-        template = (
-            f"{{% if enable_thinking is not defined %}}{usual}"
-            f"{{% elif enable_thinking %}}{thinking}{{% else %}}{direct}{{% endif %}}"
-        )
-
-    # The form is right where it gives the server's ids.
-    for thinks in _SWITCHES:
-        form = PromptFormat(
-            tokenizer, template, enable_thinking=thinks, chat_template_kwargs=values
-        )
-        found = compare_with_server(form, address, served_as, extra)
-        if found:
-            raise UserError(f"the form of {served_as} at {address}: {found}")
-    return template
-
-
 def compare_with_server(
     form: PromptFormat, address: Address, served_as: str, extra: Spec | None = None
 ) -> str:
@@ -124,7 +82,7 @@ def compare_with_server(
     today = date.today()
     days = (THE_DAY, *(today + timedelta(days=n) for n in (0, -1, 1)))
     arounds = list(dict.fromkeys(form.around_on(day) for day in days))
-    for probe in _PROBES:
+    for probe in PROBES:
         theirs = rendered_ids(address, served_as, probe, values, form.system_prompt, extra)
         ours = [
             [*form.bos, *form.tokenizer.encode(before + probe + after).tolist()]
@@ -148,31 +106,3 @@ def difference(ours: list[int], theirs: list[int], tokenizer: Tokenizer) -> str:
         f"{len(ours)} ids here, {len(theirs)} there; behind {before!r} stands here {ends[0]!r}, "
         f"there {ends[1]!r}"
     )
-
-
-def _surroundings(
-    address: Address, served_as: str, tokenizer: Tokenizer, values: JSON, extra: Spec | None
-) -> tuple[str, str]:
-    """What a server puts before and behind a message, alike for every probe."""
-    found = set[tuple[str, str]]()
-    for probe in _PROBES:
-        ids = rendered_ids(address, served_as, probe, values, extra=extra)
-        text = tokenizer.decode(ids)
-        before, *after = text.split(probe)
-        if len(after) != 1:
-            raise UserError(
-                f"{served_as} at {address}: its form changes the message {probe!r}: "
-                f"{shorten(text, 160)!r}; is {tokenizer.name} its tokenizer?"
-            )
-        found.add((before, after[0]))
-    if len(found) > 1:
-        raise UserError(
-            f"{served_as} at {address}: its form depends on the message, so it cannot be stored"
-        )
-    return found.pop()
-
-
-def _literal(before: str, after: str) -> str:
-    """A Jinja template that writes two texts around the message, whatever they hold."""
-    texts = [json.dumps(text, ensure_ascii=False) for text in (before, after)]
-    return f"{{{{ {texts[0]} }}}}{{{{ messages[-1]['content'] }}}}{{{{ {texts[1]} }}}}"

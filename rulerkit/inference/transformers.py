@@ -4,9 +4,6 @@ batches; greedily, unless `sampling` says otherwise.
 The model receives the token ids of an example, padded on the left. Answers must not depend on the
 batch. Recurrent models do not all exclude padding from their state, so they only batch prompts of
 equal length.
-
-With `takes: parts` it reads the context first, then the question, a prompt at a time. Between the
-two a method, `compress`, may drop or change what the cache holds (see `context_first`).
 """
 
 import sys
@@ -19,18 +16,18 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.generation.parts import split_prompt
 from rulerkit.inference.checkpoint import Checkpoint
-from rulerkit.inference.context_first import ContextFirst
 from rulerkit.inference.fingerprints import short
-from rulerkit.inference.loaded_network import loaded_identity
+from rulerkit.inference.loaded_network import loaded_identity, replaced_code
 from rulerkit.inference.model import Answer, Answers, CheckpointEngine, Failure
+from rulerkit.inference.user_code import code_identity
 
 READ_AHEAD = 32  # examples among which batches are formed
 BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
@@ -43,15 +40,10 @@ class Transformers(CheckpointEngine):
 
     modifiers = ("hf_overrides", "attn_implementation", "quantization")
 
-    def __init__(
-        self, spec: Spec, loaded: tuple[Any, Any] | None = None, compress: Any = None
-    ) -> None:
+    def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
-        self.context_first: ContextFirst | None = None
-        if spec.get("takes") == "parts" or compress or "compress" in spec:
-            self.context_first = ContextFirst(spec, compress)
-            self.protocol_note = self.context_first.protocol_note
         self._loaded = loaded
+        self._run = uuid4().hex[:8]
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
 
@@ -67,14 +59,20 @@ class Transformers(CheckpointEngine):
 
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its fingerprint and dtype."""
-        reading = self.context_first.identity() if self.context_first else {}
         if not self._loaded:
-            return super().identity() | reading
+            return super().identity() | self.given(("version",))
 
         # The weights have no path: their fingerprint says which they are.
         dtype = str(self._network.dtype).removeprefix("torch.")
         what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
-        return what | self.given(("sampling",)) | reading
+        what |= self.given(("sampling", "version"))
+        replaced = replaced_code(self._network)
+        if replaced and "version" not in what:
+            # Its source alone may not say what it does.
+            code = [code_identity(part, None, self._run) for part in replaced]
+            runs = [one["version"] for one in code if "version" in one]
+            what["version"] = runs[0] if runs else short(sha256(repr(code).encode()))
+        return what
 
     def environment(self) -> JSON:
         """The device and its name, and the path as given."""
@@ -139,24 +137,23 @@ class Transformers(CheckpointEngine):
     def _check_chunks(self) -> None:
         """Raise `UserError` where a prompt that is read in several steps is answered otherwise than
         one that is read in one."""
-        key = "takes: parts" if self.context_first else "prefill_chunk_size"
-        if not self.context_first and key not in self.spec:
+        if "prefill_chunk_size" not in self.spec:
             return
 
         # The state of a recurrent layer is not carried over from chunk to chunk
         # everywhere.
         if _is_recurrent(self._network):
             raise UserError(
-                f"model {self.name}: with {key}, recurrent models "
+                f"model {self.name}: with prefill_chunk_size, recurrent models "
                 f"({self._network.config.model_type}) may answer differently in transformers: "
                 "leave it out"
             )
         # `generate` of 5.2 gives each chunk the positions of the last one.
         installed = str(_transformers().__version__)
-        if not self.context_first and installed.startswith("5.2."):
+        if installed.startswith("5.2."):
             raise UserError(
-                f"model {self.name}: with {key}, transformers {installed} reads chunks at wrong "
-                "positions: leave it out, or install transformers 5.3 or newer"
+                f"model {self.name}: with prefill_chunk_size, transformers {installed} reads "
+                "chunks at wrong positions: leave it out, or install transformers 5.3 or newer"
             )
 
     def _from_pretrained(self, device: str) -> Any:
@@ -201,9 +198,8 @@ class Transformers(CheckpointEngine):
         # Padding costs as much as tokens do, and a long prompt fills the GPU alone.
         longest = window[0]
         size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
-        # transformers' RWKV-4 mixes the rows of a batch, and a context is compressed alone.
-        alone = network.config.model_type == "rwkv" or self.context_first
-        if alone or "seed" in self.sampling(longest):
+        # transformers' RWKV-4 mixes the rows of a batch.
+        if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
             size = 1
         batch = window[: min(size, self._most_per_batch)]
 
@@ -216,8 +212,6 @@ class Transformers(CheckpointEngine):
         """The answers of a batch; when memory runs out, of its halves."""
         torch = torch_module()
         try:
-            if self.context_first:
-                return self._answer_context_first(network, batch)
             return [*self._generate(network, batch)]
         except RuntimeError as error:
             # a CPU allocation fails with a plain RuntimeError
@@ -237,26 +231,6 @@ class Transformers(CheckpointEngine):
         # What did not fit once is not tried again in this run.
         self._most_per_batch = half = (len(batch) + 1) // 2
         return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
-
-    def _answer_context_first(self, network: Any, batch: list[Example]) -> list[Answer | Failure]:
-        """The answer to the only prompt of a batch, or why a method failed at it."""
-        assert self.context_first
-        (example,) = batch
-        training = network.training
-        network.eval()
-        try:
-            written = self.context_first.write(
-                network,
-                example,
-                split_prompt(example, self.prompt_format),
-                self.most_tokens(example),
-                self.stop_ids,
-            )
-        finally:
-            network.train(training)
-        if isinstance(written, Failure):
-            return [written]
-        return [self.read_ids(written)]
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
         torch, limits = (torch_module(), [self.most_tokens(example) for example in batch])

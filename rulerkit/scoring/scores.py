@@ -169,7 +169,7 @@ COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 _NEEDED = [name for name in COLUMNS if name != "seal"]
 _COUNTED = ["length", "index", "score", "strict", "exact", "empty", "wanted", "own_threshold"]
 """Columns of numbers that stand in all tables of rows."""
-_TEXTS = ["adaptive", "note", "protocol", "seal"]
+_TEXTS = ["adaptive", "note", "protocol", "seal", "texts"]
 """The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
 

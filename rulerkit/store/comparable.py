@@ -150,6 +150,8 @@ def check_result(cell: Cell, result: JSON) -> None:
     changes = differences(cell.record["result"], result)
     if changes:
         field, old, new, more = describe_first(changes)
+        if field == "model.version" and "none, run" in old + new:
+            more += "; a function of Python with the same `version` goes on with its stored answers"
         raise UserError(
             f"{cell.path} was made with {field} {old}, now it is {new}{more}: {WAYS_OUT}"
         )

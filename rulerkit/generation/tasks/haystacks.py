@@ -4,8 +4,6 @@ Each function fills a budget with as much haystack as fits and puts items (needl
 their depths; it returns None where the items alone do not fit.
 """
 
-import re
-from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
@@ -31,12 +29,6 @@ _ADJUSTED = 8
 """How many of the last lines are chosen again so that they fill the budget."""
 _CANDIDATES = 512
 """Among how many entries of each pool their own are chosen."""
-_CUT = re.compile(
-    "(?=[\u0e00-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff])"
-    "|(?<=.{256})"
-)
-"""Where a text without blanks may be cut: before a character of a script that writes none between
-words (Thai to Burmese, Khmer, Japanese, Chinese), and anywhere in what is no word."""
 
 
 def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
@@ -307,23 +299,10 @@ def fill_with_essay(
     for words in range(min(most, len(units)), -1, -1):
         places = _sentence_boundaries(items, units, starts, words)
         pieces = interleaved(items, places, words, partial(part_of, units))
-        next_word = "".join(units.texts[words : words + 1])
-        if filled := _with_beginning(pieces, next_word, budget):
-            return filled
+        context = _joined_by_blanks(pieces, budget)
+        if num_tokens(context) <= budget.tokens:
+            return context
     return None
-
-
-def _with_beginning(pieces: list[Piece], word: str, budget: ContextBudget) -> list[Piece] | None:
-    """Pieces joined by blanks and, behind them, as much of the next word as fits; None where the
-    pieces alone do not fit."""
-
-    def context(beginning: str) -> list[Piece]:
-        last = [Piece(beginning, "haystack")] if beginning else []
-        return _joined_by_blanks(pieces + last, budget)
-
-    beginnings = ["", *(word[: cut.start()] for cut in _CUT.finditer(word, 2))]
-    fitting = bisect_right(beginnings, budget.tokens, key=lambda b: num_tokens(context(b)))
-    return context(beginnings[fitting - 1]) if fitting else None
 
 
 @lru_cache(maxsize=8)

@@ -57,7 +57,6 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         by_name.setdefault(name, []).append(cell)
 
     answered, unseen, silent = list[Cell](), set[str](), list[str]()
-    frames = dict[str, tuple[int, Cell]]()
     # For each field its values, and who had each of them, in the order of the cells.
     facts: dict[str, dict[str, dict[str, None]]] = {}
     for name, of_model in by_name.items():
@@ -69,10 +68,6 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
             server = cell.record["environment"].get("server") or {}
             if not server.get("counts", True):
                 unseen.add(name)
-            frame = server.get("frame_tokens", 0)
-            is_shortest = name not in frames or cell.length < frames[name][1].length
-            if frame > _SMALL_FRAME * cell.length and is_shortest:
-                frames[name] = (frame, cell)
 
         # A model without any answer has no row: its failures must not go unseen.
         failures = []
@@ -91,14 +86,26 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
             f"The server of {', '.join(sorted(unseen))} does not say how many tokens it read: a "
             "cut prompt would go unseen."
         )
-    for name, (frame, cell) in frames.items():
-        notes.append(
-            f"The server of {name} adds {frame:,} tokens to each prompt, beyond its length: of "
-            f"{length_name(cell.length)} it reads up to {cell.length + frame:,}, answer included."
-        )
+    for name, of_model in by_name.items():
+        notes += _frame_notes(name, of_model)
     notes += [f"{warning}." for cell in answered for warning in cell.warnings]
     notes += silent
     return notes if scores is None else notes + usage_notes(scores)
+
+
+def _frame_notes(name: str, cells: list[Cell]) -> list[str]:
+    """A line where a model's server adds more to prompts than a chat template does, about the
+    shortest length, where it counts most."""
+    shortest = min(cells, key=lambda cell: cell.length)
+    server = shortest.record["environment"].get("server") or {}
+    frame = server.get("frame_tokens", 0)
+    if frame <= _SMALL_FRAME * shortest.length:
+        return []
+    return [
+        f"The server of {name} adds {frame:,} tokens to each prompt, beyond its length: of "
+        f"{length_name(shortest.length)} it reads up to {shortest.length + frame:,}, answer "
+        "included."
+    ]
 
 
 def _environment_notes(facts: dict[str, dict[str, dict[str, None]]]) -> list[str]:
