@@ -213,6 +213,13 @@ RIGHT = [
     ("count_64", "Final Answer: There are none.", ["0"]),
     ("count_distinct_32", "Final Answer: nobody", ["0"]),
     ("count_distinct_32", "Final Answer: No one bought a teal lamp.", ["0"]),
+    # days behind and in front, a reason behind nothing
+    ("order_8", "Final Answer:\n\n1. **slow-violin** (Day 48)\n2. **brave-kettle** (Day 123)\n"
+                "3. **pale-anchor** (Day 9999)", THREE),
+    ("order_8", "Final Answer: slow-violin (Day 4) and brave-kettle (day 7) and pale-anchor", THREE),
+    ("order_8", "Final Answer:\n- Day 48 – slow-violin\n- Day 7 – brave-kettle\n- Day 9 - pale-anchor",
+     THREE),
+    ("graph_parents", "Final Answer: None (the node has no parents)", []),
 ]  # fmt: skip
 
 WRONG = [

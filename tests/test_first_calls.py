@@ -148,6 +148,31 @@ def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
         rk.summarize(pd.concat([rows, other]))
 
 
+@pytest.mark.parametrize(
+    ("change", "seen"),
+    [
+        (lambda rows: rows.assign(score=100 * rows["score"]), "holds 100, and .* are 0 to 1"),
+        (lambda rows: rows.assign(score=rows["score"].where(rows["index"] > 0)), "holds nan"),
+        (lambda rows: rows.astype(str), "length holds '1024'"),
+        (lambda rows: rows.assign(length="1K"), "length holds '1K'"),
+    ],
+)
+def test_a_table_of_other_scores_is_refused(answered, change, seen):
+    rows = change(rk.load("main/perfect"))
+    for function in (rk.summarize, rk.score, rk.tables.table_text):
+        with pytest.raises(UserError, match=seen):
+            function(rows)
+
+
+def test_one_row_or_a_summary_is_no_list_of_places(answered):
+    rows = rk.load("main/perfect")
+    for given in (rows.iloc[0], next(rows.itertuples()), rk.summarize(rows)):
+        with pytest.raises(UserError, match="score takes cells"):
+            rk.score(given)
+    with pytest.raises(UserError, match=r"show takes examples.*seen: run"):
+        rk.show(rows.iloc[0])
+
+
 def test_rows_of_a_relative_path_find_their_answers(answered):
     rows = rk.score(rk.read_cells(Path("outputs/predictions")))
     assert rows["path"].str.startswith("outputs").all()
@@ -247,6 +272,10 @@ def test_a_row_may_have_any_form_of_pandas(answered):
         rk.show(rk.example_of(rows.iloc[0]), rk.generate("vt", 1024, 2)).text.count("references:")
         == 3
     )
+    texts = {name: str(value) for name, value in rows.iloc[0].items()}
+    assert rk.example_of(texts).digest == rows["digest"].iloc[0]
+    with pytest.raises(UserError, match="none with index 9"):
+        rk.example_of(rows.assign(index=9).iloc[0])
     with pytest.raises(UserError, match="a table of 16 rows"):
         rk.example_of(rows)
     with pytest.raises(UserError, match="a row without path, run"):
@@ -289,6 +318,8 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         ("serve perfect", "tasks: [vt]"),
         ("fetch perfect", "lengths: [4096]"),
         ("gate perfect mute", "hops: 6"),
+        ("gate perfect mute", "repeat: 2"),
+        ("gate perfect mute", "{num_examples: adaptive, confidence: 0.99}"),
         ("batch demo --dry-run", "hops: [6]"),
         ("status outputs", "seed: 6"),
     ],

@@ -57,6 +57,11 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
     examples = cache(partial(examples_of, cell))
 
     def remake(row: Mapping[str, Any]) -> Example:
+        if not 0 <= row["index"] < cell.wanted:
+            raise UserError(
+                f"{cell.path} has {cell.wanted} examples, and none with index {row['index']}: is "
+                "`index` the column of the results, or that of the table?"
+            )
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
             reason = f"the prompt of example {row['index']} comes out differently"
@@ -111,7 +116,12 @@ def _values_of(row: Any) -> dict[str, Any]:
     missing = [name for name in names if name not in row]
     if missing:
         raise UserError(f"example_of takes {takes}; seen: a row without {', '.join(missing)}")
-    return {name: row[name] for name in names}
+    values = {name: row[name] for name in names}
+    try:
+        # Rows of the csv module are texts.
+        return values | {name: int(values[name]) for name in ("length", "index")}
+    except ValueError as error:
+        raise UserError(f"example_of takes {takes}; {error}") from error
 
 
 def _cell_of(path: str, run: str, task: str, length: int) -> Cell:

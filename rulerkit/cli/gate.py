@@ -13,7 +13,13 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import Given, is_checkpoint, is_folder_of_answers, models_of
+from rulerkit.cli.given import (
+    EXAMPLES,
+    Given,
+    is_checkpoint,
+    is_folder_of_answers,
+    models_of,
+)
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
@@ -74,6 +80,11 @@ PageFile = Annotated[
         help="The HTML page with the answers that changed, side by side; default: in outputs/pages."
     ),
 ]
+
+
+_USES = (*EXAMPLES, *["num_examples", "max_examples", "max_failures", "run", "outputs"])
+"""The parameters of a study that a gate uses: its verdict is always of 95 %, over one answer to
+each example."""
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -143,7 +154,7 @@ def _planned(
 
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
-    values, changes = given.parameters()
+    values, changes = given.parameters(_USES)
     is_named = "tasks" in values or "lengths" in values
     study = _study_of(values, suite)
     a, b = _parties(names, study, changes)
@@ -204,7 +215,8 @@ def _study_of(values: "JSON", suite: str) -> "Study":
     }
     if values.get("num_examples") == "adaptive":
         values["num_examples"] = values.pop("max_examples", _EXAMPLES)
-    return rk.study({**defaults, **values, "model": None})
+    used = {key: values[key] for key in _USES if key in values}
+    return rk.study({**defaults, **used, "model": None})
 
 
 def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:

@@ -141,6 +141,8 @@ _NOTHING = re.compile(
     r"|n/?a|n\.a|null|nil|∅|(?:the |an )?empty(?: (?:set|list|array|string))?"
     r"|not (?:mentioned|present|there|found)(?: in the text)?"
     r"|(?:[\w-]+ ){1,5}(?:is|was|remains) (?:now |currently )?empty(?: [\w-]+){0,6})"
+    # The bracket that closes a reason is taken off with what stands around the item.
+    r"(?: \([^()\[\]~≈?]*)?"
 )
 _EXCEPT = re.compile(r"\b(?:but|except|besides|only|unless|apart|or|not|than|if)\b")
 _EMPTY_PAIR = re.compile(r"\(\s*\)|\{\s*\}|\"\s*\"|'\s*'")
@@ -158,11 +160,13 @@ def says_nothing(item: str) -> bool:
 _AROUND = string.whitespace + "\"'()[]{}<>*_`.,;:!#|"
 _BULLET = r"(?:[-*+]|\(?\d{1,3}(?:[.):]| -)|\(?(?:[a-z]|[ivx]{1,4})[.)]) +"
 _BEFORE_ITEM = re.compile(
-    rf"(?:{_BULLET}|\d{{1,3}}[.)](?=[^\W\d])|(?:\w+ )?\d{{1,5}}: +|both |only |the |an? "
-    r"|(?:node|line|number|person|thing|item)s? |(?:first|next|then|finally|lastly) )+",
+    rf"(?:{_BULLET}|\d{{1,3}}[.)](?=[^\W\d])|(?:\w+ )?\d{{1,5}}(?::| -) +|both |only |the |an? "
+    r"|(?:node|line|number|person|thing|item|variable)s? |var "
+    r"|(?:first|next|then|finally|lastly) )+",
     re.IGNORECASE,
 )
 _NUMBER_BEHIND = re.compile(r"(?<=\w)[*_\"' ]*\((?:\w+ )?\d[\d,]*(?: \w+)?\)[\s.*_\"']*$")
+_DAY_BEHIND = re.compile(r" *\((?:on )?day \d{1,6}\)", re.IGNORECASE)
 _BORDER = re.compile(
     r"[,;\n|]|-+>|=+>|[\]}]\s*[\[{]"
     r"|(?<!\S)(?:[&+></]|and|then|followed by|\(?\d{1,3}[.)]|\([a-z]\))(?!\S)",
@@ -173,7 +177,7 @@ _IN_DOUBT = re.compile(
     re.IGNORECASE,
 )
 _JSON_KEY = re.compile(r"[\"']\w+[\"']\s*:\s*(?=[\"'\[{])")
-_COUNT_BEHIND = re.compile(r"(?<=\w)(?:\s*[:=]| [-x×]) *\d{1,6}(?: times)?$")
+_COUNT_BEHIND = re.compile(r"(?<=\w)[\"']?(?:\s*[:=]| [-x×]) *\d{1,6}(?: times)?$")
 
 
 def in_doubt(item: str) -> bool:
@@ -199,6 +203,8 @@ def comparable(item: str) -> str | None:
 
 def _split(listed: str) -> list[str]:
     """The distinct items of a list, in order."""
+    # The end of "(Day 48)" looks like the number of an item.
+    listed = _DAY_BEHIND.sub("", listed)
     parts = _BORDER.split(_JSON_KEY.sub("", listed))
     items = dict.fromkeys(comparable(part) for part in parts)
     return [item for item in items if item]

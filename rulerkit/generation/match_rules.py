@@ -72,7 +72,7 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
         text = " ".join(named)
         for item in wanted:
             text = text.replace(item, item.replace(" ", "\0"))
-        named = [item.replace("\0", " ") for item in text.split()]
+        named = [item.replace("\0", " ") for item in text.split() if item != "="]
     return _overlap(sorted({*named}), sorted(wanted))
 
 

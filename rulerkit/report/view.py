@@ -5,7 +5,7 @@ long stretches cut short.
 """
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -91,7 +91,8 @@ def show(*examples: Example | Iterable[Example]) -> Html:
 def _one_by_one(examples: Iterable[Any]) -> Iterator[Example]:
     takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
     for given in examples:
-        is_list = not isinstance(given, Example | str | Mapping)
+        # A row of a table has keys, as a mapping.
+        is_list = not isinstance(given, Example | str) and not hasattr(given, "keys")
         if is_list and not is_table(given) and isinstance(given, Iterable):
             yield from _one_by_one(given)
         else:

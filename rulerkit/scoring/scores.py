@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError, counted, listed, remark
+from rulerkit.common.errors import UserError, counted, listed, remark, shortened
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import answers, match_rules, thoughts
@@ -167,6 +167,8 @@ _DERIVED = {
 COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
+_COUNTED = ["length", "index", "score", "strict", "exact", "empty", "wanted", "own_threshold"]
+"""Columns of numbers that stand in all tables of rows."""
 _TEXTS = ["adaptive", "note", "protocol", "seal", "texts"]
 """The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
@@ -240,6 +242,7 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
     function `who`. Raises UserError for a table of other rows."""
     if is_table(given):
         check_columns(given, _NEEDED, who, TAKES)
+        _check_numbers(given, who)
         scores: pd.DataFrame = given
         # A CSV file does not tell an empty text from a missing one.
         for name in _TEXTS:
@@ -248,6 +251,24 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
                 scores = scores.assign(**{name: texts})
         return scores
     return score(as_cells(given, who), report)
+
+
+def _check_numbers(rows: Any, who: str) -> None:
+    """Raise UserError where columns that means are taken of hold texts, or scores that are none."""
+    for name in _COUNTED:
+        values = rows[name]
+        if len(values) and isinstance(values.iloc[0], str):
+            raise UserError(
+                f"{who}: the column {name} holds {shortened(values.iloc[0])}, and numbers are "
+                "meant: read a file with pd.read_csv(path) alone, which finds the types"
+            )
+    scores = rows["score"]
+    wrong = scores[~scores.between(0, 1)]
+    if len(wrong):
+        raise UserError(
+            f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
+            "tables multiply by 100"
+        )
 
 
 def score(

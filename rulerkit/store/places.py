@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from glob import glob, has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -37,7 +37,9 @@ def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = Fals
         if not in_part:
             _check_whole(given, of_rows, who)
         return list(of_rows.values())
-    if not isinstance(given, Iterable) or isinstance(given, bytes | Mapping):
+    # A row of a table, or a summary, is no list of places.
+    is_record = hasattr(given, "keys") or hasattr(given, "_fields")
+    if is_record or not isinstance(given, Iterable) or isinstance(given, bytes):
         raise UserError(f"{who} takes {TAKES}; seen: {shortened(given)}")
 
     items = list(given)
