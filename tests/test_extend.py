@@ -203,7 +203,7 @@ BREAKS = [
     ('family = "bare"', 'family = "niah"', "its family niah has the name of one of rulerkit"),
     ("new_tokens = (8, 1)", "", "the family Bare brings no `new_tokens`"),
     ("floors = ()", 'match = "own"', "says match = 'own'"),
-    ("floors = ()", 'match = "f11"', "match of the family bare"),
+    ("floors = ()", 'match = "f11"', "says match = 'f11'"),
     ("families = [", "NOTHING = [", "it brings none of families, engines"),
     ("families = [Bare]", "families = [3]", "which is no family"),
     ("families = [Bare]", "families = 3", "families is 3"),
@@ -239,7 +239,7 @@ def test_a_plug_in_that_breaks_the_contract_is_refused(tmp_path):
     for name in ("one", "two"):
         (tmp_path / f"{name}.py").write_text(BARE)
     *said, clash = call("-c", REFUSED, *names, cwd=tmp_path).splitlines()
-    assert "plug-in two: its task bare has the name of one of one" in clash
+    assert "plug-in two: its family bare has the name of one of one" in clash
     for (_, _, message), line in zip(BREAKS, said, strict=True):
         assert message in line
 
@@ -270,10 +270,9 @@ RAISES = [
     ("return fill_with_sentences(draft.plan, budget)", "return 3", "cannot be used"),
     ("(word,), plan", "(), plan", "has no references"),
     ("(word,), plan", "(' ',), plan", "has an empty reference"),
-    ("    floors = ()", '    match = "count"', "under `count` it is a whole number"),
     (
         "    floors = ()",
-        '    match = "f1"',
+        "    floors = ()\n    right_answer = lambda self, references: 'Final Answer: [one, two]'",
         "gives 0.00 to the right answer 'Final Answer: [one, two]'",
     ),
 ]
@@ -293,8 +292,6 @@ def own_module(folder, monkeypatch, text):
 def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, message):
     assert old in BARE
     text = BARE.replace(old, new)
-    if "f1" in new:
-        text = text.replace('"ochre", "teal"', '"one, two"')
     name = own_module(tmp_path, monkeypatch, text)
     study = rk.study(
         plugins=[name], model="perfect", tasks=["bare"], lengths=[1024], num_examples=1

@@ -10,7 +10,7 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import table_text, task_table_text
-from rulerkit.scoring.effective_length import BY_CAPABILITIES, effective_length, effective_set
+from rulerkit.scoring.effective_length import effective_length, effective_set
 from rulerkit.scoring.scores import COLUMNS, THIRTEEN, category
 from rulerkit.scoring.statistics import wilson
 from rulerkit.scoring.summary import length_weights, summarize
@@ -332,26 +332,26 @@ def test_suites_stand_apart(capsys):
     """Nothing of another suite enters a mean, a table or a threshold of RULER."""
     rights = {("a", 4096): 0.9, ("a", 8192): 0.6}
     ruler = scores_of(rights)
-    others = scores_of(rights, ["graph_bfs_2", "state_4"], suite="frontier")
+    others = scores_of(rights, ["graph_bfs_2", "state_4"], suite="other")
     together = pd.concat([ruler, others], ignore_index=True)
 
     alone, mixed = summarize(ruler), summarize(together)
     assert table_text(mixed) == table_text(alone)
     assert mixed.cells.equals(alone.cells)
-    assert "left out: tasks of frontier" in capsys.readouterr().err
+    assert "left out: tasks of other" in capsys.readouterr().err
 
     for chosen in (
         summarize(together, ["graph_bfs_2", "state_4"]),
-        summarize(together, suite="frontier"),
+        summarize(together, suite="other"),
     ):
-        assert set(chosen.cells["suite"]) == {"frontier"}
+        assert set(chosen.cells["suite"]) == {"other"}
         model = row(chosen.models, category="all")
         assert (model["tasks"], model["effective_length"]) == (2, "")
-        assert model["threshold_of"] == BY_CAPABILITIES
+        assert model["threshold_of"] == "the suite other brings no threshold"
         assert "no score of RULER" in table_text(chosen)
-    with pytest.raises(UserError, match="suites ruler and frontier"):
+    with pytest.raises(UserError, match="suites ruler and other"):
         summarize(together, ["vt", "state_4"])
-    with pytest.raises(UserError, match="suites frontier and small"):
+    with pytest.raises(UserError, match="suites other and small"):
         summarize(together.replace({"suite": {"ruler": "small"}}))
 
 

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=LOOK)
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
-    the frontier suite."""
+    each suite."""
     from rulerkit.generation.tasks import all_families, all_tasks
 
     for task in all_tasks().values():

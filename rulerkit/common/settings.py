@@ -438,7 +438,7 @@ class Parameters(Keys):
     """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
     [reader-4096, reader-8192]'"""
     tasks: Tasks | None = None
-    """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: frontier`; with papermill:
+    """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: ruler`; with papermill:
     -y 'tasks: [niah_single_1, vt]'"""
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:

@@ -23,7 +23,7 @@ from rulerkit.common.errors import UserError, counted, listed, remark
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import answers, match_rules, thoughts
-from rulerkit.generation.match_rules import Judging, in_another_form
+from rulerkit.generation.match_rules import Judging
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
@@ -107,7 +107,7 @@ _CELL = {
     "task": "name of the task or variant",
     "family": "name of the task's family; '' where the file does not name it",
     "category": "niah, vt, aggregation, qa, or that of a family of your own",
-    "suite": "ruler, frontier, small or one of your own; no mean is over two of them",
+    "suite": "ruler, small or one of a plug-in's; no mean is over two of them",
     "length": "tokens: template, prompt and answer together",
 }
 _ROW = {
@@ -118,7 +118,7 @@ _ROW = {
     "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
     "and count the score",
     "other_form": "whether all references stand at the end of the prediction, in a form that is "
-    "not judged as right: only where a last line says the answer, as in the frontier suite",
+    "not judged as right: only where the family judges a last line",
     "empty": "whether the prediction is empty",
     "cut_off": "whether the prediction ended at the room for the answer",
     "cut_thought": "whether a thinking model never ended its thought",
@@ -608,7 +608,7 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "strict": strict.f1,
         "precision": strict.precision,
         "exact": strict.exact,
-        "other_form": in_another_form(judge, text, references),
+        "other_form": judge.in_another_form(text, references),
         "empty": not text and not unfinished,
         "cut_off": reason == "length" or unfinished,
         "cut_thought": unfinished,

@@ -16,12 +16,13 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
-    BY_CAPABILITIES,
     OWN_MEAN_SUITES,
     OWN_SHARE,
+    OWN_TABLE,
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
@@ -663,8 +664,8 @@ def _model_row(
         judgement = _Judgement(own, OWN_THRESHOLD, intervals, any(complete))
     elif suite != "ruler":
         whose = f"the suite {suite} brings no threshold"
-        if suite == "frontier":
-            whose = BY_CAPABILITIES
+        if capability(suite):
+            whose = OWN_TABLE
         judgement = _Judgement(np.nan, whose, _intervals(length_rows), False)
     else:
         judgement = _judge_by_paper(rows, length_rows, category, any(complete))

@@ -1,5 +1,19 @@
-"""The frontier suite: harder tasks than RULER's, as a plug-in."""
+"""The frontier suite: eight families of harder tasks, as a plug-in of rulerkit.
 
-from typing import Any
+`rulerkit evaluate MODEL --tasks frontier` asks its tasks; `rulerkit_frontier.frontier(scores)`
+summarizes the answers.
+"""
 
-families: list[Any] = []
+from pathlib import Path
+
+import lazy_loader
+
+from rulerkit.common.plugins import Capability
+
+__getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)
+
+families = "rulerkit_frontier.tasks:FAMILIES"
+capabilities = {
+    "frontier": Capability("rulerkit_frontier.table:table", "rulerkit_frontier.figures:figure")
+}
+project = Path(__file__).parent / "project"

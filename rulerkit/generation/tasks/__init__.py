@@ -18,8 +18,6 @@ from rulerkit.generation.tasks.base import Reading
 from rulerkit.generation.tasks.base import Task as Task
 from rulerkit.generation.tasks.common_words import CommonWords
 from rulerkit.generation.tasks.frequent_words import FrequentWords
-from rulerkit.generation.tasks.frontier import FAMILIES as _FRONTIER_FAMILIES
-from rulerkit.generation.tasks.frontier import TASKS as _FRONTIER_TASKS
 from rulerkit.generation.tasks.niah import Needles
 from rulerkit.generation.tasks.question_answering import QuestionAnswering
 from rulerkit.generation.tasks.variable_tracking import VariableTracking
@@ -30,7 +28,6 @@ FAMILIES: tuple[type[Task], ...] = (
     CommonWords,
     FrequentWords,
     QuestionAnswering,
-    *_FRONTIER_FAMILIES,
 )
 
 _ALL: tuple[Task, ...] = (
@@ -47,20 +44,14 @@ _ALL: tuple[Task, ...] = (
     FrequentWords(name="fwe"),
     QuestionAnswering(name="qa_1"),
     QuestionAnswering(name="qa_2", dataset="hotpotqa"),
-    # Beyond the thirteen, which are the first: the five that Figure 5 shows as redundant, and
-    # others
+    # Beyond the thirteen, which are the first: the five that Figure 5 shows as redundant.
     Needles(name="niah_single_words", value="words"),
     Needles(name="niah_multivalue_2", num_values=2),
     Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
     VariableTracking(name="vt_2_chains", num_chains=2, num_hops=2),
     FrequentWords(name="fwe_3.5", alpha=3.5),
-    *_FRONTIER_TASKS,
 )
 TASKS: dict[str, Task] = {task.name: task for task in _ALL}
-TASKS_OF: dict[str, list[str]] = {}
-"""Suite -> the names of its tasks."""
-for _task in _ALL:
-    TASKS_OF.setdefault(_task.suite, []).append(_task.name)
 THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
 
@@ -249,9 +240,12 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
 def read_prompt(text: str) -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family."""
-    return next(
-        (reading for family in all_families() if (reading := family.read(text)) is not None), None
-    )
+    # Plug-ins are asked where it is none of ours.
+    for families in (FAMILIES, all_families()):
+        for family in families:
+            if (reading := family.read(text)) is not None:
+                return reading
+    return None
 
 
 def read_answer(text: str) -> str | None:

@@ -8,7 +8,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
 from rulerkit.report.tables.layout import number_range
-from rulerkit.scoring.effective_length import BY_CAPABILITIES
+from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import own_labels, seal_of_scores
 from rulerkit.scoring.summary import STAND_IN, as_summary, as_table, texts_words
@@ -143,8 +143,8 @@ _ADAPTIVE_NOTE = (
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    # The frontier suite has a table of its own for its effective lengths.
-    unjudged = models["threshold"].isna() & (models["threshold_of"] != BY_CAPABILITIES)
+    # The table of a suite's own says more.
+    unjudged = models["threshold"].isna() & (models["threshold_of"] != OWN_TABLE)
     without = models[unjudged].groupby("threshold_of", sort=False)["label"]
     adaptive = list(zip(models["label"], models["adaptive"], strict=True))
     return [

@@ -13,7 +13,8 @@ import numpy as np
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     FIRST_NAMES,
     FORM_THINGS,
@@ -30,7 +31,6 @@ from rulerkit.generation.tasks.frontier.base import (
     said_nothing,
     wrong_items,
 )
-from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
     "Below are entries of a diary, not in the order of the days. I will ask about one person.\n"

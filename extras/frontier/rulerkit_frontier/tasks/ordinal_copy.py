@@ -13,14 +13,14 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rulerkit.common.paths import package_data
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
-from rulerkit.generation.tasks.frontier.base import FrontierTask
 from rulerkit.generation.tasks.haystacks import by_depth, interleaved, part_of, pool_size
+from rulerkit_frontier.data_files import read_data
+from rulerkit_frontier.tasks.base import FrontierTask
 
-_REPLIES = package_data("replies.yaml")
+_REPLIES = read_data("replies.yaml")
 FORMATS, TOPICS, STYLES = (tuple(_REPLIES[name]) for name in ("formats", "topics", "styles"))
 OPENINGS, SENTENCES = (tuple(_REPLIES[name]) for name in ("openings", "sentences"))
 _WORDS = {"NOUN": _REPLIES["nouns"], "ADJECTIVE": _REPLIES["adjectives"]}

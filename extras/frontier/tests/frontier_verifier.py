@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import yaml
 
-import rulerkit
+import rulerkit_frontier
 
 
 class Parsed(NamedTuple):
@@ -490,7 +490,7 @@ def absent(text: str) -> Parsed:
 def relations():
     """The relations of the package: needle, question, pairs. They are data, not code."""
     return yaml.safe_load(
-        Path(rulerkit.__file__).with_name("data").joinpath("relations.yaml").read_text()
+        Path(rulerkit_frontier.__file__).with_name("data").joinpath("relations.yaml").read_text()
     )
 
 

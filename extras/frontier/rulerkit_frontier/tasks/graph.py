@@ -13,7 +13,8 @@ import numpy as np
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     Columns,
     Frontier,
@@ -27,7 +28,6 @@ from rulerkit.generation.tasks.frontier.base import (
     with_items,
     wrong_items,
 )
-from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = """\
 You will be given a graph as a list of directed edges. All nodes are at least degree 1. You will \

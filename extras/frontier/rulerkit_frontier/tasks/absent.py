@@ -14,7 +14,8 @@ from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     Frontier,
     answer_form,
@@ -24,7 +25,6 @@ from rulerkit.generation.tasks.frontier.base import (
     pool,
     said_nothing,
 )
-from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
 
 _OPENING = "Please read and memorize the text below. I will ask you about it later.\n\n<text>\n"
 _QUESTION = (

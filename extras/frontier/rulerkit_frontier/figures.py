@@ -1,4 +1,4 @@
-"""The frontier suite: capabilities by length, alone and beside RULER and published results."""
+"""The frontier suite: capabilities by length, alone and beside RULER."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -11,48 +11,51 @@ from matplotlib.patches import Rectangle
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.report.plots.canvas import (
-    GREY_LINE,
     RED,
     Panels,
-    add_legend,
     draw_in,
-    length_ticks,
-    properties_of,
     set_title,
 )
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import series_by_length
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.frontier import ABSOLUTE, FrontierSummary, as_frontier, headline, of_ruler
 from rulerkit.scoring.summary import texts_words
+from rulerkit_frontier.scores import (
+    ABSOLUTE,
+    FrontierSummary,
+    as_frontier,
+    frontier,
+    headline,
+    of_ruler,
+)
 
 _LONGEST_FIELD = 8
 """Letters that a field has room for."""
 
 
 def capability_map(
-    frontier: FrontierSummary, model: str | None = None, note: str = "", ax: "Panels" = None
+    summary: FrontierSummary, model: str | None = None, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
     """The frontier suite at a glance: capabilities against lengths, a panel per model.
 
-    `frontier` is what `rk.frontier` gives; `model` picks one model by name or label. A field has
+    `summary` is what `frontier` gives; `model` picks one model by name or label. A field has
     the colour of the score with its floor taken off, and shows the raw score; it is hatched where
     the raw score is not above the floor. The red line in each row stands behind the longest length
     at which the row keeps 85 % of its own score at the shortest length. Below the capabilities
     stands their mean, with the floors taken off, and below a rule RULER's mean with RULER's own
     effective length, where all its tasks were asked. The title says what both found.
     """
-    frontier = as_frontier(frontier, "capability_map")
-    models = frontier.models
+    summary = as_frontier(summary, "capability_map")
+    models = summary.models
     if model is not None:
         models = models[(models["model"] == model) | (models["label"] == model)]
     if models.empty:
         raise UserError(f"no capabilities of {model!r} to draw; name one of the summary's models")
 
     records: list[Any] = models.to_dict("records")
-    rows_of = [(one, _capability_rows(frontier, one)) for one in records]
+    rows_of = [(one, _capability_rows(summary, one)) for one in records]
     notes = [
-        texts_words(frontier.cells),
+        texts_words(summary.cells),
         "colour: floor taken off",
         "red: the longest length that keeps 85 % of the row's score at the shortest",
     ]
@@ -61,12 +64,12 @@ def capability_map(
     shares = models["other_form"]
     if (shares > 0).any():
         notes.append(f"right, in another form: up to {shares.max():.1f} % of answers")
-    reasons = frontier.lengths["have"]
+    reasons = summary.lengths["have"]
     for reason in reasons[reasons.str.len() > _LONGEST_FIELD].unique():
         notes.append(f"–: no mean, {reason}")
 
     most = max(rows["row"].nunique() for _, rows in rows_of)
-    series, columns = frontier.lengths["length"].nunique(), min(len(rows_of), 2)
+    series, columns = summary.lengths["length"].nunique(), min(len(rows_of), 2)
     shared: Any = {"series": series}
     with draw_in(len(rows_of), columns, 0.19 * most, ax, note, *notes, **shared) as panels:
         for axes, (one, rows) in zip(panels, rows_of, strict=True):
@@ -77,17 +80,17 @@ def capability_map(
 
 
 def frontier_by_length(
-    frontier: FrontierSummary, note: str = "", ax: "Axes | None" = None
+    summary: FrontierSummary, note: str = "", ax: "Axes | None" = None
 ) -> "Axes":
     """The mean of the frontier suite over length, floors taken off, a line per model with its
     intervals as bars; dashed is the threshold of the absolute effective length."""
-    frontier = as_frontier(frontier, "frontier_by_length")
-    rows = frontier.lengths
+    summary = as_frontier(summary, "frontier_by_length")
+    rows = summary.lengths
     frame = rows.assign(series=names_of(rows), score=rows["normalised"])
     (axes,) = series_by_length(
         frame.drop(columns="label"),
         threshold={"absolute threshold": ABSOLUTE},
-        note=f"{note}; {texts_words(frontier.cells)}",
+        note=f"{note}; {texts_words(summary.cells)}",
         ax=ax,
     )
     axes.set_ylabel("Mean, floors taken off (%)")
@@ -95,65 +98,25 @@ def frontier_by_length(
 
 
 def capabilities_by_length(
-    frontier: FrontierSummary, note: str = "", ax: "Panels" = None
+    summary: FrontierSummary, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
     """Raw scores over length, a panel per capability, a line per model; dotted lines are floors."""
-    frontier = as_frontier(frontier, "capabilities_by_length")
-    rows = frontier.capabilities
+    summary = as_frontier(summary, "capabilities_by_length")
+    rows = summary.capabilities
     # The intervals of a capability are those of its normalised mean; raw scores stand without.
     raw = rows.assign(
         series=names_of(rows), panel=rows["capability"], low=rows["score"], high=rows["score"]
     )
-    notes = f"{note}; {texts_words(frontier.cells)}"
+    notes = f"{note}; {texts_words(summary.cells)}"
     return series_by_length(raw.drop(columns="label"), note=notes, ax=ax)
 
 
-def published_frontier(
-    published: "pd.DataFrame", note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
-    """Published results of benchmarks that ask for a capability of the suite, in grey, a panel per
-    benchmark and setting with their source; `published` is `paper.published_frontier()`.
-
-    Marks are hollow where the source itself was not opened. A score without a length of its own is
-    left out.
-    """
-    drawn = published.dropna(subset=["length"])
-    names = drawn["benchmark"] + " " + drawn["setting"].fillna("")
-    groups = list(drawn.groupby(names.str.strip(), sort=False))
-    columns = min(len(groups), 2)
-
-    # Whoever sees a score must see whose it is.
-    sources = drawn.drop_duplicates(["benchmark", "source"])
-    notes = [note, *(sources["benchmark"] + ": " + sources["source"]), "hollow: source not opened"]
-    with draw_in(len(groups), columns, 1.5, ax, *notes, series=9) as panels:
-        for axes, (name, rows) in zip(panels, groups, strict=True):
-            _published_panel(axes, rows)
-            set_title(axes, name, loc="left")
-    return panels
+def figure(scores: Any, ax: "Panels" = None) -> "list[Axes]":
+    """The picture of the suite from rows of `score`: what `rk.plots.of_suite` draws."""
+    return capability_map(frontier(scores), ax=ax)
 
 
-def _published_panel(axes: Axes, rows: "pd.DataFrame") -> None:
-    """The published lines of one benchmark, thin and grey."""
-    for i, (model, line) in enumerate(rows.groupby("model", sort=False)):
-        hollow = line["checked"].str.startswith("second-hand").any()
-        properties = properties_of(i) | {
-            "color": GREY_LINE,
-            "markerfacecolor": "white" if hollow else GREY_LINE,
-            "markeredgewidth": 0.6,
-            "linewidth": 0.6,
-        }
-        axes.plot(line["length"], line["score"], label=model, **properties)
-
-    lengths = sorted(rows["length"].astype(int).unique())
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(lengths, length_ticks(axes, lengths))
-    axes.minorticks_off()
-    measure = f"{rows['measure'].iloc[0]} (%)"
-    axes.set(xlabel="Length (tokens)", ylabel=measure, ylim=(0, 102))
-    add_legend(axes)
-
-
-def _capability_rows(frontier: FrontierSummary, model: Mapping[str, Any]) -> "pd.DataFrame":
+def _capability_rows(summary: FrontierSummary, model: Mapping[str, Any]) -> "pd.DataFrame":
     """The fields of one panel: columns row, length, colour (percent), text, above_floor (NaN where
     it does not apply), reach (tokens; 0 for none), from the top row down."""
     same = ["run", "model"]
@@ -162,7 +125,7 @@ def _capability_rows(frontier: FrontierSummary, model: Mapping[str, Any]) -> "pd
     def of(frame: "pd.DataFrame") -> "pd.DataFrame":
         return frame[(frame[same] == own).all(axis=1)]
 
-    capabilities = of(frontier.capabilities)
+    capabilities = of(summary.capabilities)
     parts = [
         pd.DataFrame(
             {
@@ -175,7 +138,7 @@ def _capability_rows(frontier: FrontierSummary, model: Mapping[str, Any]) -> "pd
             }
         )
     ]
-    means = of(frontier.lengths)
+    means = of(summary.lengths)
     parts.append(
         pd.DataFrame(
             {
@@ -188,7 +151,7 @@ def _capability_rows(frontier: FrontierSummary, model: Mapping[str, Any]) -> "pd
         )
     )
     if model["ruler"]:
-        ruler, _ = of_ruler(frontier.ruler, model)
+        ruler, _ = of_ruler(summary.ruler, model)
         parts.append(
             pd.DataFrame(
                 {

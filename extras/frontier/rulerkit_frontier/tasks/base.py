@@ -15,9 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
+from rulerkit.common.errors import UserError
 from rulerkit.generation.answers import comparable, final_items, plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Example, Piece
+from rulerkit.generation.match_rules import Strict
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
 from rulerkit.generation.tasks.haystacks import (
@@ -28,6 +30,7 @@ from rulerkit.generation.tasks.haystacks import (
     part_of,
 )
 from rulerkit.generation.tasks.niah import draw_pair
+from rulerkit_frontier.match_rules import RULES, LineRule, is_at_the_end
 
 ANSWER_PREFIX = "\nFinal Answer:"
 """How the answer of a base model begins, on a line of its own; models with a chat template write
@@ -76,6 +79,53 @@ class FrontierTask(Task):
     suite = "frontier"
     capability: ClassVar[str]
     """What the family measures, in a word or two: its row in the picture of the suite."""
+
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """An answer as its items are looked for. A family may bring forms that only it knows into
+        the usual one, such as 4,821,377 where no number has commas."""
+        return text
+
+    @classmethod
+    def item_form(cls, item: str) -> str | None:
+        """An item of an answer line, lower case and without marks around it, as it is compared;
+        None is no item. A family may take a part of it, such as its digits."""
+        return item
+
+    @property
+    def rule(self) -> LineRule:
+        return RULES[self.match]
+
+    def score(self, text: str, references: Sequence[str], /) -> float:
+        if not self.rule.can_judge(references):
+            raise UserError(
+                f"task {self.name}: the references are {references!r}: expected texts, none of "
+                "them empty"
+            )
+        return self.rule.score(self.evened(text), references, self.item_form)
+
+    def strict(self, text: str, references: Sequence[str], /) -> Strict:
+        return self.rule.strict(self.evened(text), references, self.item_form)
+
+    def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
+        return self.rule.missing(self.evened(text), references, self.item_form)
+
+    def right_answer(self, references: Sequence[str], /) -> str | None:
+        return self.rule.written(references) if self.rule.written else None
+
+    def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
+        if self.rule.written is None or self.score(text, references) == 1:
+            return False
+        if references and not self.missing(text, references):
+            return False
+        return is_at_the_end(self.rule, text, references)
+
+    @classmethod
+    def tasks(cls) -> Sequence[Task]:
+        # The package lists them, and imports this module.
+        from rulerkit_frontier.tasks import TASKS
+
+        return [task for task in TASKS if type(task) is cls]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -1,17 +1,18 @@
 """The summary of the frontier suite: three effective lengths, floors taken off, apart from RULER."""
 
+import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-from test_summary import row, scores_of
+import rulerkit_frontier as rf
+from rulerkit_frontier.scores import headline
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
-from rulerkit.generation.tasks import TASKS_OF
-from rulerkit.report.paper import frontier_ranks, published_frontier
-from rulerkit.scoring.frontier import capability_names, headline
+from rulerkit.generation.tasks import suites
 from rulerkit.scoring.summary import summarize
+from tests.test_summary import row, scores_of
 
-TASKS = TASKS_OF["frontier"]
+TASKS = suites()["frontier"]
 SIX = [4096 * 2**i for i in range(6)]
 
 
@@ -31,7 +32,7 @@ def of_six(*percents):
 
 def test_the_headline_is_the_shorter_of_the_relative_and_the_absolute_length():
     """85 % of 82 is 69.7: kept up to 32K, while 50 is reached everywhere."""
-    model = rk.frontier(suite_of(of_six(82, 80, 74, 71, 66, 58))).models.iloc[0]
+    model = rf.frontier(suite_of(of_six(82, 80, 74, 71, 66, 58))).models.iloc[0]
     assert (model["base"], model["threshold"]) == (82.0, 69.7)
     assert (model["relative"], model["absolute"]) == ("32K", ">128K")
     assert model["effective_length"] == "32K"
@@ -39,14 +40,14 @@ def test_the_headline_is_the_shorter_of_the_relative_and_the_absolute_length():
 
 
 def test_a_model_that_keeps_little_of_little_is_judged_by_the_absolute_threshold():
-    model = rk.frontier(suite_of(of_six(56, 52, 51, 49, 49, 48))).models.iloc[0]
+    model = rf.frontier(suite_of(of_six(56, 52, 51, 49, 49, 48))).models.iloc[0]
     assert (model["relative"], model["absolute"]) == (">128K", "16K")
     assert (model["threshold"], model["effective_length"]) == (50.0, "16K")
 
 
 @pytest.mark.parametrize(("base", "has_headline"), [(30, True), (29, False)])
 def test_below_a_mean_of_30_there_is_no_headline(base, has_headline):
-    model = rk.frontier(suite_of(of_six(base, *[base] * 5))).models.iloc[0]
+    model = rf.frontier(suite_of(of_six(base, *[base] * 5))).models.iloc[0]
     assert (model["effective_length"] != "") == has_headline
     assert ("below 30" in model["why"]) != has_headline
     # A mean of 30 is below the absolute threshold everywhere.
@@ -56,7 +57,7 @@ def test_below_a_mean_of_30_there_is_no_headline(base, has_headline):
 @pytest.mark.parametrize(("shortest", "has_headline"), [(8192, True), (16384, False)])
 def test_a_share_of_the_own_mean_needs_a_short_length(shortest, has_headline):
     shares = {length: 0.9 for length in SIX if length >= shortest}
-    model = rk.frontier(suite_of(shares)).models.iloc[0]
+    model = rf.frontier(suite_of(shares)).models.iloc[0]
     assert (model["effective_length"] != "") == has_headline
     assert (model["relative"] != "") == has_headline
     assert model["absolute"] == ">128K"
@@ -66,10 +67,10 @@ def test_a_share_of_the_own_mean_needs_a_short_length(shortest, has_headline):
 def test_the_sets_hold_what_the_data_cannot_rule_out():
     """At 32K the mean is 71 and at 64K 68, both so near to 69.7 that either side is possible; at
     16K it is 74, so no shorter length can be the answer."""
-    near = rk.frontier(suite_of(of_six(82, 80, 74, 71, 68, 58))).models.iloc[0]
+    near = rf.frontier(suite_of(of_six(82, 80, 74, 71, 68, 58))).models.iloc[0]
     assert near["effective_length"] == "32K"
     assert near["effective_set"] == "16K..64K"
-    clear = rk.frontier(suite_of(of_six(90, 90, 90, 90, 30, 20))).models.iloc[0]
+    clear = rf.frontier(suite_of(of_six(90, 90, 90, 90, 30, 20))).models.iloc[0]
     assert clear["effective_set"] == clear["effective_length"] == "32K"
 
 
@@ -83,7 +84,7 @@ def test_a_capability_is_the_mean_of_its_tasks_without_their_floors():
     scores.loc[replies, "floor"] = 0.2
     two = scores["task"] == "ordinal_copy_2"
     scores.loc[two, "score"] = (scores.loc[two, "index"] < 10).astype(float)
-    frontier = rk.frontier(scores)
+    frontier = rf.frontier(scores)
     capability = row(frontier.capabilities, capability="which of many")
     assert capability["normalised"] == pytest.approx((0 + 50) / 2)
     assert capability["score"] == pytest.approx((10 + 60) / 2)
@@ -97,7 +98,7 @@ def test_a_capability_is_the_mean_of_its_tasks_without_their_floors():
 
 def test_what_is_not_above_its_floor_is_marked():
     scores = suite_of({4096: 0.2}, floor=0.2)
-    capabilities = rk.frontier(scores).capabilities
+    capabilities = rf.frontier(scores).capabilities
     assert not capabilities["above_floor"].any()
     assert (capabilities["normalised"] == 0).all()
 
@@ -106,18 +107,18 @@ def test_a_guess_without_a_mistake_leaves_no_mean_and_says_so():
     """Two examples of `absent_4` that both lack what is sought are answered by one guess."""
     scores = suite_of({4096: 1.0, 8192: 1.0})
     scores.loc[scores["task"] == "absent_4", "floor"] = 1.0
-    frontier = rk.frontier(scores)
+    frontier = rf.frontier(scores)
     assert frontier.lengths["have"].tolist() == ["full floor"] * 2
     (why,) = frontier.models["why"]
     assert why == "a guess scores 100 at 4K in absent_4: ask more examples"
     assert frontier.capabilities["above_floor"].all()
-    assert why in rk.tables.frontier_text(frontier)
+    assert why in rf.frontier_text(frontier)
 
 
 def test_there_is_no_mean_without_every_capability():
     scores = suite_of({4096: 0.9})
     without = scores[scores["task"] != "latent_3"]
-    frontier = rk.frontier(without)
+    frontier = rf.frontier(without)
     assert frontier.lengths["normalised"].isna().all()
     assert "without meaning" in frontier.lengths["have"].iloc[0]
     assert frontier.models["effective_length"].iloc[0] == ""
@@ -125,9 +126,9 @@ def test_there_is_no_mean_without_every_capability():
 
 def test_a_model_keeps_its_own_shortest_length_beside_one_that_has_a_shorter():
     scores = suite_of({8192: 0.9, 16384: 0.9})
-    alone = rk.frontier(scores).models.iloc[0]
+    alone = rf.frontier(scores).models.iloc[0]
     other = suite_of({4096: 0.9, 8192: 0.9}).replace({"model": {"m": "other"}})
-    beside = rk.frontier(pd.concat([other, scores])).models.set_index("model")
+    beside = rf.frontier(pd.concat([other, scores])).models.set_index("model")
     for column in ("base_length", "effective_length", "relative", "why"):
         assert beside.loc["m", column] == alone[column]
     assert alone["effective_length"] == ">16K"
@@ -137,7 +138,7 @@ def test_a_model_keeps_its_own_shortest_length_beside_one_that_has_a_shorter():
 def test_a_reason_that_has_no_room_in_a_field_stands_below_the_figure():
     scores = suite_of(of_six(90, 90, 90, 90, 90, 90))
     some = scores[scores["task"].isin(["state_4", "latent_3"])]
-    (axes,) = rk.plots.capability_map(rk.frontier(some))
+    (axes,) = rf.figures.capability_map(rf.frontier(some))
     texts = [text.get_text() for text in axes.texts]
     assert max(map(len, texts)) <= 8
     assert "–" in texts
@@ -148,7 +149,7 @@ def test_a_reason_that_has_no_room_in_a_field_stands_below_the_figure():
 def test_an_unfinished_cell_gives_no_mean_at_its_length():
     scores = suite_of(of_six(90, 90, 90, 90, 90, 90))
     late = (scores["task"] == "state_4") & (scores["length"] == SIX[-1])
-    frontier = rk.frontier(scores[~(late & (scores["index"] >= 50))])
+    frontier = rf.frontier(scores[~(late & (scores["index"] >= 50))])
     last = row(frontier.lengths, length=SIX[-1])
     assert pd.isna(last["normalised"])
     assert "50/100" in last["have"]
@@ -165,22 +166,22 @@ def test_nothing_of_it_enters_a_mean_of_ruler():
     for name in ("cells", "lengths", "models"):
         pd.testing.assert_frame_equal(getattr(alone, name), getattr(beside, name))
 
-    model = rk.frontier(both).models.iloc[0]
+    model = rf.frontier(both).models.iloc[0]
     assert (model["ruler"], model["ruler_reach"]) == ("4K", 4096)
 
 
 def test_the_title_says_what_both_found():
     ruler = scores_of({("m", length): 0.95 for length in SIX}, n=100, wanted=100)
     suite = suite_of(of_six(90, 85, 60, 50, 40, 30))
-    both = rk.frontier(pd.concat([ruler, suite])).models.iloc[0]
+    both = rf.frontier(pd.concat([ruler, suite])).models.iloc[0]
     assert headline(both) == "RULER says >128K, the frontier suite 8K"
-    assert headline(rk.frontier(suite).models.iloc[0]) == "Frontier suite: 8K"
+    assert headline(rf.frontier(suite).models.iloc[0]) == "Frontier suite: 8K"
 
 
 def test_scores_without_the_suite_are_refused():
     ruler = scores_of({("m", 4096): 0.9})
     with pytest.raises(UserError, match=r"no answers of the frontier suite.*tasks: frontier"):
-        rk.frontier(ruler)
+        rf.frontier(ruler)
 
 
 def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
@@ -205,32 +206,21 @@ def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
     assert "No effective length of" not in scored.partition("mean of 13 frontier tasks")[2]
 
 
-# --- published results ----------------------------------------------------------------------------
+def frontier_of(*names):
+    """The frontier suite and RULER with invented scores, which fall with the length."""
+    share = {
+        (name, length): (90 - 30 * i - 25 * n) / 100
+        for i, name in enumerate(names)
+        for n, length in enumerate((4096, 8192, 16384))
+    }
+    suite = scores_of(share, TASKS, n=20, wanted=20, suite="frontier", floor=0.2)
+    ruler = scores_of(share, n=20, wanted=20)
+    return rf.frontier(pd.concat([suite, ruler]))
 
 
-def test_every_published_score_has_its_source():
-    published = published_frontier()
-    for column in ("benchmark", "model", "score", "measure", "source", "checked"):
-        assert published[column].notna().all()
-    assert published["score"].between(0, 100).all()
-    assert set(published["capability"]) <= set(capability_names().values())
-    assert published["checked"].str.match(r"table$|second-hand: ").all()
-
-
-def test_ranks_are_compared_at_the_lengths_that_both_have():
-    """At 4K NoLiMa prints GPT-4o 95.7, Llama 3.3 70B 81.5, Llama 3.1 8B 44.1."""
-    ours = {"a": 0.9, "b": 0.5, "c": 0.7}
-    scores = scores_of(
-        {(name, 4096): share for name, share in ours.items()},
-        TASKS,
-        n=100,
-        suite="frontier",
-        floor=0.0,
-        wanted=100,
-    )
-    known = {"a": "GPT-4o", "b": "Llama 3.3 70B", "c": "Llama 3.1 8B"}
-    ranks = frontier_ranks(rk.frontier(scores), published_frontier(), known)
-    nolima = row(ranks, benchmark="NoLiMa", length="4K", models=3)
-    assert nolima["tau"] == pytest.approx(1 / 3)
-    assert nolima["published (ours)"].startswith("GPT-4o 95.7 (90.0), Llama 3.3 70B 81.5 (50.0)")
-    assert frontier_ranks(rk.frontier(scores), published_frontier(), {}).empty
+def test_figures_say_what_both_suites_found():
+    summary = frontier_of("a model with a name of some length", "b")
+    assert len(rf.figures.capability_map(summary, note="a note")) == 2
+    assert rf.figures.frontier_by_length(summary).get_ylabel() == "Mean, floors taken off (%)"
+    assert len(rf.figures.capabilities_by_length(summary)) == 8
+    plt.close("all")

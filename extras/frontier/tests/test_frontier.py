@@ -6,30 +6,31 @@ import json
 import re
 from random import Random
 
+import frontier_verifier
 import numpy as np
 import pytest
+from rulerkit_frontier.scores import frontier
+from rulerkit_frontier.table import frontier_text
+from rulerkit_frontier.tasks import FAMILIES
+from rulerkit_frontier.tasks.base import draw_things
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
 from rulerkit.common.errors import UserError
+from rulerkit.generation.answers import final_items
 from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
-from rulerkit.generation.match_rules import final_items
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import TASKS, TASKS_OF, read_answer
+from rulerkit.generation.tasks import all_tasks, read_answer, suites
 from rulerkit.generation.tasks import task as make_task
-from rulerkit.generation.tasks.frontier.base import draw_things
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.generation.without_reading import floors
 from rulerkit.inference.model import load_model
-from rulerkit.report.tables import frontier_text
-from rulerkit.scoring.frontier import frontier
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import wilson
-from tests import frontier_verifier
-from tests.test_failures import cell_of, distractors, labelled, rules_of
+from tests.test_failures import cell_of, distractors, labelled
 
-FRONTIER = TASKS_OF["frontier"]
+FRONTIER = suites()["frontier"]
 VARIANTS = [
     {"base": "graph_bfs_4", "order": "grouped"},
     {"base": "graph_parents", "order": "grouped", "width": 3},
@@ -333,7 +334,7 @@ def value_of(example, near):
 
 
 def test_every_label_of_the_suite_has_an_answer():
-    rules = {rule.label for rule in rules_of("frontier")}
+    rules = {rule.label for rule in [rule for family in FAMILIES for rule in family.failure_rules]}
     with_nothing_right = {"said full"}  # below
     assert rules == set(WRONG) | with_nothing_right
 
@@ -351,7 +352,7 @@ def test_naming_something_where_there_is_nothing_is_named():
     assert examples[9].references == ()
     cell = cell_of(examples, {9: said("blue-door")})
     assert label([cell]).iloc[0]["label"] == "said full"
-    asked = TASKS["state_4"]
+    asked = all_tasks()["state_4"]
     assert asked.score(said(), ()) == 1
     assert asked.score("", ()) == asked.score(said("blue-door"), ()) == 0
 
@@ -408,7 +409,7 @@ def test_only_models_without_a_template_get_the_beginning_of_the_answer():
         example = generate(task(name), 4096, 1, prompt_format=chat)[0]
         assert example.answer_prefix == ""
         base = generate(task(name), 4096, 1, prompt_format=PromptFormat("builtin", "base"))[0]
-        wants_prefix = TASKS[name].judges_prefix
+        wants_prefix = all_tasks()[name].judges_prefix
         assert base.prompt.endswith("\nFinal Answer:") == wants_prefix
 
 
@@ -452,7 +453,7 @@ def test_a_million_tokens(name):
     example = generate(task(name), 1_048_576, 1)[0]
     filled = (example.num_tokens + example.max_new_tokens) / example.length
     assert 0.9999 <= filled <= 1
-    assert TASKS[name].score(read_answer(example.prompt), example.references) == 1
+    assert all_tasks()[name].score(read_answer(example.prompt), example.references) == 1
 
 
 # --- golden digests -------------------------------------------------------------------------------

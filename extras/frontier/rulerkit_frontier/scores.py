@@ -22,7 +22,6 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.tasks import THIRTEEN
-from rulerkit.generation.tasks.frontier import FAMILIES
 from rulerkit.scoring.effective_length import (
     OWN_SHARE,
     effective_length,
@@ -32,6 +31,7 @@ from rulerkit.scoring.effective_length import (
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import CELL, Summary, merge_repetitions, summarize, weighted_cells
+from rulerkit_frontier.tasks import FAMILIES
 
 if TYPE_CHECKING:
     import pandas as pd

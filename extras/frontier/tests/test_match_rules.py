@@ -3,8 +3,10 @@
 import re
 
 import pytest
+from rulerkit_frontier.match_rules import RULES
 
-from rulerkit.generation.match_rules import MATCH_RULES, comparable, final_items
+from rulerkit.generation.answers import comparable, final_items
+from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.scoring.scores import answer_of
 
 THINKS = {"result": {"prompt_format": {"thinking_tokens": 100, "after": "", "before": ""}}}
@@ -14,7 +16,7 @@ FINAL = "Final Answer:"
 
 def judged(rule, answer, references, item_form=comparable):
     text, _ = answer_of(answer, THINKS)
-    return MATCH_RULES[rule].score(text, references, item_form)
+    return RULES[rule].score(text, references, item_form)
 
 
 @pytest.mark.parametrize(
@@ -177,7 +179,7 @@ def test_ratio_in_between():
 
 def test_strict_scores_come_from_items_and_missing_compares_items():
     def strict(rule, text, references):
-        return MATCH_RULES[rule].strict(text, references, comparable, False)
+        return RULES[rule].strict(text, references, comparable)
 
     assert strict("f1", f"{FINAL} [a1, x9]", ["a1"]) == (0.5, pytest.approx(2 / 3), 0)
     assert strict("ordered", f"{FINAL} [b, a]", ["a", "b"]) == (0.5, 0.5, 0)
@@ -187,14 +189,14 @@ def test_strict_scores_come_from_items_and_missing_compares_items():
 
     # `a1` stands in `a12` and in the sentence before, but is no item.
     text = f"The node a1 is not it.\n{FINAL} [a12, b2]"
-    missing = MATCH_RULES["f1"].missing
+    missing = RULES["f1"].missing
     assert missing(text, ["a1", "b2", "A12"], comparable) == ("a1",)
-    assert MATCH_RULES["all"].missing(text, ["a1", "c3"], comparable) == ("c3",)
-    assert MATCH_RULES["count"].missing(f"{FINAL} 3", ["4"], comparable) == ("4",)
+    assert MATCH_RULES["all"].missing(text, ["a1", "c3"]) == ("c3",)
+    assert RULES["count"].missing(f"{FINAL} 3", ["4"], comparable) == ("4",)
 
 
 def test_every_score_is_a_share():
-    for name, rule in MATCH_RULES.items():
+    for name, rule in RULES.items():
         for text in (f"{FINAL} [1]", "1 x", "", FINAL):
             for references in (["1"], ["1", "2"], *([[]] if rule.allows_nothing else [])):
                 score = rule.score(text, references, comparable)

@@ -8,12 +8,13 @@ from dataclasses import dataclass
 from functools import lru_cache, partial
 
 from rulerkit.common.errors import UserError
-from rulerkit.common.paths import package_data
 from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct, shuffled_alike
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import fill_with_essay
+from rulerkit_frontier.data_files import read_data
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     FIRST_NAMES,
     LAST_NAMES,
@@ -24,7 +25,6 @@ from rulerkit.generation.tasks.frontier.base import (
     named,
     said_nothing,
 )
-from rulerkit.generation.tasks.haystacks import fill_with_essay
 
 _OPENING = (
     "Read the text below. I will ask about one person in it; for who did what, only the text "
@@ -49,7 +49,7 @@ class Relation:
         return re.compile(rf"{before}\b(?P<item>{_NAME}){between}(?:{one}){after}")
 
 
-RELATIONS = tuple(Relation(**relation) for relation in package_data("relations.yaml"))
+RELATIONS = tuple(Relation(**relation) for relation in read_data("relations.yaml"))
 PAIRS = tuple((relation, x) for relation in RELATIONS for x in relation.pairs)
 
 

@@ -14,7 +14,8 @@ from rulerkit.generation.answers import said_number
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     Columns,
     Frontier,
@@ -24,7 +25,6 @@ from rulerkit.generation.tasks.frontier.base import (
     fill_with_lines,
     pool,
 )
-from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
     "Below is a log of orders, one in each line. Read all of it: I will ask how many of them fit a "

@@ -9,7 +9,8 @@ from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     FORM_NUMBERS,
     FORM_THINGS,
@@ -27,7 +28,6 @@ from rulerkit.generation.tasks.frontier.base import (
     with_items,
     wrong_items,
 )
-from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
     "Here is a list, and below it a copy of the list in the same order. I will ask which lines "

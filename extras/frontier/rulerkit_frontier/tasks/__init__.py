@@ -6,15 +6,15 @@ one line of TASKS. None of it enters a mean, a table or a threshold of RULER.
 """
 
 from rulerkit.generation.tasks.base import Task
-from rulerkit.generation.tasks.frontier.absent import Absent
-from rulerkit.generation.tasks.frontier.base import FrontierTask
-from rulerkit.generation.tasks.frontier.count import Count
-from rulerkit.generation.tasks.frontier.graph import Graph
-from rulerkit.generation.tasks.frontier.latent import Latent
-from rulerkit.generation.tasks.frontier.missing import Missing
-from rulerkit.generation.tasks.frontier.order import Order
-from rulerkit.generation.tasks.frontier.ordinal_copy import OrdinalCopy
-from rulerkit.generation.tasks.frontier.state import State
+from rulerkit_frontier.tasks.absent import Absent
+from rulerkit_frontier.tasks.base import FrontierTask
+from rulerkit_frontier.tasks.count import Count
+from rulerkit_frontier.tasks.graph import Graph
+from rulerkit_frontier.tasks.latent import Latent
+from rulerkit_frontier.tasks.missing import Missing
+from rulerkit_frontier.tasks.order import Order
+from rulerkit_frontier.tasks.ordinal_copy import OrdinalCopy
+from rulerkit_frontier.tasks.state import State
 
 FAMILIES: tuple[type[FrontierTask], ...] = (
     Graph,

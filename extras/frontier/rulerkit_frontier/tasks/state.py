@@ -12,7 +12,8 @@ from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import encode_units, joined
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
-from rulerkit.generation.tasks.frontier.base import (
+from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     FORM_THINGS,
     Columns,
@@ -27,7 +28,6 @@ from rulerkit.generation.tasks.frontier.base import (
     said_nothing,
     wrong_items,
 )
-from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
     "Below is a log of what happened to some lockers, in order. Every locker was empty at first. "
