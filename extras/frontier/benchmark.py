@@ -14,11 +14,10 @@ import statistics
 import time
 from pathlib import Path
 
-from tests.test_frontier import FRONTIER, task, verified
-
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import load_tokenizer
+from tests.test_frontier import FRONTIER, task, verified
 
 LENGTHS = (4096, 32768, 131072)
 

@@ -3,13 +3,13 @@
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
-import rulerkit_frontier as rf
-from rulerkit_frontier.scores import headline
 
 import rulerkit as rk
+import rulerkit_frontier as rf
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import suites
 from rulerkit.scoring.summary import summarize
+from rulerkit_frontier.scores import headline
 from tests.test_summary import row, scores_of
 
 TASKS = suites()["frontier"]

@@ -9,10 +9,6 @@ from random import Random
 import frontier_verifier
 import numpy as np
 import pytest
-from rulerkit_frontier.scores import frontier
-from rulerkit_frontier.table import frontier_text
-from rulerkit_frontier.tasks import FAMILIES
-from rulerkit_frontier.tasks.base import draw_things
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
@@ -28,6 +24,10 @@ from rulerkit.generation.without_reading import floors
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import wilson
+from rulerkit_frontier.scores import frontier
+from rulerkit_frontier.table import frontier_text
+from rulerkit_frontier.tasks import FAMILIES
+from rulerkit_frontier.tasks.base import draw_things
 from tests.test_failures import cell_of, distractors, labelled
 
 FRONTIER = suites()["frontier"]

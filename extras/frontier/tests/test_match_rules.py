@@ -3,11 +3,11 @@
 import re
 
 import pytest
-from rulerkit_frontier.match_rules import RULES
 
 from rulerkit.generation.answers import comparable, final_items
 from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.scoring.scores import answer_of
+from rulerkit_frontier.match_rules import RULES
 
 THINKS = {"result": {"prompt_format": {"thinking_tokens": 100, "after": "", "before": ""}}}
 HUNDRED = ", ".join(["a1", "b2", "c3", *(f"n{i}" for i in range(97))])
