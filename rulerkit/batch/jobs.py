@@ -33,7 +33,6 @@ from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import soft_file
 from rulerkit.store.files import SEED_FILE, disk, write_whole
 from rulerkit.store.records import plain
 
@@ -49,15 +48,13 @@ class Need(NamedTuple):
     length: int
     wanted: int
     """The number of examples."""
-    soft: bool = False
-    """Whether their soft scores are wanted too."""
     most: int = 0
     """The number of examples that later rounds of an adaptive run may ask for."""
 
     @property
     def have(self) -> int:
         """How many of its examples are answered, by the files."""
-        return completeness(self.path, self.wanted, self.soft).have
+        return completeness(self.path, self.wanted).have
 
     @property
     def problem(self) -> str:
@@ -480,7 +477,6 @@ def needs_of(
             before = needs.get(cell.path, new)
             needs[cell.path] = before._replace(
                 wanted=max(counts[cell.path], before.wanted),
-                soft=study.soft or before.soft,
                 most=max(study.num_examples, before.most),
             )
     return list(needs.values())
@@ -490,9 +486,8 @@ def fingerprint(needs: Iterable[Need]) -> str:
     """A digest of the stored answers, by which a notebook knows that it has read them."""
     digest = sha256()
     for need in sorted(needs):
-        for path in (need.path, soft_file(need.path)):
-            with suppress(FileNotFoundError):
-                digest.update(f"{path} {zlib.crc32(path.read_bytes())}\n".encode())
+        with suppress(FileNotFoundError):
+            digest.update(f"{need.path} {zlib.crc32(need.path.read_bytes())}\n".encode())
     return digest.hexdigest()[:16]
 
 

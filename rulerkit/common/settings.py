@@ -468,8 +468,6 @@ class Parameters(Keys):
     max_failures: NonNegativeFloat = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""
-    soft: bool = False
-    """true (the probability of the right answer is stored beside each answer) or false (default)"""
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
     """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay:
     texts}, with base (builtin or original) for what it does not name"""

@@ -75,8 +75,6 @@ class Study:
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
     over the rest."""
-    soft: bool = False
-    """Whether the probability of the right answer is stored too."""
     adaptive: StoppingRule | None = None
     """Gives each cell only the examples that its question needs."""
     ask: bool = True
@@ -255,7 +253,6 @@ def study(
         outputs=resolve(values.outputs),
         repeat=values.repeat,
         max_failures=values.max_failures,
-        soft=values.soft,
         adaptive=adaptive,
         ask=values.ask,
         plugins=tuple(values.plugins),

@@ -18,7 +18,6 @@ from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.soft import add_soft_scores
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
 from rulerkit.generation.without_reading import floors
@@ -38,13 +37,12 @@ def predict(
     folder: Path,
     fresh: bool = False,
     progress: Any = None,
-    soft: bool = False,
 ) -> Cell:
     """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(model, [examples], folder, fresh, progress, soft=soft).cells[0]
+    return predict_cells(model, [examples], folder, fresh, progress).cells[0]
 
 
 class Predicted(NamedTuple):
@@ -61,7 +59,6 @@ def predict_cells(
     fresh: bool = False,
     progress: Any = None,
     max_failures: float = 0,
-    soft: bool = False,
     rule: StoppingRule | None = None,
 ) -> Predicted:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream.
@@ -70,9 +67,8 @@ def predict_cells(
     session stay where the record names the same task, length, seed, prompts, tokenizer, corpora and
     model; `fresh` moves the old files aside first. A request that failed is listed beside its cell
     and on stderr, and the next call sends it again. `max_failures` and the `rule` of an adaptive
-    run are recorded for those who take means. With `soft` the soft scores that are missing are
-    computed afterwards, of new and of earlier answers, and stored beside them. `progress`: None for
-    a new bar, False for none, or a bar over many cells.
+    run are recorded for those who take means. `progress`: None for a new bar, False for none, or a
+    bar over many cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -107,10 +103,7 @@ def predict_cells(
             _answer(model, unanswered, bar)
 
     stored = [load_cell(writer.path) for writer in writers]
-    answered = [cell for cell in stored if cell]
-    if soft:
-        add_soft_scores(model, answered, cells)
-    return Predicted(answered, bool(unanswered))
+    return Predicted([cell for cell in stored if cell], bool(unanswered))
 
 
 def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:

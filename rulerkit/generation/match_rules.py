@@ -206,9 +206,6 @@ class MatchRule:
     """Whether every reference stands in the context word for word."""
     in_order: bool = False
     """Whether the references must be given in their order."""
-    is_written_alone: bool = True
-    """Whether a reference and no more is a right answer, so that the probability of its tokens says
-    something."""
     written: Callable[[Sequence[str]], str] | None = None
     """A right answer, written down from the references."""
 
@@ -241,14 +238,12 @@ def _lists(score: Callable[[Strict], float], in_order: bool = False) -> MatchRul
         missing=_missing_items,
         allows_nothing=True,
         in_order=in_order,
-        is_written_alone=False,
         written=lambda references: f"Final Answer: [{', '.join(references)}]",
     )
 
 
 def _whole_answers(
     score: Callable[[str, Sequence[str]], float],
-    is_written_alone: bool,
     written: Callable[[Sequence[str]], str] | None = None,
 ) -> MatchRule:
     """A rule that judges an answer as a whole: its strict scores are the score."""
@@ -259,7 +254,6 @@ def _whole_answers(
             () if score(text, references) == 1 else tuple(references)
         ),
         any_is_enough=True,
-        is_written_alone=is_written_alone,
         written=written,
     )
 
@@ -274,10 +268,9 @@ MATCH_RULES: dict[str, MatchRule] = {
     "f1": _lists(lambda strict: strict.f1),
     "exact": _lists(lambda strict: strict.exact),
     "ordered": _lists(lambda strict: strict.f1, in_order=True),
-    "ratio": _whole_answers(match_ratio, is_written_alone=True),
+    "ratio": _whole_answers(match_ratio),
     "count": _whole_answers(
         match_count,
-        is_written_alone=False,
         written=lambda references: f"Final Answer: {references[0]}",
     ),
 }
@@ -303,7 +296,6 @@ def own_rule(score: Callable[[str, Sequence[str]], float]) -> MatchRule:
             () if score(text, references) == 1 else tuple(references)
         ),
         allows_nothing=True,
-        is_written_alone=False,
     )
 
 

@@ -84,7 +84,7 @@ asked to."""
 
 
 class Choice(BaseModel):
-    """An answer; the ids and log-probabilities are vLLM's."""
+    """An answer; the ids are vLLM's."""
 
     content: str | None = None
     text: str | None = None
@@ -94,7 +94,6 @@ class Choice(BaseModel):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    logprobs: JSON | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,7 +116,6 @@ class Choice(BaseModel):
         finish = choice.get("finish_reason")
         if isinstance(finish, dict):
             finish = finish.get("type")
-        logprobs = choice.get("logprobs")
         return {
             "content": content.text,
             "text": text.text,
@@ -125,7 +123,6 @@ class Choice(BaseModel):
             "reasoning": words_of(message.get("reasoning")) or None,
             "reasoning_content": thought or content.thought or None,
             "finish_reason": finish if isinstance(finish, str) else None,
-            "logprobs": logprobs if isinstance(logprobs, dict) else None,
             **ids,
         }
 

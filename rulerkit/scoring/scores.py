@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError, counted, listed, remark
+from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import answers, match_rules, thoughts
@@ -34,7 +34,6 @@ from rulerkit.store.cells import (
     Report,
     failure_counts,
     load_cell,
-    soft_file,
     stamp,
     time_and_size,
 )
@@ -128,10 +127,6 @@ _ROW = {
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
     "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
     "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
-    "gold_probability": "0 to 1: probability of the right answer, geometric mean over its tokens; "
-    "NaN without soft scores",
-    "gold_greedy": "1 where greedy decoding writes the right answer, else 0; NaN without "
-    "soft scores",
 }
 _PROTOCOL = {
     "wanted": "examples that the cell was to have",
@@ -159,7 +154,6 @@ _PROTOCOL = {
 }
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
-_SOFT = ("gold_probability", "gold_greedy")
 _DERIVED = {
     "above_floor": "(score - floor) / (1 - floor): 0 as without reading, 1 all right, below 0 "
     "worse than without reading; NaN where no floor is recorded or it is 1"
@@ -319,9 +313,8 @@ def _judged_before(rows: Any, max_failures: float | None) -> "pd.DataFrame":
     return scores
 
 
-def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:
-    """One line that names the files that lack answers, or soft scores that others of their task
-    have; "" where nothing is lacking. `scores` are the rows of these cells.
+def lacking_line(cells: Iterable[Cell]) -> str:
+    """One line that names the files that lack answers; "" where nothing is lacking.
 
     A file that was cut at the end of a line is as one whose run was stopped: only this line tells
     where a number would have come from.
@@ -336,14 +329,6 @@ def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:
             counts += filter(None, [failure_counts(len(failures), refused)])
             lacking.append(f"{cell.path} ({', '.join(counts)})")
 
-    soft = scores["gold_probability"].notna()
-    if soft.any():
-        has_any = soft.groupby([scores[n] for n in ("run", "model", "task")])
-        without = scores[has_any.transform("any") & ~soft].groupby("path").size()
-        lacking += [
-            f"{soft_file(Path(str(path)))} (no soft score of {counted(n, 'answer')})"
-            for path, n in without.items()
-        ]
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
@@ -597,9 +582,8 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
     value = judge.score(text, references)
     strict = judge.strict(text, references)
 
-    # What the server counted, and the soft score, where the row has them.
+    # What the server counted, where the row has it.
     usage = row.get("usage") or {}
-    soft = cell.soft.get(row["index"], {})
     reason = row.get("finish_reason", "")
     digest = str(row.get("digest", "")).encode("ascii", "backslashreplace")
     values = {
@@ -616,7 +600,6 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "digest": digest,
         "group": row.get("group"),
         **{name: usage.get(name) or 0 for name in _USAGE},
-        **{name: soft.get(name) for name in _SOFT},
     }
     return tuple(values[name] for name in ROW_COLUMNS)
 
@@ -631,18 +614,17 @@ class Completeness(NamedTuple):
     problem: str = ""
 
 
-def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
-    """How far a cell is towards `wanted` examples. With `soft`, answers that lack their soft
-    score do not count.
+def completeness(path: Path, wanted: int) -> Completeness:
+    """How far a cell is towards `wanted` examples.
 
     `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
     again, nor one that was judged.
     """
-    return _completeness(path, wanted, str(stamp(path)), soft)
+    return _completeness(path, wanted, str(stamp(path)))
 
 
 @lru_cache(maxsize=100_000)
-def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
+def _completeness(path: Path, wanted: int, _: str) -> Completeness:
     try:
         # A cell that cannot be read counts as not answered, with the reason.
         cell = load_cell(path)
@@ -650,7 +632,6 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
             return Completeness(0)
         _read_cache(cell)
         have = sum(index < wanted for index in cell.present)
-        lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
         return Completeness(0, str(error))
 
@@ -659,7 +640,7 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
     if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
         refused = sum(failure.refused for failure in failed)
         problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
-    return Completeness(have - lacking, "; ".join(problems))
+    return Completeness(have, "; ".join(problems))
 
 
 if __name__ == "__main__":  # a process of `_judge_in_parallel`

@@ -777,7 +777,7 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     in_all = scores[answers == repetitions]
 
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
+    means = ["score", "precision", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)

@@ -254,20 +254,8 @@ class FailedAttempt(TypedDict):
     refused: bool
 
 
-@with_config(_LINE)
-class SoftScore(TypedDict):
-    """The soft score of one example."""
-
-    index: Whole
-    gold_probability: Share
-    gold_product: Share
-    gold_greedy: bool
-    num_tokens: Count
-
-
 ROW = TypeAdapter(Row)
 FAILED_ATTEMPT = TypeAdapter(FailedAttempt)
-SOFT_SCORE = TypeAdapter(SoftScore)
 
 
 def check_line(schema: TypeAdapter[Any], row: Any) -> JSON:
