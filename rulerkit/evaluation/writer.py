@@ -20,8 +20,9 @@ from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import floors
+from rulerkit.generation.without_reading import begins_alike, copy_beginning, floors
 from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
+from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
 from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
@@ -246,6 +247,11 @@ class CellWriter:
         prefix = task.judged_prefix(example) if isinstance(task, Task) else ""
         if prefix:
             row["answer_prefix"] = prefix
+        if isinstance(task, Task) and task.beginning_scores:
+            beginning = prefix + copy_beginning(example, self.examples.prompt_format.tokenizer)
+            text, _ = judged_text(row, {"result": self.result})
+            row["copied"] = task.score(beginning, example.references)
+            row["is_copy"] = begins_alike(text, beginning)
         # What could not be read again is not written.
         try:
             check_line(ROW, plain(row))

@@ -28,7 +28,6 @@ from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
 from rulerkit.generation.without_reading import FLOORS
-from rulerkit.scoring.floors import above_floor
 from rulerkit.store.cells import (
     Cell,
     Report,
@@ -121,6 +120,8 @@ _ROW = {
     "empty": "whether the prediction is empty",
     "cut_off": "whether the prediction ended at the room for the answer",
     "cut_thought": "whether a thinking model never ended its thought",
+    "is_copy": "whether the prediction begins as the context does; of cwe and fwe",
+    "copied": "0 to 1: the score of the beginning of the context, copied; of cwe and fwe, else NaN",
     "num_prompt_tokens": "tokens of the prompt as it was sent",
     "digest": "digest of the prompt; pairs examples of two models",
     "group": "number of the article that questions share; NaN for other tasks",
@@ -154,11 +155,7 @@ _PROTOCOL = {
 }
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
-_DERIVED = {
-    "above_floor": "(score - floor) / (1 - floor): 0 as without reading, 1 all right, below 0 "
-    "worse than without reading; NaN where no floor is recorded or it is 1"
-}
-COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
+COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
 _TEXTS = ["adaptive", "note", "protocol", "seal"]
@@ -350,7 +347,6 @@ def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
     table["label"] = own_labels(table, "label")
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
     table = table.join(columns)
-    table["above_floor"] = above_floor(table["score"], table["floor"])
     table = table[list(COLUMNS)]
     table.attrs["empty_cells"] = [about for about, rows in cells if not len(rows)]
     return table
@@ -555,7 +551,7 @@ def _judged(cell: Cell) -> Rows:
     # A structured array holds a million rows in a tenth of the memory of dictionaries,
     # and is written to the cache as it is.
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    flags = ("other_form", "empty", "cut_off", "cut_thought")
+    flags = ("other_form", "empty", "cut_off", "cut_thought", "is_copy")
     kinds |= dict.fromkeys(flags, bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
@@ -596,6 +592,8 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "empty": not text and not unfinished,
         "cut_off": reason == "length" or unfinished,
         "cut_thought": unfinished,
+        "is_copy": row.get("is_copy", False),
+        "copied": row.get("copied"),
         "num_prompt_tokens": row.get("num_prompt_tokens"),
         "digest": digest,
         "group": row.get("group"),

@@ -29,7 +29,6 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     family_threshold,
 )
-from rulerkit.scoring.floors import above_floor
 from rulerkit.scoring.scores import seal_of_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
@@ -44,9 +43,9 @@ CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
-COUNTS = ["other_form", "empty", "cut_off", "cut_thought"]
+COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 _SCORE = ("score", "low", "high")
-_MEANS = ["strict", "exact", "reasoning_tokens"]
+_MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
 STAND_IN = "stand-in corpora"
 """What notes call texts that are not the paper's."""
 CELL = ["run", "model", "task", "length"]
@@ -72,9 +71,9 @@ _COLUMNS = [
     *_SCORE,
     "strict",
     "exact",
+    "copied",
     "n",
     "floor",
-    "above_floor",
     "wanted",
     *COUNTS,
     "reasoning_tokens",
@@ -100,10 +99,10 @@ class Summary(NamedTuple):
     """Three tidy tables of percents. `seal` in each is the digest of all that was summarized.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, suite, length, score, low, high, strict, exact, floor (the best
-    of the answers without reading; NaN where it was not recorded), above_floor (the score with the
-    floor taken off: (score - floor) / (100 - floor), in percent), n, wanted, other_form, empty,
-    cut_off, cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
+    claimed_length, task, category, suite, length, score, low, high, strict, exact, copied (the
+    score of the beginning of the context, copied; NaN but for cwe and fwe), n, floor (of suites
+    that take it off), wanted, other_form, empty, cut_off, cut_thought, is_copy (numbers of answers;
+    is_copy: that begin as the context does), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
     engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13
@@ -214,7 +213,7 @@ def summarize(
             length_rows += by_length
             model_rows.append(whole | {"adaptive": adaptive})
 
-    all_cells = _with_above_floor(pd.DataFrame(cell_rows, columns=_COLUMNS))
+    all_cells = pd.DataFrame(cell_rows, columns=_COLUMNS)
     lengths_of, models = pd.DataFrame(length_rows), pd.DataFrame(model_rows)
     for frame in (all_cells, lengths_of, models):
         frame.attrs["texts"] = texts_words(all_cells)
@@ -603,16 +602,10 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
     row["rest"] = have if complete and n < wanted else ""
     row["threshold"] = THRESHOLDS[row["aligned"]]["all"]
     row["floor"] = 100 * row["floor"]
-    for name in ("strict", "exact"):
+    for name in ("strict", "exact", "copied"):
         row[name] = 100 * row[name] if complete else np.nan
     estimate = _mean([row], [1.0], confidence)
     return row | dict(zip(_SCORE, estimate, strict=True))
-
-
-def _with_above_floor(cells: "pd.DataFrame") -> "pd.DataFrame":
-    floor = cells["floor"].astype(float)
-    corrected = above_floor(cells["score"].astype(float), floor, 100.0)
-    return cells.assign(above_floor=corrected)
 
 
 def _mean(rows: Sequence[_Row], weights: Iterable[float], confidence: float) -> Estimate:
@@ -717,19 +710,15 @@ def _judge_by_own_mean(
     length."""
     intervals = _intervals(length_rows)
     shortest = min(intervals)
-    at_shortest = [row for row in rows if row["length"] == shortest]
     (start,) = (row["score"] for row in length_rows if row["length"] == shortest)
     threshold = round(OWN_SHARE * start, 1)
 
     mean_of = f"its own mean at {length_name(shortest)}"
     whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
     # A share of nothing is reached by any answer.
-    floor = np.fmax(0, np.mean([row["floor"] for row in at_shortest]))
-    is_possible = bool(start > floor)
+    is_possible = bool(start > 0)
     if not is_possible:
-        state = f"{start:.1f}, not above its floor of {floor:.1f}"
-        if np.isnan(start):
-            state = "incomplete"
+        state = "incomplete" if np.isnan(start) else "0"
         threshold, whose = np.nan, f"{mean_of} is {state}"
 
     # The threshold is uncertain too: the interval is that of the difference from it.

@@ -130,7 +130,7 @@ class Record(_Part):
     adaptive: JSON | None
     protocol_note: str | None = None
     """How the model reads prompts, where it does so in a way of its own."""
-    floors: dict[str, Share]
+    floors: dict[str, Share] = {}
     environment: _Environment
     """That of the last writer."""
     environments: list[_Environment] = []
@@ -242,6 +242,8 @@ class Row(TypedDict):
     group: NotRequired[Whole]
     usage: NotRequired[_Usage]
     answer_prefix: NotRequired[str]
+    copied: NotRequired[Share]
+    is_copy: NotRequired[bool]
 
 
 @with_config(_LINE)

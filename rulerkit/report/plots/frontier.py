@@ -97,7 +97,7 @@ def frontier_by_length(
 def capabilities_by_length(
     frontier: FrontierSummary, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
-    """Raw scores over length, a panel per capability, a line per model; dotted lines are floors."""
+    """Raw scores over length, a panel per capability, a line per model."""
     frontier = as_frontier(frontier, "capabilities_by_length")
     rows = frontier.capabilities
     # The intervals of a capability are those of its normalised mean; raw scores stand without.
