@@ -418,19 +418,6 @@ UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 # --- studies, batches, sites ----------------------------------------------------------------------
 
 
-class AverageQuestion(Keys):
-    """What is the average over all cells?"""
-
-    average: PositiveFloat
-
-
-class ComparisonQuestion(Keys):
-    """Is the average better or worse than that of another model by a margin?"""
-
-    other: Text
-    margin: NonNegativeFloat = 0.0
-
-
 class Parameters(Keys):
     """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
 
@@ -447,13 +434,7 @@ class Parameters(Keys):
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
     num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
-    """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
-    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
-        "effective length"
-    )
-    """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
-    margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
-    adaptive runs"""
+    """a whole number from 1 to 1000000, or adaptive: as many as the effective length needs"""
     max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95

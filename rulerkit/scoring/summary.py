@@ -546,23 +546,19 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
     first = next((row for row in rows if row["adaptive"]), None)
     if first is None:
         return ""
-    rule = StoppingRule(**json.loads(first["adaptive"]))
-    others = {key[1] for key in examples if key[0] == first["run"]}
-    if rule.other is not None and rule.other not in others:
-        return (
-            f"adaptive ({rule.question}): what was found needs the answers of {rule.other} "
-            "beside these"
-        )
+    asked = json.loads(first["adaptive"])
+    # Former versions also asked for an average, and for a comparison with another model.
+    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
+        return "adaptive: what a former version asked here is not judged any more"
+    asked.pop("margin", None)
+    rule = StoppingRule(**asked)
+
+    # The scores of each cell of the rule, by index.
     nothing = WeightedCell(1.0, "", np.empty(0))
-
-    def scores_of(model: str | None) -> dict[tuple[str, int], Any]:
-        """The scores of each cell of the rule, by index."""
-        return {
-            (task, length): examples.get((first["run"], model, task, length), nothing).scores
-            for task, length in product(rule.tasks, rule.lengths)
-        }
-
-    scores = scores_of(first["model"])
+    scores = {
+        (task, length): examples.get((first["run"], first["model"], task, length), nothing).scores
+        for task, length in product(rule.tasks, rule.lengths)
+    }
     # Requests that failed behind the last answer count as well.
     for row in rows:
         key = row["task"], row["length"]
@@ -571,15 +567,8 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
             behind = max(0, row["failed"] - seen)
             scores[key] = np.append(scores[key], [np.nan] * behind)
 
-    state = replay(
-        rule,
-        scores,
-        first["aligned"],
-        first["claimed_length"],
-        scores_of(rule.other),
-        first["max_failures"],
-    )
-    return rule.describe(state)
+    about = (first["aligned"], first["claimed_length"], first["max_failures"])
+    return rule.describe(replay(rule, scores, *about))
 
 
 _Row = dict[str, Any]
