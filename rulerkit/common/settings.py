@@ -26,7 +26,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.common.errors import UserError, check_known, redact, shortened
+from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.hidden import hide
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
 from rulerkit.common.plugins import brought
@@ -552,7 +553,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
             # The message is about a key of the mapping inside.
             check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
-            f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
+            f"{where}{key}: {shortened(hide(values).get(key))} is not allowed; it takes "
             f"{_words(fields[key])}"
         ) from None
 
