@@ -366,10 +366,6 @@ def test_what_a_method_may_not_do(pair, tmp_path):
             model(pair, name="m", compress=broken, **more)
     with pytest.raises(UserError, match="a function that answers compresses by itself"):
         model(len, name="m", compress=broken)
-    with pytest.raises(UserError, match="leave `soft` out"):
-        predict(
-            load_model({"base": "small-llama", "takes": "parts"}), examples, tmp_path, soft=True
-        )
 
 
 def test_the_code_of_the_page_runs_as_printed(pair):

@@ -297,12 +297,13 @@ def test_a_point_between_gaps_has_its_interval():
         assert_fit_for_print(axes)
 
 
-def test_a_floor_does_not_look_like_a_level_at_all_lengths():
-    rows = summary_of("a", "b").lengths.query("category == 'all'").assign(floor=5.0)
+def test_what_copying_scores_is_one_dotted_line():
+    rows = summary_of("a", "b").lengths.query("category == 'all'").assign(copied=5.0)
     shown = rows[(rows["label"] == "A") | (rows["length"] == 4096)]
     (axes,) = plots.series_by_length(shown, "label", flat=["B"])
-    line, floor, level = axes.get_lines()
-    assert floor.get_linestyle() not in (line.get_linestyle(), level.get_linestyle())
+    line, level, copied = axes.get_lines()
+    assert copied.get_linestyle() not in (line.get_linestyle(), level.get_linestyle())
+    assert list(copied.get_ydata()) == [5, 5]
     assert level.get_ydata().tolist() == [100, 100, 100]
 
 

@@ -26,7 +26,8 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.common.errors import UserError, check_known, redact, shortened
+from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.hidden import hide
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
 from rulerkit.common.plugins import by_name, use
@@ -415,19 +416,6 @@ UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 # --- studies, batches, sites ----------------------------------------------------------------------
 
 
-class AverageQuestion(Keys):
-    """What is the average over all cells?"""
-
-    average: PositiveFloat
-
-
-class ComparisonQuestion(Keys):
-    """Is the average better or worse than that of another model by a margin?"""
-
-    other: Text
-    margin: NonNegativeFloat = 0.0
-
-
 class Parameters(Keys):
     """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
 
@@ -444,13 +432,7 @@ class Parameters(Keys):
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
     num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
-    """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
-    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
-        "effective length"
-    )
-    """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
-    margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
-    adaptive runs"""
+    """a whole number from 1 to 1000000, or adaptive: as many as the effective length needs"""
     max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
@@ -465,8 +447,6 @@ class Parameters(Keys):
     max_failures: NonNegativeFloat = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""
-    soft: bool = False
-    """true (the probability of the right answer is stored beside each answer) or false (default)"""
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
     """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay:
     texts}, with base (builtin or original) for what it does not name"""
@@ -570,7 +550,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
             # The message is about a key of the mapping inside.
             check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
-            f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
+            f"{where}{key}: {shortened(hide(values).get(key))} is not allowed; it takes "
             f"{_words(fields[key])}"
         ) from None
 

@@ -111,9 +111,6 @@ class MatchRule:
     """Whether the references are alternatives, of which one is enough."""
     is_in_context: bool = False
     """Whether every reference stands in the context word for word."""
-    is_written_alone: bool = True
-    """Whether a reference and no more is a right answer, so that the probability of its tokens says
-    something."""
 
     def can_judge(self, references: Collection[str] | None) -> bool:
         """Whether there are references, none of them empty: an empty text is in every answer."""
@@ -148,7 +145,6 @@ def own_rule(score: Callable[[str, Sequence[str]], float]) -> MatchRule:
         strict=strict,
         missing=lambda text, references: () if score(text, references) == 1 else tuple(references),
         allows_nothing=True,
-        is_written_alone=False,
     )
 
 

@@ -100,7 +100,7 @@ def frontier_by_length(
 def capabilities_by_length(
     summary: FrontierSummary, note: str = "", ax: "Panels" = None
 ) -> "list[Axes]":
-    """Raw scores over length, a panel per capability, a line per model; dotted lines are floors."""
+    """Raw scores over length, a panel per capability, a line per model."""
     summary = as_frontier(summary, "capabilities_by_length")
     rows = summary.capabilities
     # The intervals of a capability are those of its normalised mean; raw scores stand without.

@@ -124,14 +124,12 @@ def _lists(score: Callable[[Strict], float], in_order: bool = False) -> LineRule
         missing=_missing_items,
         allows_nothing=True,
         in_order=in_order,
-        is_written_alone=False,
         written=lambda references: f"Final Answer: [{', '.join(references)}]",
     )
 
 
 def _whole_answers(
     score: Callable[[str, Sequence[str]], float],
-    is_written_alone: bool,
     written: Callable[[Sequence[str]], str] | None = None,
 ) -> LineRule:
     """A rule that judges an answer as a whole: its strict scores are the score."""
@@ -142,7 +140,6 @@ def _whole_answers(
             () if score(text, references) == 1 else tuple(references)
         ),
         any_is_enough=True,
-        is_written_alone=is_written_alone,
         written=written,
     )
 
@@ -151,10 +148,9 @@ RULES: dict[str, LineRule] = {
     "f1": _lists(lambda strict: strict.f1),
     "exact": _lists(lambda strict: strict.exact),
     "ordered": _lists(lambda strict: strict.f1, in_order=True),
-    "ratio": _whole_answers(match_ratio, is_written_alone=True),
+    "ratio": _whole_answers(match_ratio),
     "count": _whole_answers(
         match_count,
-        is_written_alone=False,
         written=lambda references: f"Final Answer: {references[0]}",
     ),
 }

@@ -198,6 +198,9 @@ class Task(ABC):
     nothing: ClassVar[str] = ""
     """The answer that says that there is nothing, such as `Final Answer: []`; "" where this is
     never right."""
+    beginning_scores: ClassVar[bool] = False
+    """Whether the beginning of the context, copied, names some of what is asked for: then tables
+    show its score below the task."""
     judges_prefix: ClassVar[bool] = False
     """Whether the answer prefix is a part of the answer. Then base models alone get it, and what
     they write is judged behind it."""
@@ -498,6 +501,7 @@ class WordCount(Task):
     """What the two families share that ask which words stand most often in a text."""
 
     category = "aggregation"
+    beginning_scores = True
     failure_rules = (
         Rule(
             "less frequent word",
