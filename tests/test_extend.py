@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import sysconfig
 from hashlib import md5
 
 import pytest
@@ -212,6 +213,7 @@ BREAKS = [
 ]
 REFUSED = """
 import sys
+import sysconfig
 import rulerkit as rk
 from rulerkit.common import plugins
 
@@ -508,3 +510,25 @@ def test_only_what_is_used_is_imported(tmp_path):
     said = rulerkit("--help", **here)
     assert said.count("left out: the plug-in lazy: absent:app cannot be imported") == 1
     assert "evaluate" in said
+
+
+def test_the_core_works_without_the_extras(tmp_path):
+    """Where they cannot be imported they are left out, each with one line."""
+    for folder in ("rulerkit", "params", "notebooks"):
+        ignore = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(REPOSITORY / folder, tmp_path / "kit" / folder, ignore=ignore)
+    site = sysconfig.get_paths()["purelib"]
+    asked = ["evaluate", "reader-4096", "--tasks", "vt", "--lengths", "1K", "-n", "1"]
+    # Without `site` no .pth file leads to the repository.
+    start = f"import sys; sys.path[:0] = [{str(tmp_path / 'kit')!r}]; sys.path.append({site!r})"
+    run = f"{start}; sys.argv[1:] = {asked}; from rulerkit.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-S", "-c", run],
+        cwd=tmp_path,
+        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert re.search(r"^vt +100\.0", done.stdout, re.MULTILINE)
+    assert done.stderr.count("left out: ") <= 2

@@ -494,7 +494,12 @@ def ground_of(text):
 
 @pytest.mark.parametrize("ground", ["white", "black"])
 @pytest.mark.parametrize(
-    "name", [name for name in vars(plots) if "ax" in signature_of(vars(plots)[name])]
+    "name",
+    [
+        name
+        for name in vars(plots)
+        if "ax" in signature_of(vars(plots)[name]) and name != "of_suite"  # a plug-in's
+    ],
 )
 def test_a_figure_is_readable_in_print_and_drawn_where_asked(figures, name, ground, monkeypatch):
     """All text of 7 points or more, with a contrast of 4.5 to 1, nothing cut or on another; in a

@@ -9,6 +9,7 @@ import rulerkit_frontier as rf
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import suites
 from rulerkit.scoring.summary import summarize
+from rulerkit.store.records import parse_record, record_text
 from rulerkit_frontier.scores import headline
 from tests.test_summary import row, scores_of
 
@@ -224,3 +225,18 @@ def test_figures_say_what_both_suites_found():
     assert rf.figures.frontier_by_length(summary).get_ylabel() == "Mean, floors taken off (%)"
     assert len(rf.figures.capabilities_by_length(summary)) == 8
     plt.close("all")
+
+
+def test_answers_given_when_the_suite_stood_in_the_core_are_resumed(tmp_path, rulerkit):
+    """Their records name no module."""
+    asked = ("evaluate", "reader-4096", "--tasks", "state_4", "--lengths", "4K", "-y")
+    rulerkit(*asked, f"outputs: {tmp_path}", "-n", "2")
+    (path,) = tmp_path.rglob("4096.json")
+    record = parse_record(path.read_bytes())
+    del record["result"]["task"]["module"], record["result"]["task"]["judges"]
+    before = path.with_suffix(".jsonl").read_text()
+    path.write_text(record_text(record))
+    rulerkit(*asked, f"outputs: {tmp_path}", "-n", "3")
+    after = path.with_suffix(".jsonl").read_text()
+    assert after.startswith(before)
+    assert len(after.splitlines()) == 3
