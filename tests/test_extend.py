@@ -213,7 +213,6 @@ BREAKS = [
 ]
 REFUSED = """
 import sys
-import sysconfig
 import rulerkit as rk
 from rulerkit.common import plugins
 
