@@ -74,12 +74,6 @@ def uneven(n: int, m: int, p: float, missing: float) -> Cells:
     return difference(all_of_them * 1.0, some)
 
 
-def soft(n: int) -> Cells:
-    """Probabilities of the right answer, by two models."""
-    first = RANDOM.uniform(0.3, 0.8, n)
-    return difference(first, first + RANDOM.normal(-0.02, 0.05, n))
-
-
 def cases() -> Iterator[Case]:
     for n in (4, 10, 20, 50, 200, 500):
         for p in (0.03, 0.1, 0.5, 0.9, 0.97):
@@ -180,8 +174,6 @@ def cases() -> Iterator[Case]:
     for n, m, p, missing in ((50, 500, 0.98, 0), (20, 500, 0.9, 0), (200, 200, 0.99, 0.02)):
         name = f"difference, n={n} against {m}, p={p}, missing {missing:g}"
         yield name, 0.0, lambda case=(n, m, p, missing): uneven(*case)
-    for n in (5, 20, 200):
-        yield f"difference of probabilities, n={n}", -0.02, lambda n=n: soft(n)
 
 
 def exact_coverage(n: int) -> tuple[float, float]:

@@ -1,7 +1,7 @@
 """Does a damaged file change a number unseen? `python benchmarks/damages.py --damages 1000 --seed 0`
 
 Makes a small run with the code of the package: three models on tasks of RULER and of the frontier
-suite, with failed requests, soft scores, a drawn seed, the caches of scores and a seal. Then it
+suite, with failed requests, a drawn seed, the caches of scores and a seal. Then it
 damages one file or two at random (a byte, a range, lines, whole files exchanged), asks `verify`,
 `score` and one command more, and puts the files back. Of each damage it checks:
 
@@ -35,7 +35,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import rulerkit as rk
 from rulerkit.cli import main as rulerkit
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.soft import Token
 from rulerkit.generation.tasks import read_answer
 from rulerkit.report.tables import render
 from rulerkit.scoring import scores as scoring
@@ -54,7 +53,7 @@ NUM_EXAMPLES = 4
 
 def reader(name: str, sees: int, fails: bool) -> Any:
     """A model that answers from the last so many letters of a prompt. One that `fails` does so at
-    every second prompt, and tells no soft score of others than it answered."""
+    every second prompt."""
     # How often it was called is no part of what a model is.
     calls = itertools.count()
 
@@ -64,16 +63,7 @@ def reader(name: str, sees: int, fails: bool) -> Any:
             for prompt in prompts
         ]
 
-    def gold_logprobs(pairs: Any) -> Iterator[Any]:
-        for example, references in pairs:
-            # Any numbers do, as long as examples differ.
-            logprob = -0.1 * (1 + example.index)
-            token = Token(logprob, example.index % 2 == 0)
-            yield example, [[token] * len(ids) for ids in references]
-
-    model: Any = rk.model(answer, name=name, tokenizer="builtin")
-    model.gold_logprobs = gold_logprobs
-    return model
+    return rk.model(answer, name=name, tokenizer="builtin")
 
 
 def make_run(outputs: Path) -> Path:
@@ -86,7 +76,6 @@ def make_run(outputs: Path) -> Path:
         "num_examples": NUM_EXAMPLES,
         "seed": "fresh",
         "outputs": str(outputs),
-        "soft": True,
     }
     with contextlib.redirect_stderr(io.StringIO()):
         # Of what failed first half is answered now, and half fails again.
@@ -294,7 +283,7 @@ class Command(NamedTuple):
 
 def commands(run: Path, to: Path) -> dict[str, Command]:
     """The commands that are asked after a damage; what they write goes into a folder."""
-    place, steady, failing, short = str(run), *(f"{run}/{m}" for m in MODELS)
+    place, steady, _, short = str(run), *(f"{run}/{m}" for m in MODELS)
     table, page, seal = to / "all.csv", to / "all.html", to / "seal.json"
     merged = ["merge", str(run.parent), "-o", str(to / "merged")]
     return {
@@ -302,7 +291,6 @@ def commands(run: Path, to: Path) -> dict[str, Command]:
         "report csv": Command(["report", place, "--format", "csv"]),
         "score": Command(["score", place]),
         "compare": Command(["compare", steady, short]),
-        "compare soft": Command(["compare", steady, failing, "--soft"]),
         "export": Command(["export", place, "-o", str(table)], table),
         "browse": Command(["browse", place, "-o", str(page)], page),
         "merge": Command(merged, shows=False),

@@ -106,7 +106,6 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
         lacking=(),
         missing=(),
         notes=(),
-        soft=pd.DataFrame(),
     )
 
 

@@ -9,16 +9,10 @@ no BOS. `bfloat16` and `same` (the loop without a fault) are controls. The basel
 transformers engine.
 
     python benchmarks/serving_faults.py --lengths 256 --num-examples 50
-    python benchmarks/serving_faults.py --soft --lengths 256 --num-examples 50
 
 Columns: mean score of the small protocol in percent and its difference to the baseline; answers
 whose score differs; the verdict with all examples (margin 1 point); the smallest number of examples
 per task, of those tried, from which on the verdict is always `worse`; where the loss is seen first.
-
-With `--soft` only the tasks with one reference are asked, and the answers' soft scores are computed
-with the same faults. Columns: difference of accuracy and of the probability of the right answer, the
-examples per task from which on the verdict is always `worse` by each, and the examples that would
-show the difference of the means by each (`Comparison.soft`).
 """
 
 import argparse
@@ -35,12 +29,9 @@ from rulerkit.analysis.compare import WORSE, compare
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import resolve
-from rulerkit.evaluation.soft import Token
 from rulerkit.evaluation.study import load_files
 from rulerkit.report.tables import Field, render
 
-SOFT = [f"niah_{kind}" for kind in ("single_1", "single_2", "single_3", "multikey_1", "multikey_2")]
-SOFT += ["niah_multikey_3"]
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200)
 FAULTS: dict[str, dict[str, Any]] = {
     "same": {},
@@ -82,10 +73,8 @@ def answer(
     bits: int = 0,
     shift: int = 0,
     skip: int = 0,
-    forced: list[int] | None = None,
-    tokens: list[Token] | None = None,
 ) -> list[str]:
-    """Greedy answers with a fault. Where tokens are `forced`, how likely each is goes to `tokens`."""
+    """Greedy answers with a fault."""
     texts = []
     for prompt in prompts:
         ids = torch.from_numpy(prompt[skip:]).long()[None]
@@ -109,28 +98,13 @@ def answer(
                 position_ids=positions[None],
                 past_key_values=cache,
             )
-            logprobs = output.logits[0, -1].float().log_softmax(-1)
-            token = int(logprobs.argmax())
-            if forced is not None and tokens is not None:
-                token, likeliest = forced[len(written)], token
-                tokens.append(Token(float(logprobs[token]), token == likeliest))
-            elif token == network.config.eos_token_id:
+            token = int(output.logits[0, -1].argmax())
+            if token == network.config.eos_token_id:
                 break
             written.append(token)
             ids = torch.tensor([[token]])
         texts.append(tokenizer.decode(written))
     return texts
-
-
-def gold_logprobs(network: Any, tokenizer: Any, fault: dict[str, Any], references: Any) -> Any:
-    """How likely the faulty model goes on with references, as `soft.gold_logprobs` asks it."""
-    for example, rows in references:
-        golds = []
-        for ids in rows:
-            tokens = list[Token]()
-            answer(network, tokenizer, [example.ids], len(ids), **fault, forced=ids, tokens=tokens)
-            golds.append(tokens)
-        yield example, golds
 
 
 def main() -> None:
@@ -140,14 +114,11 @@ def main() -> None:
     parser.add_argument("--num-examples", type=int, default=50)
     parser.add_argument("--outputs", default="outputs/serving-faults")
     parser.add_argument("--faults", nargs="+", default=list(FAULTS))
-    parser.add_argument("--soft", action="store_true")
     given = parser.parse_args()
     spec = read_spec(given.model)
     lengths = [parse_length(length) for length in given.lengths]
     small = load_files(["params/sizes/small.yaml"]) | {"num_examples": given.num_examples}
-    small |= {"lengths": lengths, "outputs": given.outputs, "soft": given.soft}
-    if given.soft:
-        small["tasks"] = [task for task in small["tasks"] if task["base"] in SOFT]
+    small |= {"lengths": lengths, "outputs": given.outputs}
     study = rk.study(small, model=spec)
     rk.evaluate(study)
     folder: Path = study.predictions
@@ -167,36 +138,11 @@ def main() -> None:
             template="base",
             batch_size=1,
         )
-        model.gold_logprobs = partial(gold_logprobs, network, tokenizer, fault)
         rk.evaluate(rk.study(small, model=model))
-        judge = judged_softly if given.soft else judged
-        rows.append(judge(folder / spec["name"], folder / model.name, name, given.num_examples))
+        rows.append(judged(folder / spec["name"], folder / model.name, name, given.num_examples))
         print(" | ".join(field.text for field in rows[-1]), flush=True)
     header = ["fault", "score", "difference", "flips", "verdict", "examples", "seen first in"]
-    if given.soft:
-        header = ["fault", "accuracy", "probability", "worse, accuracy", "worse, probability"]
-        header += ["seen, accuracy", "seen, probability"]
     print(render(header, rows, "markdown"))
-
-
-def judged_softly(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]:
-    sizes = [size for size in SIZES if size < most] + [most]
-    worse = []
-    for soft in (False, True):
-        words = [
-            compare(baseline, candidate, num_examples=n, soft=soft).verdict.word for n in sizes
-        ]
-        last = max((i for i, word in enumerate(words) if word != WORSE), default=-1)
-        worse.append(str(sizes[last + 1]) if last + 1 < len(sizes) else "-")
-    means = compare(baseline, candidate).soft.itertuples()
-    differences, seen = [], []
-    for mean in means:
-        differences.append(f"{mean.difference:.1f} [{mean.low:.1f}, {mean.high:.1f}]")
-        shows = mean.low > 0 or mean.high < 0
-        seen.append(
-            f"{mean.needed}" if shows else f"({mean.needed})" * (mean.needed < 10**6) or "-"
-        )
-    return [Field(text) for text in (name, *differences, *worse, *seen)]
 
 
 def judged(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]:

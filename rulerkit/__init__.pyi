@@ -24,7 +24,6 @@ from .evaluation.writer import predict as predict
 from .generation.generate import generate as generate
 from .generation.prompt_format import PromptFormat as PromptFormat
 from .generation.tasks import TASKS as TASKS
-from .generation.tasks import TASKS_OF as TASKS_OF
 from .generation.tasks import THIRTEEN as THIRTEEN
 from .generation.tasks import read_answer as read_answer
 from .generation.tasks import task as task
@@ -42,7 +41,6 @@ from .report.browser import browse as browse
 from .report.comparison import assert_not_worse as assert_not_worse
 from .report.verdicts import show_verdicts as show_verdicts
 from .report.view import show as show
-from .scoring.frontier import frontier as frontier
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize
 from .store.cells import read_cells as read_cells

@@ -89,8 +89,7 @@ def frontier() -> None:
     }
     studies = [rk.study(tasks=tasks, **readers) for tasks in ("frontier", "ruler")]
     scores = rk.score([cell for study in studies for cell in rk.evaluate(study)])
-    summary = rk.frontier(scores)
-    panels = rk.plots.capability_map(summary, note=rk.plots.remarks(summary.cells))
+    panels = rk.plots.of_suite(scores, "frontier")
     panels[0].figure.savefig(DOCS / "frontier.png")
 
 

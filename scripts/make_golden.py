@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import rulerkit as rk
+from rulerkit.generation.tasks import all_tasks
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests/data/golden"
 
@@ -51,7 +52,7 @@ def prompt_rows(form: Form) -> Iterator[dict[str, str]]:
     if name != "builtin":
         name = f"{os.environ['RULERKIT_DATA']}/tokenizers/{name}"
     prompt_format = rk.PromptFormat(name, template=form.template)
-    for task in rk.TASKS:
+    for task in all_tasks():
         for length in LENGTHS:
             row = {"tokenizer": form.tokenizer, "task": task, "length": str(length)}
             for column, (protocol, edition) in PROTOCOLS.items():

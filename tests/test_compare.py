@@ -176,7 +176,6 @@ def comparison_of(frame, margin=1.0, lacking=()):
         lacking=lacking,
         missing=(),
         notes=(),
-        soft=pd.DataFrame(),
     )
 
 

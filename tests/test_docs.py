@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 
+from rulerkit.common.paths import resolve
+
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
@@ -34,9 +36,15 @@ def test_the_reference_is_what_the_code_says(monkeypatch):
 def test_files_and_links_that_pages_name_exist(page):
     text = page.read_text(encoding="utf-8")
     links = re.findall(r"\]\((?!https?:)([^)#]*)(?:#[^)]*)?\)", text)
-    paths = re.findall(r"\b((?:params|notebooks|rulerkit|tests|scripts|docs)/[\w./-]+\w)", text)
+    paths = re.findall(
+        r"(?<![\w/])((?:params|notebooks|rulerkit|tests|scripts|docs|extras)/[\w./-]+\w)", text
+    )
     missing = [link for link in links if link and not (page.parent / link).exists()]
-    missing += [path for path in paths if not (ROOT / path).exists() and path.islower()]
+    missing += [
+        path
+        for path in paths
+        if not (ROOT / path).exists() and not resolve(path).exists() and path.islower()
+    ]
     assert [
         path
         for path in missing

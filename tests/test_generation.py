@@ -17,11 +17,11 @@ from rulerkit.generation.example import ROLES
 from rulerkit.generation.generate import PROMPT_VERSIONS, generate
 from rulerkit.generation.pieces import piece_encoder
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import TASKS, TASKS_OF, THIRTEEN, task
+from rulerkit.generation.tasks import TASKS, THIRTEEN, task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 QA = ("qa_1", "qa_2")
-RULER = TASKS_OF["ruler"]
+RULER = list(TASKS)
 
 
 def builtin(spec):

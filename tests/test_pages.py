@@ -53,7 +53,6 @@ SMALLER = {
     " -y 'chat: [reader-1024]' -y 'base: [reader-1024]' -y 'sizes: [reader-1024]'"
     " -y 'architectures: [reader-1024]'",
     r"--tasks frontier|tasks: \[niah_single_2\]": "--lengths 4K -n 1",
-    r"small\.yaml -y 'soft": "--lengths 256 -n 1",
     r"rulerkit gate": "-n 4",
 }
 """What is added to commands that would take minutes."""

@@ -4,7 +4,7 @@ that they never mix."""
 import os
 from collections import Counter
 
-import pandas as pd
+import numpy as np
 import pytest
 
 from rulerkit.common.errors import UserError
@@ -14,11 +14,10 @@ from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tasks.haystacks import LINE
-from rulerkit.generation.without_reading import floors
+from rulerkit.generation.without_reading import begins_alike
 from rulerkit.inference.model import load_model
 from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
-from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.comparable import check_same
@@ -182,38 +181,40 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
         check_same(cells)
 
 
-# --- floors ---------------------------------------------------------------------------------------
+# --- copying the beginning ------------------------------------------------------------------------
 
 
-def test_a_full_score_is_above_every_floor():
-    cells = pd.DataFrame({"score": [100.0, 76.0, 76.1], "floor": [100.0, 76.0, 76.0]})
-    assert not_above(cells).tolist() == [False, True, False]
-
-
-def test_scores_that_are_not_above_their_floor_are_marked_in_tables_and_figures(tmp_path):
+def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_path):
     tasks = [task(name).with_corpora("builtin") for name in ("cwe", "niah_single_1")]
     made = [generate(one, 4096, 3) for one in tasks]
     cells = {
         name: [predict(load_model(name), one, tmp_path / name, progress=False) for one in made]
         for name in ("perfect", "floor-copy")
     }
-    assert cells["perfect"][0].record["floors"] == pytest.approx(floors(made[0]))
-    whole = summarize(score(cells["perfect"]), ["cwe", "niah_single_1"])
-    floor = whole.cells["floor"].iloc[0]
-    assert 20 <= floor < 100
-    assert whole.cells["above_floor"].tolist() == [100, 100]
-    assert f"100.0 [43.9, 100.0] f{floor:.0f}" in task_table_text(whole, "perfect")
+    names = ["cwe", "niah_single_1"]
+    whole = summarize(score(cells["perfect"]), names)
+    copied = whole.cells["copied"].iloc[0]
+    assert 20 <= copied < 100
+    assert np.isnan(whole.cells["copied"].iloc[1])
+    text = task_table_text(whole, "perfect")
+    assert "100.0 [43.9, 100.0]\n  copying the beginning" in text
+    assert text.count("copying the beginning") == 1
+    assert "answers that begin as" not in text
 
     scores = score(cells["floor-copy"])
-    assert scores.groupby("task")["above_floor"].mean().tolist() == pytest.approx([0, 0])
-    summary = summarize(scores, ["cwe", "niah_single_1"])
+    assert scores.query("task == 'cwe'")["score"].mean() == pytest.approx(copied / 100)
+    summary = summarize(scores, names)
+    assert summary.cells["is_copy"].tolist() == [3, 0]
     text = task_table_text(summary, "floor-copy")
-    assert f"({floor:.1f}) [" in text
-    assert f"] f{floor:.0f}\n" in text
-    assert "f: floor, " in text
+    assert " b3\n" in text
+    assert "b: number of answers that begin as the context does." in text
     (axes,) = tasks_by_length(summary.cells, note=remarks(summary.cells))
-    assert [text.get_text() for text in axes.texts] == [f"({floor:.1f})", "0.0"]
-    (note,) = [text.get_text() for text in axes.figure.texts]
-    assert "in brackets: not above the floor" in note.replace("\n", " ")
-    (axes,) = tasks_by_length(whole.cells, note="a note")
-    assert [text.get_text() for text in axes.figure.texts] == ["a note"]
+    assert [text.get_text() for text in axes.texts] == [f"{copied:.1f}", "0.0"]
+
+
+def test_an_answer_that_begins_as_the_context_is_a_copy():
+    beginning = "1. tidy 2. otter 3. pale 4. anchor 5. mild 6. ferry 7. calm 8. lamp"
+    assert begins_alike("1. tidy 2. otter 3. pale\n4. anchor", beginning)
+    assert not begins_alike("1. tidy 2. otter", beginning), "too short to tell"
+    assert not begins_alike("1. otter 2. tidy 3. pale 4. anchor", beginning)
+    assert not begins_alike("", beginning)

@@ -2,14 +2,11 @@
 printed."""
 
 import re
-from itertools import pairwise
 
 import matplotlib
 
 matplotlib.use("Agg")
 
-import matplotlib.pyplot as plt
-import numpy as np
 import pytest
 
 import rulerkit as rk
@@ -48,39 +45,3 @@ def test_the_table_shows_scores_as_printed_and_leaves_gaps_empty():
     assert "95.30 & 92.49 & 86.22 & 84.54 & 76.83" in latex
     for source in {row["source"] for row in ROWS}:
         assert source in text
-
-
-def test_no_line_is_drawn_over_a_length_that_was_not_published():
-    panels = rk.plots.published_since()
-    drawn = 0
-    for axes in panels:
-        for line in axes.lines:
-            x, y = line.get_data()
-            points = [
-                (length, score) for length, score in zip(x, y, strict=True) if not np.isnan(score)
-            ]
-            drawn += len(points)
-            # Two points that are connected are neighbours in the data of the line.
-            connected = [
-                (a, b) for a, b in pairwise(zip(x, y, strict=True)) if not np.isnan(a[1] + b[1])
-            ]
-            assert all(b[0] == 2 * a[0] for a, b in connected)
-    assert drawn == len(ROWS)
-    plt.close("all")
-
-
-def test_yours_stand_in_front_in_the_panel_of_their_kind(tmp_path):
-    study = rk.study(
-        model={"engine": "reader", "name": "mine", "base": "perfect"},
-        tasks=["niah_single_1"],
-        lengths=[4096],
-        num_examples=1,
-        outputs=str(tmp_path),
-    )
-    lengths = rk.summarize(rk.score(rk.evaluate(study))).lengths
-    panels = rk.plots.published_since(lengths)
-    named = [axes.get_legend_handles_labels()[1] for axes in panels]
-    # The names of published models end with the number of their source.
-    mine = [[name for name in names if name[-1] != "]"] for names in named]
-    assert [len(names) for names in mine] == [0, 1, 0]
-    plt.close("all")

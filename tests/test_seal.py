@@ -134,7 +134,6 @@ def test_one_byte_of_any_file_of_a_cell_is_found(run, byte):
 
 
 FAILED = {"time": "", "reason": "it broke", "refused": False}
-SOFT = {"gold_probability": 0.5, "gold_product": 0.5, "gold_greedy": True, "num_tokens": 2}
 
 
 @pytest.fixture
@@ -143,11 +142,10 @@ def sides(run):
     3 twice and for good."""
     path = run / "reader-2048/vt/1024.jsonl"
     record = json.loads(path.with_suffix(".json").read_text())
-    rows, _, failures, soft = cell_files(path)
+    rows, _, failures = cell_files(path)
     attempts = [{"index": index, **FAILED} for index in (0, 1, 3, 3)]
     attempts[-1] = attempts[-1] | {"time": "later"}
     failures.write_bytes(lines_of(record, attempts))
-    soft.write_bytes(lines_of(record, [{"index": i, **SOFT} for i in range(3)]))
     rows.write_bytes(b"".join(rows.read_bytes().splitlines(True)[:3]))
     rows.parents[2].joinpath("seed.txt").write_text("42\n")
     rk.score(rk.read_cells(run))
@@ -167,7 +165,7 @@ CHANGES = {
 
 
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("file", range(5))
+@pytest.mark.parametrize("file", range(4))
 def test_lines_of_any_file_are_those_that_were_sealed(run, sides, file, change):
     """What has no effect on a number is found too, and named by its file."""
     place = [*cell_files(sides), run / "seed.txt"][file]

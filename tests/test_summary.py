@@ -10,7 +10,7 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.report.tables import table_text, task_table_text
-from rulerkit.scoring.effective_length import BY_CAPABILITIES, effective_length, effective_set
+from rulerkit.scoring.effective_length import effective_length, effective_set
 from rulerkit.scoring.scores import COLUMNS, THIRTEEN, category
 from rulerkit.scoring.statistics import wilson
 from rulerkit.scoring.summary import length_weights, summarize
@@ -153,13 +153,10 @@ def test_the_small_protocol_is_judged_by_the_model_itself():
     assert list(few.models["effective_set"]) == ["256..>512"] * 2, "its start is above its share"
     untold = summarize(scores_of(rights, tasks, suite="small"))
     assert table_text(untold) == text, "none of the thirteen was answered: of those that were"
-    for right, floor in ((0.0, NAN), (0.1, 0.1)):
-        useless = scores_of(
-            {("a", 256): right, ("a", 512): right}, tasks, floor=floor, suite="small"
-        )
-        assert summarize(useless).models["effective_length"].unique() == [""]
-        words = f"No effective length of a: its own mean at 256 is {100 * right:.1f}, not above"
-        assert words in table_text(summarize(useless))
+    useless = scores_of({("a", 256): 0.0, ("a", 512): 0.0}, tasks, suite="small")
+    assert summarize(useless).models["effective_length"].unique() == [""]
+    words = "No effective length of a: its own mean at 256 is 0."
+    assert words in table_text(summarize(useless))
     mixed = summarize(scores_of(rights, [*tasks, "fwe"]), [*tasks, "fwe"])
     assert row(mixed.models, category="all")["effective_length"] == ""
 
@@ -332,26 +329,26 @@ def test_suites_stand_apart(capsys):
     """Nothing of another suite enters a mean, a table or a threshold of RULER."""
     rights = {("a", 4096): 0.9, ("a", 8192): 0.6}
     ruler = scores_of(rights)
-    others = scores_of(rights, ["graph_bfs_2", "state_4"], suite="frontier")
+    others = scores_of(rights, ["graph_bfs_2", "state_4"], suite="other")
     together = pd.concat([ruler, others], ignore_index=True)
 
     alone, mixed = summarize(ruler), summarize(together)
     assert table_text(mixed) == table_text(alone)
     assert mixed.cells.equals(alone.cells)
-    assert "left out: tasks of frontier" in capsys.readouterr().err
+    assert "left out: tasks of other" in capsys.readouterr().err
 
     for chosen in (
         summarize(together, ["graph_bfs_2", "state_4"]),
-        summarize(together, suite="frontier"),
+        summarize(together, suite="other"),
     ):
-        assert set(chosen.cells["suite"]) == {"frontier"}
+        assert set(chosen.cells["suite"]) == {"other"}
         model = row(chosen.models, category="all")
         assert (model["tasks"], model["effective_length"]) == (2, "")
-        assert model["threshold_of"] == BY_CAPABILITIES
+        assert model["threshold_of"] == "the suite other brings no threshold"
         assert "no score of RULER" in table_text(chosen)
-    with pytest.raises(UserError, match="suites ruler and frontier"):
+    with pytest.raises(UserError, match="suites ruler and other"):
         summarize(together, ["vt", "state_4"])
-    with pytest.raises(UserError, match="suites frontier and small"):
+    with pytest.raises(UserError, match="suites other and small"):
         summarize(together.replace({"suite": {"ruler": "small"}}))
 
 

@@ -10,14 +10,14 @@ import pytest
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import load_haystack, load_qa, load_words
 from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import TASKS_OF, read_answer, task
+from rulerkit.generation.tasks import TASKS, read_answer, task
 
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
 UUID4 = r"[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}"
 KIND = {"numbers": r"[1-9]\d{6}", "uuids": UUID4, "words": r"[a-z' .]+-[A-Za-z' .-]+"}
 
-RULER = TASKS_OF["ruler"]
+RULER = list(TASKS)
 
 
 def examples(spec, length=4096, count=3):

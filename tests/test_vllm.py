@@ -716,23 +716,16 @@ def test_a_server_that_cannot_start_is_one_line(tiny):
 
 
 @needs_vllm
-def test_a_trained_model_gives_the_same_answers_and_soft_scores_from_both_engines(tmp_path):
+def test_a_trained_model_gives_the_same_answers_from_both_engines(tmp_path):
     """Scores that are neither 0 nor 100 must agree: the small Llama beyond the length
     that it was trained on."""
-    given = load_files(["params/sizes/small.yaml"]) | {"soft": True, "outputs": str(tmp_path)}
+    given = load_files(["params/sizes/small.yaml"]) | {"outputs": str(tmp_path)}
     given |= {"lengths": [256, 512], "num_examples": 3}
     kinds = {"transformers": {"device": "cpu"}, "vllm": {"engine_args": {"block_size": 32}}}
-    answers, soft = [], []
+    answers = []
     for kind, more in kinds.items():
         model = {"base": "small-llama", "engine": kind, "name": kind, **more}
         cells = evaluate(rk.study(given, model=model), progress=False)
-        scores = rk.score(cells).dropna(subset="gold_probability")
         answers.append([rows([cell]) for cell in cells])
-        soft.append(scores.set_index(["task", "length", "index"]).sort_index())
     assert answers[0] == answers[1]
     assert len(answers[0]) == 2 * 11
-    one, other = soft
-    assert len(one) == len(other) == 2 * 18
-    logs = [np.log(each["gold_probability"]) for each in soft]
-    assert logs[0].to_numpy() == pytest.approx(logs[1].to_numpy(), abs=1e-3)
-    assert (one["gold_greedy"] == other["gold_greedy"]).all()

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.differences import (
-    MEAN_COLUMNS,
     check_margin,
     examples_needed,
     interval_text,
@@ -119,10 +118,6 @@ class Comparison:
     """Tasks, lengths or cells that the caller named and that are not compared, as one of the two
     has no answers to them."""
     notes: tuple[str, ...]
-    soft: "pd.DataFrame"
-    """Over the examples with soft scores on both sides: a row for `accuracy` and one for
-    `probability` (of the right answer) with measure, a, b, difference, low, high (points) and
-    `needed`, the examples per task and length that would show such a difference."""
 
     @property
     def same_model(self) -> bool:
@@ -250,7 +245,6 @@ def compare(
     confidence: float = 0.95,
     outputs: str | Path = "outputs",
     max_failures: float | None = None,
-    soft: bool = False,
     tasks: str | Sequence[str] | None = None,
     lengths: int | str | Sequence[int | str] | None = None,
     num_examples: int | None = None,
@@ -261,10 +255,8 @@ def compare(
     its cells, or all their rows of `load`; A may be a stored baseline. The repetitions of a run
     (`repeat`) belong to its side, unless the other side names them. `by='index'` pairs examples
     whose prompts differ. A cell in which more requests failed than `max_failures` allows, by
-    default that of its record, is left out. With `soft` all is about the probability of the right
-    answer, of the examples that have
-    soft scores on both sides. `tasks`, `lengths` and `num_examples` say what is compared; None
-    takes all. Raises UserError for what cannot be compared.
+    default that of its record, is left out. `tasks`, `lengths` and `num_examples` say what is
+    compared; None takes all. Raises UserError for what cannot be compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -284,7 +276,7 @@ def compare(
         side_b = side_b._replace(name=name_b or side_b.name)
 
     missing = missing_cells(side_a, side_b, grid)
-    return _compare_sides(side_a, side_b, missing, margin, by, confidence, soft)
+    return _compare_sides(side_a, side_b, missing, margin, by, confidence)
 
 
 def _check_tasks(grid: Grid, cells: list[Cell]) -> None:
@@ -321,36 +313,19 @@ def _of_one_suite(
 
 
 def _compare_sides(
-    a: Side, b: Side, missing: Sequence[str], margin: float, by: str, confidence: float, soft: bool
+    a: Side, b: Side, missing: Sequence[str], margin: float, by: str, confidence: float
 ) -> Comparison:
     """Pair the examples of two sides, and judge their differences."""
     pairs, notes = paired(a, b, by)
 
-    # Means of soft scores are shown wherever there are some: they may show with the same examples
-    # a difference that right and wrong answers do not.
-    soft_pairs = pairs.dropna(subset=["gold_a", "gold_b"])
-    soft_means, soft_notes = _soft_means(soft_pairs, margin, confidence)
-    judged = pairs
-    if soft:
-        if soft_pairs.empty:
-            raise UserError(
-                f"{a.name} and {b.name} share no example with soft scores: evaluate both "
-                "with `soft: true`"
-            )
-        judged = _by_probability(soft_pairs)
-        notes.insert(0, "scores are the probability of the right answer")
-    elif len(soft_means) and soft_means["high"].iloc[-1] < 0:
-        soft_notes[-1] += "; soft=True (--soft) judges this loss"
-
-    rows, cells = judge_pairs(judged, margin, confidence)
+    rows, cells = judge_pairs(pairs, margin, confidence)
     notes += _notes_of_public(a, b, pairs)
     compared = a.scores[a.scores["task"].isin(rows["task"])]
     rows.attrs["texts"] = texts_words(compared)
     if rows.attrs["texts"]:
         notes.append(f"{rows.attrs['texts']}: not comparable with the paper")
 
-    # Flips are those of answers, also where probabilities are judged: a reader can look them up.
-    flips = pairs.loc[judged.index, _FLIP_COLUMNS].query("difference != 0")
+    flips = pairs[_FLIP_COLUMNS].query("difference != 0")
     flips = flips.reset_index(drop=True)
     flips["difference"] *= 100
     return Comparison(
@@ -364,8 +339,7 @@ def _compare_sides(
         cells=tuple(cells),
         lacking=tuple(lacking_cells(a, b)),
         missing=tuple(missing),
-        notes=(*notes, *soft_notes),
-        soft=soft_means,
+        notes=tuple(notes),
     )
 
 
@@ -381,41 +355,6 @@ def _notes_of_public(a: Side, b: Side, pairs: "pd.DataFrame") -> list[str]:
         f"{names}: the questions are public under every seed, which only draws others of the same "
         "set; leave QA out to compare public with unseen questions"
     ]
-
-
-def _by_probability(soft_pairs: "pd.DataFrame") -> "pd.DataFrame":
-    """Pairs with the probability of the right answer in place of the score."""
-    gold_a, gold_b = soft_pairs["gold_a"], soft_pairs["gold_b"]
-    # the variance that `paired` gives is that of right or wrong answers
-    return soft_pairs.assign(a=gold_a, b=gold_b, difference=gold_b - gold_a, variance=0.0)
-
-
-def _soft_means(
-    soft_pairs: "pd.DataFrame", margin: float, confidence: float
-) -> tuple["pd.DataFrame", list[str]]:
-    """`Comparison.soft` of the pairs with soft scores, and a note for each of its rows."""
-    import pandas as pd
-
-    means: list[dict[str, Any]] = []
-    notes: list[str] = []
-    if len(soft_pairs):
-        measures = {"accuracy": soft_pairs, "probability": _by_probability(soft_pairs)}
-        for measure, measured in measures.items():
-            rows, cells = judge_pairs(measured, margin, confidence)
-            mean = rows.iloc[-1]
-            needed = examples_needed(rows, cells, confidence)
-            row = {"measure": measure, **mean[MEAN_COLUMNS], "needed": needed}
-            means.append(row)
-
-            number = "over a million" if needed > 10**6 else f"about {needed}"
-            notes.append(
-                f"{measure} of the {len(measured)} examples with soft scores: "
-                f"{interval_text(mean)}; {number} examples per task and length would show such "
-                "a difference"
-            )
-
-    columns = ["measure", *MEAN_COLUMNS, "needed"]
-    return pd.DataFrame(means, columns=columns), notes
 
 
 def compare_study(study: Any, cells: Any, margin: float = 1.0, by: str = "digest") -> Comparison:

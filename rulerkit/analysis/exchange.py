@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 from uuid import UUID
 
 from rulerkit.analysis.remake import remaker
-from rulerkit.common.errors import UserError, check_known, redact
+from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import resolve
@@ -252,7 +252,7 @@ def _model_info(evaluation: Evaluation, environment: JSON) -> JSON:
         "id": evaluation.model_id,
         "developer": evaluation.model_id.partition("/")[0],
         "inference_engine": {"name": engine} | ({"version": version} if version else {}),
-        "additional_details": _texts(redact(details)),
+        "additional_details": _texts(details),
     }
     if address:
         first = address if isinstance(address, str) else address[0]

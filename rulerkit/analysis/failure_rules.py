@@ -8,7 +8,6 @@ saw, or None where its label does not fit.
 import re
 
 from rulerkit.common.plugins import errors_of
-from rulerkit.generation.match_rules import in_another_form
 from rulerkit.generation.tasks import all_families, family_here, read_prompt
 from rulerkit.generation.tasks.base import JudgedAnswer, Rule, Task
 
@@ -127,7 +126,7 @@ def _parametric(answer: JudgedAnswer) -> str | None:
 
 
 def _other_form(answer: JudgedAnswer) -> str | None:
-    is_right = in_another_form(answer.judge, answer.text, answer.references)
+    is_right = answer.judge.in_another_form(answer.text, answer.references)
     return answer.text[-40:] if is_right else None
 
 

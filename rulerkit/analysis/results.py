@@ -64,7 +64,7 @@ def load(
     cells = as_cells(places or "outputs", "load", report)
     scores = score(cells, report, max_failures)
     warnings = [warning for cell in cells for warning in cell.warnings]
-    for line in filter(None, [*warnings, lacking_line(cells, scores)]):
+    for line in filter(None, [*warnings, lacking_line(cells)]):
         report(line)
     if answers or labels:
         scores = answers_of(scores, labels, cells, report)

@@ -1,7 +1,7 @@
 """Seals: one digest over what a table was made from, and whether a folder still holds it.
 
 `seal` describes the cells of a folder in a small file that can be printed in a paper: for each cell
-a digest over its rows, record, failed requests and soft scores (`Cell.seal`), its score, and a
+a digest over its rows, record and failed requests (`Cell.seal`), its score, and a
 digest of each of its files; and one digest over all cells and the code that judged them, which
 stands at the foot of every table. `verify` holds a folder against such a file. `anonymous` copies a
 folder without hosts, paths and users.
@@ -321,7 +321,7 @@ _PATH = re.compile(r"(?<![\w./~:-])[~/][\w.@+-]*(?:/[\w.@+ -]+)*/([\w.@+-]+)")
 def anonymous(folder: Path, to: Path) -> int:
     """Copy the cells below a folder without hosts, paths and users; returns how many.
 
-    The copy lies in `to`/predictions and has rows, records, soft scores, and failed requests
+    The copy lies in `to`/predictions and has rows, records, and failed requests
     without what servers said. Its seal is that of the original, but where a path defines a model.
     Raises UserError where `to` holds anything, and for a damaged cell.
     """
@@ -342,9 +342,8 @@ def anonymous(folder: Path, to: Path) -> int:
             | {"refused": failure.refused}
             for index, failure in cell.failures.items()
         ]
-        soft = [{"index": index, **row} for index, row in cell.soft.items()]
         write_whole(files[1], record_text(record))
-        for file, rows in ((files[0], cell.stream()), (files[2], failures), (files[3], soft)):
+        for file, rows in ((files[0], cell.stream()), (files[2], failures)):
             content = b"".join(row_line({**row, **tie}) for row in rows)
             if content:
                 write_whole(file, content)

@@ -171,7 +171,7 @@ def _answers(cells: list[Cell], name: str) -> "pd.DataFrame":
     """The judged answers of a side. Of one that was given by name the files that lack some are
     named."""
     answers = score(cells)
-    if name and (line := lacking_line(cells, answers)):
+    if name and (line := lacking_line(cells)):
         remark(line)
     return answers
 
@@ -216,10 +216,9 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     """The examples that both answered, and what a reader must know about the two.
 
     Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), `group`
-    where the scores have it, gold_a and gold_b (0..1; NaN without soft scores). Pairs have the same
-    task, length and index, and with `by='digest'` the same prompt: other prompts are a `UserError`
-    that names the cells. Where the two answered different numbers of times, `variance` is that of
-    the difference, see `_dealt_variance`.
+    where the scores have it. Pairs have the same task, length and index, and with `by='digest'` the
+    same prompt: other prompts are a `UserError` that names the cells. Where the two answered
+    different numbers of times, `variance` is that of the difference, see `_dealt_variance`.
     """
     paths_a = {cell.path.resolve() for cell in a.cells}
     paths_b = {cell.path.resolve() for cell in b.cells}
@@ -229,8 +228,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         )
 
     notes = _notes_of_failures(a) + _notes_of_failures(b)
-    columns_of_b = [*_EXAMPLE, "digest", "score", "gold_probability"]
-    scores_b = b.scores[columns_of_b]
+    scores_b = b.scores[[*_EXAMPLE, "digest", "score"]]
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
     if pairs.empty:
         held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
@@ -251,15 +249,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         note = f"paired by index: {few} have prompts that differ or are not known"
         notes.insert(0, note)
 
-    pairs = pairs.rename(
-        columns={
-            "score_a": "a",
-            "score_b": "b",
-            "digest_a": "digest",
-            "gold_probability_a": "gold_a",
-            "gold_probability_b": "gold_b",
-        }
-    )
+    pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
     # means over repetitions are rounded, so that equal ones differ by nothing
     pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)
     if a.repetitions != b.repetitions:

@@ -30,8 +30,9 @@ from rulerkit.batch.jobs import (
     update_record,
     version_of,
 )
-from rulerkit.common.errors import UserError, listed, redact, remark
+from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.gpus import visible_to_child
+from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
@@ -277,7 +278,7 @@ def _perform_step(step: Step, environment: dict[str, str], folder: str) -> Gener
         module = "rulerkit.batch.execution"
         command = [sys.executable, "-m", module, str(job.file)]
         shown = job.command
-        model, not_run = redact(plain(job.model or {})), job.not_run(job.name)
+        model, not_run = hide(plain(job.model or {})), job.not_run(job.name)
         about = {"model": model, "not_run": not_run}
 
     # The version is taken before: a checkpoint that changes meanwhile was not what answered.
@@ -314,7 +315,7 @@ def _papermill(run: Notebook, folder: str) -> list[str]:
     parameters = Path(folder, "parameters.yaml")
     write_whole(parameters, one_line(run.given), private=True)
     code = _PAPERMILL
-    if run.given != redact(run.given):
+    if run.given != hide(run.given):
         # The notebook that papermill writes holds them too.
         code = f"import os; os.umask(0o077)\n{code}"
     places = [str(run.notebook), str(run.output)]

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Decision
-from rulerkit.analysis.differences import MEAN_COLUMNS, interval_text, judge_pairs
+from rulerkit.analysis.differences import interval_text, judge_pairs
 from rulerkit.analysis.sequential import Design, Look, Place, Tested
 from rulerkit.analysis.sequential import examples_needed as needed_of
 from rulerkit.analysis.sides import Side, lacking_cells
@@ -100,7 +100,6 @@ def comparison_of(
 ) -> Comparison:
     """The comparison of all pairs so far, in which a loss is what the gate's own tests say: those
     of a single comparison would find one too often where it is looked at after each round."""
-    import pandas as pd
 
     rows, cells = judge_pairs(pairs, design.margin, _CONFIDENCE)
     tests = {frozenset(test.place.cells): test for test in look.tests}
@@ -136,5 +135,4 @@ def comparison_of(
         lacking=tuple(lacking_cells(a, b)),
         missing=(),
         notes=tuple(notes),
-        soft=pd.DataFrame(columns=["measure", *MEAN_COLUMNS, "needed"]),
     )

@@ -22,7 +22,8 @@ from typing import Any, NamedTuple
 import yaml
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, listed, redact, without_keys
+from rulerkit.common.errors import UserError, listed
+from rulerkit.common.hidden import hide
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import from_root, home, resolve
 from rulerkit.common.plugins import load_plugins
@@ -33,7 +34,6 @@ from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import soft_file
 from rulerkit.store.files import SEED_FILE, disk, write_whole
 from rulerkit.store.records import plain
 
@@ -49,15 +49,13 @@ class Need(NamedTuple):
     length: int
     wanted: int
     """The number of examples."""
-    soft: bool = False
-    """Whether their soft scores are wanted too."""
     most: int = 0
     """The number of examples that later rounds of an adaptive run may ask for."""
 
     @property
     def have(self) -> int:
         """How many of its examples are answered, by the files."""
-        return completeness(self.path, self.wanted, self.soft).have
+        return completeness(self.path, self.wanted).have
 
     @property
     def problem(self) -> str:
@@ -118,13 +116,13 @@ class Notebook:
         models have answered before, and needs no key; another one asks its models itself."""
         if not self.studies:
             return dict(self.parameters)
-        given: dict[str, Any] = redact(plain(self.parameters))
+        given: dict[str, Any] = hide(plain(self.parameters))
         return given | {"ask": False}
 
     @property
     def command(self) -> list[str]:
         """The arguments of papermill, as a reader may see them."""
-        shown = one_line(redact(plain(self.parameters)) | self._asks)
+        shown = one_line(hide(plain(self.parameters)) | self._asks)
         return [str(self.notebook), str(self.output), "-y", shown]
 
     @property
@@ -185,7 +183,7 @@ class Job:
         """The command that does what is left to do: the one that plans it, where its file is gone
         or plans something else."""
         if not self._is_saved:
-            return without_keys(self.planned_by)
+            return self.planned_by
         return f"rulerkit run {shlex.quote(str(self.file))}"
 
     @property
@@ -240,7 +238,7 @@ class Job:
     def not_run(self, model: str) -> dict[int, str]:
         """The lengths that a model could not be given when it was tried last, with the reasons."""
         record = read_record(self.predictions(model))
-        if self.model and record.get("model") != redact(plain(self.model)):
+        if self.model and record.get("model") != hide(plain(self.model)):
             # The settings of the model have changed: the length may fit now.
             return {}
         reasons = record.get("not_run", {})
@@ -458,7 +456,7 @@ def version_of(model: Spec) -> tuple[JSON, float]:
     """The settings of a model that may change its answers, and when the files at its path changed
     last; 0 where none are there. No weights are read: they may be the same."""
     settings = {
-        key: value for key, value in redact(plain({**model})).items() if key not in UNNAMED_KEYS
+        key: value for key, value in hide(plain({**model})).items() if key not in UNNAMED_KEYS
     }
     with suppress(OSError, KeyError):
         folder = resolve(model["path"])
@@ -480,7 +478,6 @@ def needs_of(
             before = needs.get(cell.path, new)
             needs[cell.path] = before._replace(
                 wanted=max(counts[cell.path], before.wanted),
-                soft=study.soft or before.soft,
                 most=max(study.num_examples, before.most),
             )
     return list(needs.values())
@@ -490,9 +487,8 @@ def fingerprint(needs: Iterable[Need]) -> str:
     """A digest of the stored answers, by which a notebook knows that it has read them."""
     digest = sha256()
     for need in sorted(needs):
-        for path in (need.path, soft_file(need.path)):
-            with suppress(FileNotFoundError):
-                digest.update(f"{path} {zlib.crc32(path.read_bytes())}\n".encode())
+        with suppress(FileNotFoundError):
+            digest.update(f"{need.path} {zlib.crc32(need.path.read_bytes())}\n".encode())
     return digest.hexdigest()[:16]
 
 

@@ -32,7 +32,7 @@ _METHODS = (
     *("split", "strip", "startswith", "endswith", "removeprefix", "removesuffix"),
 )
 """The methods of texts, lists and mappings."""
-_VALUES = ("rk.TASKS", "rk.TASKS_OF", "rk.THIRTEEN")
+_VALUES = ("rk.TASKS", "rk.THIRTEEN")
 _ATTRIBUTES = ("name", *(field.name for field in fields(Study)))
 """The values that a study or a task has."""
 _MODULES = ("itertools", "math")

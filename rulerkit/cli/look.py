@@ -48,7 +48,7 @@ if TYPE_CHECKING:
 @app.command(rich_help_panel=LOOK)
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
-    the frontier suite."""
+    each suite."""
     from rulerkit.generation.tasks import all_families, all_tasks
 
     for task in all_tasks().values():
@@ -206,8 +206,8 @@ def score(
         judged = score_as(cells, "all" if other == ["all"] else other)
         echo(scorers_text(judged), nl=False)
     else:
-        rows = print_scores(cells, max_failures=max_failures)
-        if line := lacking_line(cells, rows):
+        print_scores(cells, max_failures=max_failures)
+        if line := lacking_line(cells):
             echo(line, err=True)
 
 
@@ -244,7 +244,7 @@ def report(
     scores = rk.score(cells, problems.append, max_failures)
     # A table has a place for what was left out; a CSV has none.
     in_table = bool(cells) and format != "csv"
-    lines = [lacking_line(cells, scores), *([] if in_table else problems)]
+    lines = [lacking_line(cells), *([] if in_table else problems)]
     for line in filter(None, lines):
         echo(line, err=True)
     if not cells:

@@ -181,9 +181,6 @@ def compare(
     max_failures: MaxFailures = None,
     json: AsJson = False,
     junit: JunitFile = None,
-    soft: Annotated[
-        bool, typer.Option("--soft", help="Judge the probability of the right answer.")
-    ] = False,
     outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
     """Is B worse than A? Paired differences on the same examples, those that flipped, and a
@@ -204,7 +201,6 @@ def compare(
             by,
             outputs=outputs,
             max_failures=max_failures,
-            soft=soft,
             tasks=tasks_of(tasks) if tasks else None,
             lengths=lengths_of(lengths) if lengths else None,
             num_examples=num_examples,

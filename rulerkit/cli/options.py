@@ -17,7 +17,7 @@ Tasks = Annotated[
         "--tasks",
         metavar="TASKS",
         help="Names with commas between (vt,qa_1), a mapping ('{base: vt, num_hops: 6}'), all for "
-        "the thirteen, or frontier for that suite. Repeatable.",
+        "the thirteen, or the suite of a plug-in. Repeatable.",
     ),
 ]
 Lengths = Annotated[

@@ -11,6 +11,7 @@ import typer
 import rulerkit as rk
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, counted, remark
+from rulerkit.common.plugins import capability
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,9 +65,8 @@ def print_scores(
     """Print the scores of each model by task and length, a table for each suite; tasks, lengths and
     examples are those of `summarize`. A cell that cannot be judged is named on stderr and left out.
     Returns the rows of `score`; raises UserError where no cell can be judged."""
-    from rulerkit.generation.tasks import TASKS_OF
-    from rulerkit.report.tables import footnotes, frontier_text, task_table_text
-    from rulerkit.scoring.frontier import SUITE
+    from rulerkit.generation.tasks import suites as task_names
+    from rulerkit.report.tables import footnotes, task_table_text
     from rulerkit.scoring.summary import base_run, suites_of
     from rulerkit.store.comparable import check_same
 
@@ -94,11 +94,11 @@ def print_scores(
             echo(f"\n{model} ({name})")
             echo(task_table_text(summary, model, name, notes=notes), nl=False)
 
-    # The headline of the frontier suite is over capabilities, not over tasks.
-    if SUITE in suites:
-        named = [task for task in tasks or () if task in TASKS_OF[SUITE]] or None
-        frontier = rk.frontier(scores, named, lengths, num_examples)
-        echo("\n" + frontier_text(frontier), nl=False)
+    # A suite may have a headline that is over more than its tasks.
+    for suite in suites:
+        if shown := capability(suite):
+            named = [task for task in tasks or () if task in task_names()[suite]] or None
+            echo("\n" + shown.table(scores, named, lengths, num_examples), nl=False)
     return scores
 
 
@@ -124,8 +124,7 @@ def print_leaderboards(
     """The leaderboard of each suite over these cells; as CSV all their cells in one table."""
     import pandas as pd
 
-    from rulerkit.report.tables import footnotes, frontier_text, table_text
-    from rulerkit.scoring.frontier import SUITE
+    from rulerkit.report.tables import footnotes, table_text
     from rulerkit.scoring.summary import suites_of
 
     shown = {cell.about.suite for cell in cells}
@@ -141,9 +140,8 @@ def print_leaderboards(
         of_suite = [cell for cell in cells if cell.about.suite == suite]
         rows = scores[scores["suite"] == suite]
         notes = [*footnotes(of_suite, rows), *further_notes]
-        # The headline of the frontier suite is over capabilities, not over tasks.
-        if suite == SUITE and category == "all":
-            text = frontier_text(rk.frontier(scores), format, notes)
+        if category == "all" and (own := capability(suite)):
+            text = own.table(scores, format=format, notes=notes)
         else:
             summary = rk.summarize(scores, suite=suite)
             if category == "all":

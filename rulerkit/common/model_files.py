@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import UserError, redact, shortened, unknown
+from rulerkit.common.errors import UserError, shortened, unknown
+from rulerkit.common.hidden import hide, hide_address
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import project_files, resolve
@@ -120,7 +121,7 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         raise UserError(
             f"model {spec}: in a model's file an address stands under `base_url`, beside the "
             "`path` that the server lists: model: {base_url: "
-            f"{redact(url_of(spec))}, path: NAME}}"
+            f"{hide_address(url_of(spec))}, path: NAME}}"
         )
     place = resolve(spec)
     if os.path.isfile(place):
@@ -194,7 +195,7 @@ def _suffix(differs: Spec) -> str:
     """`-template_base`: how a variant's name says what differs; long values by their digest."""
     suffix = ""
     for key, value in differs.items():
-        shown = str(redact({key: value})[key])
+        shown = str(hide({key: value})[key])
         short = re.sub(r"[^A-Za-z0-9._]+", "-", shown).strip("-")
         if not 0 < len(short) <= 24:
             short = hashlib.sha256(str(value).encode()).hexdigest()[:8]

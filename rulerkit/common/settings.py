@@ -26,10 +26,11 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from rulerkit.common.errors import UserError, check_known, redact, shortened
+from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.hidden import hide
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
-from rulerkit.common.plugins import brought
+from rulerkit.common.plugins import by_name, use
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.common.yaml_files import read_yaml
 
@@ -58,13 +59,10 @@ def _closed(command: str) -> str:
     return command
 
 
-def _suite_in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) and value in SUITES else value
+def _name_in_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
-SUITES = ("ruler", "frontier")
-"""Names that stand for all tasks of a suite, wherever tasks are named: the thirteen, and the
-frontier suite."""
 Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
@@ -72,7 +70,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
 # A tuple may be given in Python.
 Items = Annotated[list[Any], Field(strict=False, min_length=1)]
-Tasks = Annotated[Items, BeforeValidator(_suite_in_list)]
+Tasks = Annotated[Items, BeforeValidator(_name_in_list)]
 Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Function = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
@@ -416,19 +414,6 @@ UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 # --- studies, batches, sites ----------------------------------------------------------------------
 
 
-class AverageQuestion(Keys):
-    """What is the average over all cells?"""
-
-    average: PositiveFloat
-
-
-class ComparisonQuestion(Keys):
-    """Is the average better or worse than that of another model by a margin?"""
-
-    other: Text
-    margin: NonNegativeFloat = 0.0
-
-
 class Parameters(Keys):
     """The parameters of `rulerkit evaluate` and of the notebooks that ask a model."""
 
@@ -439,19 +424,13 @@ class Parameters(Keys):
     """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
     [reader-4096, reader-8192]'"""
     tasks: Tasks | None = None
-    """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: frontier`; with papermill:
+    """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: ruler`; with papermill:
     -y 'tasks: [niah_single_1, vt]'"""
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]
     """a list of tokens from 1 to 16M, such as `lengths: [4096, 8K]`; with papermill: -y 'lengths:
     [4096, 8192]'"""
     num_examples: Literal["adaptive"] | Annotated[PositiveInt, Field(le=10**6)] = 20
-    """a whole number from 1 to 1000000, or adaptive: as many as the `question` needs"""
-    question: Literal["effective length"] | AverageQuestion | ComparisonQuestion = (
-        "effective length"
-    )
-    """`effective length`, {average: POINTS} to know it plus or minus so much, or {other: MODEL,
-    margin: POINTS} to be better or worse by so much than a model whose answers are stored; of
-    adaptive runs"""
+    """a whole number from 1 to 1000000, or adaptive: as many as the effective length needs"""
     max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
     confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
@@ -466,8 +445,6 @@ class Parameters(Keys):
     max_failures: NonNegativeFloat = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""
-    soft: bool = False
-    """true (the probability of the right answer is stored beside each answer) or false (default)"""
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
     """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay:
     texts}, with base (builtin or original) for what it does not name"""
@@ -571,7 +548,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
             # The message is about a key of the mapping inside.
             check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
-            f"{where}{key}: {shortened(redact(values).get(key))} is not allowed; it takes "
+            f"{where}{key}: {shortened(hide(values).get(key))} is not allowed; it takes "
             f"{_words(fields[key])}"
         ) from None
 
@@ -580,11 +557,11 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
     """What a mapping for an engine may hold; `who` names the model in messages. An engine of a
     plug-in says so by its attribute `keys`, a class made from ModelKeys."""
     # First, so that a plug-in's engine with the name of one of ours is refused.
-    outside = brought("ENGINES", ENGINE_KEYS, "engine")
+    outside = by_name("engines", ENGINE_KEYS, "engine")
     if engine in ENGINE_KEYS:
         return ENGINE_KEYS[engine]
     check_known(f"engine of the model {who}", engine, [*ENGINE_KEYS, *outside])
-    keys: type[ModelKeys] = getattr(outside[engine][0], "keys", ModelKeys)
+    keys: type[ModelKeys] = getattr(use(*outside[engine]), "keys", ModelKeys)
     return keys
 
 

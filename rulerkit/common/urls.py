@@ -5,7 +5,8 @@ import re
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
-from rulerkit.common.errors import UserError, redact
+from rulerkit.common.errors import UserError
+from rulerkit.common.hidden import hide_address
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _THIS_MACHINE = r"(localhost|127(\.\d{1,3}){3}|0\.0\.0\.0|\[[\da-f:.]+\])(:\d{1,5})?"
@@ -50,7 +51,7 @@ def url_of(text: str) -> str:
         is_whole = False
     if not is_whole or re.search(r"\s", text):
         raise UserError(
-            f"{redact(text)} is no address: write http://HOST:PORT/v1, such as "
+            f"{hide_address(text)} is no address: write http://HOST:PORT/v1, such as "
             "http://localhost:8000/v1"
         )
     user, at, host = parts.netloc.rpartition("@")

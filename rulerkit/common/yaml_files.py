@@ -21,36 +21,9 @@ _PLAIN = {
 """How a scalar of each type may be written: as every version of YAML reads it."""
 
 
-_MOST_VALUES = 200_000
-"""How many values a file may have, those behind aliases (`*name`) counted wherever they stand; a
-text counts once more for each thousand letters."""
-
-
-_DEEPEST = 50
-"""How many brackets may stand within each other."""
-
-
 class _Loader(yaml.SafeLoader):
     """Refuses a key that stands twice, and scalars that versions of YAML read in different ways
     (no, 010, dates)."""
-
-    def get_single_node(self) -> yaml.Node | None:
-        node: yaml.Node | None = super().get_single_node()
-        # A few lines of aliases can stand for more values than memory holds.
-        if node and _count_values(node, {}) > _MOST_VALUES:
-            raise yaml.MarkedYAMLError(
-                problem=f"it has more than {_MOST_VALUES:,} values, those behind aliases counted",
-                problem_mark=node.start_mark,
-            )
-        return node
-
-    def fetch_flow_collection_start(self, token_class: Any) -> None:
-        if self.flow_level >= _DEEPEST:
-            raise yaml.MarkedYAMLError(
-                problem=f"it has more than {_DEEPEST} brackets within each other",
-                problem_mark=self.get_mark(),
-            )
-        super().fetch_flow_collection_start(token_class)
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -73,21 +46,6 @@ class _Loader(yaml.SafeLoader):
             )
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark)
         return node
-
-
-def _count_values(node: yaml.Node, counts: dict[int, float]) -> float:
-    """The values of a node, each alias counted as what it stands for; endless for one within
-    itself."""
-    if isinstance(node, yaml.ScalarNode):
-        return 1 + len(node.value) // 1000
-    key = id(node)
-    if key not in counts:
-        counts[key] = float("inf")  # until it is known: an alias within itself
-        inner = node.value
-        if isinstance(node, yaml.MappingNode):
-            inner = [part for pair in node.value for part in pair]
-        counts[key] = 1 + sum(_count_values(part, counts) for part in inner)
-    return counts[key]
 
 
 def parse_yaml(text: str | bytes, where: object) -> Any:

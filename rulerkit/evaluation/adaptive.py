@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import remark
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.study import Study, StudyCell, name_of
 from rulerkit.generation.generate import asked_record
@@ -32,20 +32,11 @@ def planned(study: Study, lengths: Sequence[int], fresh: bool = False) -> State:
         return State(counts, None)
 
     scores, record = _scores_by_index(study, fresh)
-    others: Scores = {}
-    if rule.other:
-        others, _ = _scores_by_index(replace(study, models=({"name": rule.other},)))
-        if not all(len(rows) for rows in others.values()):
-            raise UserError(
-                f"question: {rule.other} has no answers in {study.predictions} for all of these "
-                "tasks and lengths: let it answer them first, under the same run and seed"
-            )
     return replay(
         rule,
         scores,
         record.get("aligned", "chat"),
         record.get("claimed_length"),
-        others,
         study.max_failures,
     )
 

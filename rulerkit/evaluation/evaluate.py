@@ -20,7 +20,6 @@ from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.adaptive import planned, stored_cells, wanted
 from rulerkit.evaluation.session import Session
-from rulerkit.evaluation.soft import gold_logprobs
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import predict_cells
@@ -183,12 +182,9 @@ _Fits = set[tuple[str, int]]
 def _check_before_asking(study: Study, model: Model) -> _Fits:
     """The tasks with the lengths that their examples fit into; what does not fit is named.
 
-    Raises `UserError` for what would fail later: soft scores that the model does not tell, a corpus
-    with which no example can be made, and lengths that no task fits into. The question of an
-    adaptive run needs them all.
+    Raises `UserError` for what would fail later: a corpus with which no example can be made, and
+    lengths that no task fits into. The question of an adaptive run needs them all.
     """
-    if study.soft:
-        gold_logprobs(model, ())
     fits, too_short = set[tuple[str, int]](), list[str]()
     for task in study.tasks:
         for length in study.lengths:
@@ -345,7 +341,7 @@ def _ask_length(
             if (task.name, length) in counts
         ]
         cells, any_asked = predict_cells(
-            model, examples, folder, fresh, bar, study.max_failures, study.soft, rule
+            model, examples, folder, fresh, bar, study.max_failures, rule
         )
         by_path = {cell.path: cell for cell in cells}
         answered = answered.join(_Answered(by_path, any_asked))

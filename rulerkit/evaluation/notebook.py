@@ -15,7 +15,7 @@ from rulerkit.generation.tasks import all_families
 
 BATCH_KEYS = {"notebooks", "together"}
 """The keys of a batch file by which one is told from other parameter files."""
-ADAPTIVE = ("question", "max_examples", "confidence")
+ADAPTIVE = ("max_examples", "confidence")
 """The parameters of adaptive runs."""
 
 

@@ -75,10 +75,8 @@ class Study:
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
     over the rest."""
-    soft: bool = False
-    """Whether the probability of the right answer is stored too."""
     adaptive: StoppingRule | None = None
-    """Gives each cell only the examples that its question needs."""
+    """Gives each cell only the examples that its effective length needs."""
     ask: bool = True
     """Whether models may be asked; else `evaluate` returns what is stored."""
     plugins: tuple[str, ...] = ()
@@ -255,7 +253,6 @@ def study(
         outputs=resolve(values.outputs),
         repeat=values.repeat,
         max_failures=values.max_failures,
-        soft=values.soft,
         adaptive=adaptive,
         ask=values.ask,
         plugins=tuple(values.plugins),
@@ -371,10 +368,6 @@ def _examples_of(
     if values.num_examples != "adaptive":
         return None, int(values.num_examples)
 
-    question: JSON = {}
-    if not isinstance(values.question, str):
-        question = values.question.model_dump()
-
     reason = ""
     names = {task.name for task in tasks}
     suites = sorted({task.suite for task in tasks})
@@ -386,10 +379,10 @@ def _examples_of(
     own_threshold = family_threshold(task.threshold for task in tasks)
     if complete or (complete is None and notebook):
         reason = f"{notebook or 'this study'} compares complete cells"
-    elif not question and threshold_of(names, "chat", suites[0], own_threshold) is None:
+    elif threshold_of(names, "chat", suites[0], own_threshold) is None:
         reason = (
             "these tasks have no effective length, which needs the thirteen, a category or the "
-            "small protocol (question: {average: 2} asks for another thing)"
+            "small protocol"
         )
     if reason:
         remark(f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}")
@@ -399,7 +392,6 @@ def _examples_of(
         values.max_examples,
         suite=suites[0],
         own_threshold=own_threshold,
-        **question,
     )
     return rule, values.max_examples
 

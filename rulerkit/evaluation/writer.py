@@ -18,11 +18,11 @@ from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.soft import add_soft_scores
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import floors
+from rulerkit.generation.without_reading import begins_alike, copy_beginning, floors
 from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
+from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
 from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
@@ -38,13 +38,12 @@ def predict(
     folder: Path,
     fresh: bool = False,
     progress: Any = None,
-    soft: bool = False,
 ) -> Cell:
     """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
 
     See `predict_cells`, which does the same for several cells at once.
     """
-    return predict_cells(model, [examples], folder, fresh, progress, soft=soft).cells[0]
+    return predict_cells(model, [examples], folder, fresh, progress).cells[0]
 
 
 class Predicted(NamedTuple):
@@ -61,7 +60,6 @@ def predict_cells(
     fresh: bool = False,
     progress: Any = None,
     max_failures: float = 0,
-    soft: bool = False,
     rule: StoppingRule | None = None,
 ) -> Predicted:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream.
@@ -70,9 +68,8 @@ def predict_cells(
     session stay where the record names the same task, length, seed, prompts, tokenizer, corpora and
     model; `fresh` moves the old files aside first. A request that failed is listed beside its cell
     and on stderr, and the next call sends it again. `max_failures` and the `rule` of an adaptive
-    run are recorded for those who take means. With `soft` the soft scores that are missing are
-    computed afterwards, of new and of earlier answers, and stored beside them. `progress`: None for
-    a new bar, False for none, or a bar over many cells.
+    run are recorded for those who take means. `progress`: None for a new bar, False for none, or a
+    bar over many cells.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -107,10 +104,7 @@ def predict_cells(
             _answer(model, unanswered, bar)
 
     stored = [load_cell(writer.path) for writer in writers]
-    answered = [cell for cell in stored if cell]
-    if soft:
-        add_soft_scores(model, answered, cells)
-    return Predicted(answered, bool(unanswered))
+    return Predicted([cell for cell in stored if cell], bool(unanswered))
 
 
 def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
@@ -253,6 +247,11 @@ class CellWriter:
         prefix = task.judged_prefix(example) if isinstance(task, Task) else ""
         if prefix:
             row["answer_prefix"] = prefix
+        if isinstance(task, Task) and task.beginning_scores:
+            beginning = prefix + copy_beginning(example, self.examples.prompt_format.tokenizer)
+            text, _ = judged_text(row, {"result": self.result})
+            row["copied"] = task.score(beginning, example.references)
+            row["is_copy"] = begins_alike(text, beginning)
         # What could not be read again is not written.
         try:
             check_line(ROW, plain(row))

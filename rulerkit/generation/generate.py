@@ -148,15 +148,12 @@ class Examples:
                 "no question whose right answer is nothing: let the family name another rule, or "
                 "draw references"
             )
-        if task.rule.written is None:
-            return
-        right = task.rule.written(references)
-        if (score := task.score(right, references)) < 1:
+        right = task.right_answer(references)
+        if right is not None and (score := task.score(right, references)) < 1:
             raise UserError(
                 f"{task.name}: example {index} has the references {shortened(references)}, and the "
                 f"rule {task.match} gives {score:.2f} to the right answer {shortened(right)}: "
-                "an item is not empty, holds no comma, bracket or line end, and stands there "
-                "once; under `count` it is a whole number"
+                "an item is not empty, holds no comma, bracket or line end, and stands there once"
             )
 
     # --- the protocol `paper` ---------------------------------------------------------------------

@@ -1,32 +1,19 @@
 """Match rules: what an answer scores against its references. A family names one of MATCH_RULES, or
 brings a `score` of its own.
 
-`all` and `part` are RULER's, unchanged: they look for the references anywhere in the answer, and
-know no question whose right answer is nothing. The others judge a last line `Final Answer: ...`, or
-what follows a hash. With them silence is never right, not even where nothing is the right answer.
+Both are RULER's, unchanged: they look for the references anywhere in the answer, and know no
+question whose right answer is nothing.
 """
 
 import string
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
-from difflib import SequenceMatcher
-from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple, Protocol
 
-from rulerkit.generation.answers import (
-    ItemForm,
-    comparable,
-    final_items,
-    named_items,
-    plain,
-    said_number,
-    stand_at_the_end,
-)
+from rulerkit.generation.answers import comparable, named_items, plain
 
 _PUNCTUATION = str.maketrans("", "", string.punctuation)
-_FAR = 1000
-"""A distance at which `count` gives nothing that a float holds beside other scores."""
 
 
 class Strict(NamedTuple):
@@ -65,7 +52,7 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
     around the answer. `blanks`: whether blanks, too, stand between items."""
     named = named_items(prediction)
-    wanted = _wanted_items(references)
+    wanted = [item for reference in references if (item := comparable(plain(reference)))]
 
     # Some words of a list are two: "contact lens".
     if blanks:
@@ -73,14 +60,14 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
         for item in wanted:
             text = text.replace(item, item.replace(" ", "\0"))
         named = [item.replace("\0", " ") for item in text.split() if item != "="]
-    return _overlap(sorted({*named}), sorted(wanted))
+    return overlap(sorted({*named}), sorted({*wanted}))
 
 
 def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
     """SQuAD's normalised exact match and F1 over words, the best over the references."""
     said = _squad_words(prediction)
     return max(
-        (_overlap(said, _squad_words(reference)) for reference in references),
+        (overlap(said, _squad_words(reference)) for reference in references),
         key=lambda s: (s.f1, s.exact),
     )
 
@@ -89,14 +76,15 @@ def _squad_words(text: str) -> list[str]:
     return [w for w in text.lower().translate(_PUNCTUATION).split() if w not in ("a", "an", "the")]
 
 
-def _overlap(said: Sequence[str], wanted: Sequence[str]) -> Strict:
+def overlap(said: Sequence[str], wanted: Sequence[str]) -> Strict:
+    """Judged by the items that both sides hold."""
     # Counted with repetition: a word said twice is right twice only if it is wanted
     # twice.
     right = (Counter(said) & Counter(wanted)).total()
-    return _strict(right, said, wanted)
+    return strict_share(right, said, wanted)
 
 
-def _strict(right: int, said: Sequence[str], wanted: Sequence[str]) -> Strict:
+def strict_share(right: int, said: Sequence[str], wanted: Sequence[str]) -> Strict:
     """The strict score of so many right items; both sides empty is right."""
     if not said or not wanted:
         same = float(said == wanted)
@@ -104,99 +92,18 @@ def _strict(right: int, said: Sequence[str], wanted: Sequence[str]) -> Strict:
     return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
 
 
-# --- lists ---------------------------------------------------------------------------------------
-
-
-def _wanted_items(references: Iterable[str], item_form: ItemForm = comparable) -> list[str]:
-    items = (comparable(plain(reference)) for reference in references)
-    forms = dict.fromkeys(item_form(item) for item in items if item)
-    return [form for form in forms if form is not None]
-
-
-def _strict_list(
-    text: str, references: Sequence[str], item_form: ItemForm, in_order: bool = False
-) -> Strict:
-    """Precision and F1 over the items of the answer line; `in_order` counts those of the longest
-    common subsequence alone."""
-    said, wanted = (final_items(text, item_form), _wanted_items(references, item_form))
-    if said is None:
-        return Strict(0.0, 0.0, 0.0)
-    if in_order:
-        return _strict(_longest_common(said, wanted), said, wanted)
-    return _overlap(sorted(said), sorted(wanted))
-
-
-def _longest_common(said: Sequence[str], wanted: Sequence[str]) -> int:
-    """The length of the longest common subsequence."""
-    # Row by row of the usual table: lengths[i] belongs to the first i items that are wanted.
-    lengths = [0] * (len(wanted) + 1)
-    for item in said:
-        before = 0
-        for place, other in enumerate(wanted, start=1):
-            above = lengths[place]
-            if item == other:
-                lengths[place] = before + 1
-            else:
-                lengths[place] = max(above, lengths[place - 1])
-            before = above
-    return lengths[-1]
-
-
-def _missing_items(text: str, references: Sequence[str], item_form: ItemForm) -> tuple[str, ...]:
-    """The references that are no item of the answer line."""
-    said = final_items(text, item_form) or []
-    missing = []
-    for reference in references:
-        wanted = _wanted_items([reference], item_form)
-        if not set(wanted) <= set(said):
-            missing.append(reference)
-    return tuple(missing)
-
-
-# --- count and ratio ------------------------------------------------------------------------------
-
-
-def match_count(text: str, references: Iterable[str]) -> float:
-    """0.75 to the power of the distance from the right number, as Oolong (arXiv 2511.02817); 0
-    without a number."""
-    said = said_number(text)
-    if said is None:
-        return 0.0
-    distance = min(abs(said - int(reference)) for reference in references)
-    return float(0.75 ** min(distance, _FAR))
-
-
-def match_ratio(text: str, references: Iterable[str]) -> float:
-    """How alike a passage is that was to be copied behind a hash, 0..1, as in MRCR: the ratio of
-    difflib, the best over the references. A reference is the hash, a blank and the passage.
-
-    Without the hash 0. Passages of less than 300 characters are better judged otherwise: difflib
-    treats texts of 200 characters or more differently.
-    """
-    return max(_ratio(text, reference) for reference in references)
-
-
-def _ratio(text: str, reference: str) -> float:
-    hash_, _, passage = reference.partition(" ")
-    _, seen, copied = text.rpartition(hash_)
-    if not seen:
-        return 0.0
-    # The order of the two matters: difflib looks for frequent letters in the second alone.
-    return SequenceMatcher(a=passage.strip(), b=copied.strip()).ratio()
-
-
 # --- the registry ---------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class MatchRule:
-    """One rule. All its functions take the text that is judged, the references and the form of
-    items; `blanks` of `strict` says whether blanks stand between items."""
+    """One rule: functions of the text that is judged and the references."""
 
-    score: Callable[[str, Sequence[str], ItemForm], float]
+    score: Callable[..., float]
     """0..1"""
-    strict: Callable[[str, Sequence[str], ItemForm, bool], Strict]
-    missing: Callable[[str, Sequence[str], ItemForm], tuple[str, ...]]
+    strict: Callable[..., Strict]
+    """Also takes `blanks`, whether blanks stand between items."""
+    missing: Callable[..., tuple[str, ...]]
     """The references that were not given."""
     allows_nothing: bool = False
     """Whether there may be no references, because nothing is a right answer."""
@@ -204,13 +111,6 @@ class MatchRule:
     """Whether the references are alternatives, of which one is enough."""
     is_in_context: bool = False
     """Whether every reference stands in the context word for word."""
-    in_order: bool = False
-    """Whether the references must be given in their order."""
-    is_written_alone: bool = True
-    """Whether a reference and no more is a right answer, so that the probability of its tokens says
-    something."""
-    written: Callable[[Sequence[str]], str] | None = None
-    """A right answer, written down from the references."""
 
     def can_judge(self, references: Collection[str] | None) -> bool:
         """Whether there are references, none of them empty: an empty text is in every answer."""
@@ -219,91 +119,32 @@ class MatchRule:
         return all(map(str.strip, references))
 
 
-def _substrings(
-    score: Callable[[str, Collection[str]], float],
-    strict: Callable[[str, Sequence[str], bool], Strict],
-    any_is_enough: bool = False,
-) -> MatchRule:
-    return MatchRule(
-        score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, _, blanks: strict(text, references, blanks),
-        missing=lambda text, references, _: not_written(text, references),
-        any_is_enough=any_is_enough,
-        is_in_context=not any_is_enough,
-    )
-
-
-def _lists(score: Callable[[Strict], float], in_order: bool = False) -> MatchRule:
-    strict = partial(_strict_list, in_order=in_order)
-    return MatchRule(
-        score=lambda text, references, form: score(strict(text, references, form)),
-        strict=lambda text, references, form, _: strict(text, references, form),
-        missing=_missing_items,
-        allows_nothing=True,
-        in_order=in_order,
-        is_written_alone=False,
-        written=lambda references: f"Final Answer: [{', '.join(references)}]",
-    )
-
-
-def _whole_answers(
-    score: Callable[[str, Sequence[str]], float],
-    is_written_alone: bool,
-    written: Callable[[Sequence[str]], str] | None = None,
-) -> MatchRule:
-    """A rule that judges an answer as a whole: its strict scores are the score."""
-    return MatchRule(
-        score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, *_: Strict(*3 * [score(text, references)]),
-        missing=lambda text, references, _: (
-            () if score(text, references) == 1 else tuple(references)
-        ),
-        any_is_enough=True,
-        is_written_alone=is_written_alone,
-        written=written,
-    )
-
-
 MATCH_RULES: dict[str, MatchRule] = {
-    "all": _substrings(string_match_all, strict_items),
-    "part": _substrings(
+    "all": MatchRule(string_match_all, strict_items, not_written, is_in_context=True),
+    "part": MatchRule(
         string_match_part,
-        lambda text, references, _: strict_answer(text, references),
+        lambda text, references, blanks: strict_answer(text, references),
+        not_written,
         any_is_enough=True,
-    ),
-    "f1": _lists(lambda strict: strict.f1),
-    "exact": _lists(lambda strict: strict.exact),
-    "ordered": _lists(lambda strict: strict.f1, in_order=True),
-    "ratio": _whole_answers(match_ratio, is_written_alone=True),
-    "count": _whole_answers(
-        match_count,
-        is_written_alone=False,
-        written=lambda references: f"Final Answer: {references[0]}",
     ),
 }
-"""Name -> rule. `all`: share of the references found; `part`: 1 if any is found; `f1`: F1 over the
-items of the answer line; `exact`: 1 for exactly the right ones in any order; `ordered`: 2 LCS /
-(said + right), which minds the order; `ratio`: likeness of a copied passage; `count`: nearness of a
-number."""
+"""Name -> rule. `all`: share of the references found; `part`: 1 if any is found."""
 OWN = "own"
-"""What `match` of a family says that brings a `score` of its own."""
+"""What `match` of a family says that brings a `score` of its own; another word says which."""
 
 
 def own_rule(score: Callable[[str, Sequence[str]], float]) -> MatchRule:
     """The rule of a family with a `score` of its own, of which nothing else is known."""
 
-    def strict(text: str, references: Sequence[str], *_: Any) -> Strict:
+    def strict(text: str, references: Sequence[str], blanks: bool) -> Strict:
         value = score(text, references)
         return Strict(value, value, float(value == 1))
 
     return MatchRule(
-        score=lambda text, references, _: score(text, references),
+        score=score,
         strict=strict,
-        missing=lambda text, references, _: (
-            () if score(text, references) == 1 else tuple(references)
-        ),
+        missing=lambda text, references: () if score(text, references) == 1 else tuple(references),
         allows_nothing=True,
-        is_written_alone=False,
     )
 
 
@@ -323,6 +164,10 @@ class Judging(Protocol):
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that were not given."""
 
+    def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
+        """Whether an answer that is not right holds all references in a form that the rule does not
+        see."""
+
 
 @dataclass(frozen=True)
 class Judge:
@@ -331,21 +176,13 @@ class Judge:
     rule: MatchRule
 
     def score(self, text: str, references: Sequence[str], /) -> float:
-        return self.rule.score(text, references, comparable)
+        return self.rule.score(text, references)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        return self.rule.strict(text, references, comparable, False)
+        return self.rule.strict(text, references, False)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
-        return self.rule.missing(text, references, comparable)
+        return self.rule.missing(text, references)
 
-
-def in_another_form(judge: Judging, text: str, references: Sequence[str]) -> bool:
-    """Whether an answer that is not right has all references at its end, and the rule, which judges
-    an answer line, does not see them: a form that nobody thought of, or no answer line."""
-    if judge.rule.written is None or judge.score(text, references) == 1:
+    def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
         return False
-    if references and not judge.missing(text, references):
-        return False
-    wanted = _wanted_items(references)
-    return stand_at_the_end(text, wanted, judge.rule.in_order)

@@ -27,6 +27,13 @@ def copy_beginning(example: Example, tokenizer: Tokenizer) -> str:
     return tokenizer.decode(_context_ids(example)[: example.max_new_tokens])
 
 
+def begins_alike(answer: str, beginning: str) -> bool:
+    """Whether an answer looks like a copy: its first 100 letters, at least 20, are the beginning's,
+    whatever blanks and lines stand between words."""
+    copied = " ".join(answer.split())[:100]
+    return len(copied) >= 20 and " ".join(beginning.split()).startswith(copied)
+
+
 FLOORS: dict[str, Callable[[Task, Example, Tokenizer], Mapping[str, int]]] = {
     "copy": lambda task, example, tokenizer: {copy_beginning(example, tokenizer): 1},
     "nothing": lambda task, example, tokenizer: {task.nothing: 1} if task.nothing else {},

@@ -5,7 +5,8 @@ import os
 import re
 from urllib.parse import urlsplit
 
-from rulerkit.common.errors import UserError, secrets_of
+from rulerkit.common.errors import UserError
+from rulerkit.common.hidden import secrets_in
 from rulerkit.common.settings import Spec
 from rulerkit.inference.process import Address
 
@@ -53,8 +54,8 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
     if name:
         key = _value_of(name, who)
         values = {name: key} | values
-    given = {"body": spec.get("extra_body"), "headers": spec.get("headers")}
-    others = secrets_of(given) | {*values.values()}
+    given = [spec.get("extra_body"), dict(headers)]
+    others = {*secrets_in(given), *values.values()}
     return Address(url, key, tuple(sorted(others)), tuple(headers), ", ".join(values))
 
 

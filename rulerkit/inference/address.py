@@ -10,7 +10,8 @@ from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
-from rulerkit.common.errors import UserError, listed, redact, unknown
+from rulerkit.common.errors import UserError, listed, unknown
+from rulerkit.common.hidden import hide_address
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import resolve
@@ -87,7 +88,7 @@ def _find(address: str, keys: Spec) -> tuple[Address, str, dict[str, JSON]]:
     place = address_of(url, keys)
     entries = {str(entry["id"]): entry for entry in _served(place)}
 
-    named = redact(address.partition("#")[0])
+    named = hide_address(address.partition("#")[0])
     if wanted and wanted not in entries:
         raise unknown(f"model at {named}", wanted, entries)
     if not entries:
@@ -107,10 +108,10 @@ def _served(place: Address) -> list[JSON]:
     status, text = place.get("/models", _TIMEOUT)
     if status == 0:
         raise UserError(fatal_words(place, "unreachable", text))
-    said: Any = text
-    with suppress(ValueError):
-        said = message_in(parse_json(text.encode("utf-8", "replace")))
-    words = status_words(place.url, status, str(redact(said)))
+    said = text
+    with suppress(ValueError, RecursionError):
+        said = str(message_in(parse_json(text.encode("utf-8", "replace"))))
+    words = status_words(place.url, status, said)
     if status in (401, 403):
         raise UserError(fatal_words(place, "", words))
     if status == 429 or status >= 500:

@@ -27,7 +27,7 @@ from pydantic import (
 )
 
 from rulerkit.common.descriptors import describe_lack, is_lacking
-from rulerkit.common.errors import UserError, redact, shorten, shortened
+from rulerkit.common.errors import UserError, shorten, shortened
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -84,7 +84,7 @@ asked to."""
 
 
 class Choice(BaseModel):
-    """An answer; the ids and log-probabilities are vLLM's."""
+    """An answer; the ids are vLLM's."""
 
     content: str | None = None
     text: str | None = None
@@ -94,7 +94,6 @@ class Choice(BaseModel):
     finish_reason: str | None = None
     token_ids: list[int] | None = None
     prompt_token_ids: list[int] | None = None
-    logprobs: JSON | None = None
 
     @model_validator(mode="before")
     @classmethod
@@ -117,7 +116,6 @@ class Choice(BaseModel):
         finish = choice.get("finish_reason")
         if isinstance(finish, dict):
             finish = finish.get("type")
-        logprobs = choice.get("logprobs")
         return {
             "content": content.text,
             "text": text.text,
@@ -129,7 +127,6 @@ class Choice(BaseModel):
             ),
             "reasoning_content": thought or content.thought or None,
             "finish_reason": finish if isinstance(finish, str) else None,
-            "logprobs": logprobs if isinstance(logprobs, dict) else None,
             **ids,
         }
 
@@ -292,7 +289,6 @@ class Replica:
         self._http = address.client(
             httpx2.AsyncClient,
             on_request=self._keep_from_others,
-            on_response=[_keep_method],
             timeout=None,
             follow_redirects=True,
             limits=httpx2.Limits(max_connections=concurrency),
@@ -511,8 +507,8 @@ class Replica:
     def _quote(self, message: object) -> str:
         """A server's words in one short line, without our key."""
         # A key must not appear in a log, whatever the server repeats.
-        words = str(redact(message)) or type(message).__name__
-        return shorten(self.address.without_secrets(words), 300)
+        words = self.address.without_secrets(str(message)) or type(message).__name__
+        return shorten(words, 300)
 
 
 def is_too_long(reason: str) -> bool:
@@ -558,14 +554,7 @@ def _seconds(wait: str) -> float | None:
     return None
 
 
-async def _keep_method(response: Any) -> None:
-    """Let a redirect be followed by the same request. Of 301 to 303 a client may make a GET, which
-    no server answers with a completion; 308 asks for the same method."""
-    if response.status_code in (301, 302, 303):
-        response.status_code = 308
-
-
 def _unreadable(error: Exception) -> RequestError:
     """The failure of a request whose reply nobody foresaw."""
-    what = shorten(f"{type(error).__name__}: {redact(str(error))}", 120)
+    what = shorten(f"{type(error).__name__}: {error}", 120)
     return RequestError(f"an answer that cannot be read ({what})", "temporary")

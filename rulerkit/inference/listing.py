@@ -6,7 +6,7 @@ import re
 from itertools import islice
 from typing import Any
 
-from rulerkit.common.errors import UserError, redact, shorten
+from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.settings import JSON
@@ -57,7 +57,7 @@ def about_model(entry: JSON) -> JSON:
             # A folder is the same with a slash behind it.
             if "/" in value and "://" not in value:
                 value = os.path.normpath(value)
-            value = shorten(redact(value), 200)
+            value = shorten(value, 200)
         values[name] = value
     return values
 

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from operator import attrgetter
 
-from rulerkit.common.errors import UserError, redact, remark
+from rulerkit.common.errors import UserError, remark
+from rulerkit.common.hidden import hide
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -121,7 +122,7 @@ class OpenAI(ServerEngine):
             **self.given(("sampling",)),
         }
         if self._extra:
-            identity["extra_body"] = redact(self._extra)
+            identity["extra_body"] = hide(self._extra)
         if self._listed:
             identity["server"] = self._listed
         return identity
@@ -158,7 +159,7 @@ class OpenAI(ServerEngine):
         else:
             urls = self.base_urls
             where = {"base_url": urls[0] if len(urls) == 1 else urls}
-        return {**redact(where), "server": about}
+        return {**hide(where), "server": about}
 
     @property
     def prompt_path(self) -> str:

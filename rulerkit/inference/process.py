@@ -48,9 +48,9 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         """The URL as messages and records show it."""
-        from rulerkit.common.errors import redact
+        from rulerkit.common.hidden import hide_address
 
-        return str(redact(self.url))
+        return hide_address(self.url)
 
     def without_secrets(self, text: str) -> str:
         """What a server wrote, without the key, the user and the query that it was sent."""
@@ -74,7 +74,6 @@ class Address(NamedTuple):
         self,
         kind: Any,
         on_request: Callable[[Any], Any] | None = None,
-        on_response: Sequence[Callable[[Any], Any]] = (),
         **options: Any,
     ) -> Any:
         """A client of httpx2 (`kind`), which sends the key and the headers to this server alone,
@@ -87,7 +86,7 @@ class Address(NamedTuple):
         headers = dict(self.headers)
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        hooks = {"request": [on_request or self.keep_from_others], "response": list(on_response)}
+        hooks = {"request": [on_request or self.keep_from_others]}
         is_local = is_on_this_machine(self.url)
         try:
             return kind(
@@ -244,9 +243,7 @@ class ServerProcess:
         return next((line for line in reversed(lines) if not _WARNING.search(line)), "")
 
     def _log_text(self, size: int) -> str:
-        from rulerkit.common.errors import redact
-
-        return str(redact(self.log.read_bytes()[-size:].decode(errors="replace")))
+        return self.address.without_secrets(self.log.read_bytes()[-size:].decode(errors="replace"))
 
 
 _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")

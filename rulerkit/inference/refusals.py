@@ -8,7 +8,8 @@ from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from rulerkit.common.errors import redact, shorten
+from rulerkit.common.errors import shorten
+from rulerkit.common.hidden import hide_address
 from rulerkit.common.paths import package_data
 from rulerkit.common.urls import is_on_this_machine
 
@@ -33,7 +34,7 @@ def why_unreachable(url: str, error: BaseException) -> str:
     causes = list(_causes(error))
     host = urlsplit(url).hostname or ""
     is_tls = url.startswith("https:")
-    words = shorten(redact(str(error)) or type(error).__name__, 160)
+    words = shorten(str(error) or type(error).__name__, 160)
     for kind, said in _LOST.items():
         if any(isinstance(cause, kind) for cause in causes):
             words = said
@@ -93,7 +94,7 @@ def proxy_of(url: str) -> str:
     proxies = getproxies()
     for name in (parts.scheme, "all"):
         if proxies.get(name):
-            return f"the proxy {redact(proxies[name])} of {name.upper()}_PROXY"
+            return f"the proxy {hide_address(proxies[name])} of {name.upper()}_PROXY"
     return ""
 
 

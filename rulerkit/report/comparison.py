@@ -148,9 +148,9 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
     index."""
     # pandas writes numpy's numbers and NaN as JSON does.
     sides = {"a": comparison.a, "b": comparison.b}
-    rows, flips, soft = (
+    rows, flips = (
         json.loads(frame.to_json(orient="records", double_precision=4))
-        for frame in (comparison.rows, comparison.flips, comparison.soft)
+        for frame in (comparison.rows, comparison.flips)
     )
 
     return {
@@ -163,7 +163,6 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
         "difference": {name: rows[-1][name] for name in _MEAN},
         "rows": rows,
         "flips": flips,
-        "soft": soft,
         "notes": comparison.notes,
     }
 

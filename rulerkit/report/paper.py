@@ -7,7 +7,7 @@ that hold the paper's models and ours together are in `leaderboard`.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,6 @@ import pandas as pd
 from rulerkit.common.errors import check_known, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.scoring.effective_length import effective_length
-from rulerkit.scoring.frontier import FrontierSummary
 from rulerkit.scoring.statistics import critical_value
 from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, as_summary, length_weights
 
@@ -338,61 +337,3 @@ def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bo
         "template": cells["template"].dropna().map(_key).map(is_another),
         "examples": cells["stand_in"],
     }
-
-
-# --- published results of the frontier suite's capabilities ---------------------------------------
-
-
-@cache
-def _published_frontier() -> "pd.DataFrame":
-    path = Path(__file__).parents[1] / "data" / "published_frontier.csv"
-    return pd.read_csv(path, keep_default_na=False, na_values=[""])
-
-
-def published_frontier() -> "pd.DataFrame":
-    """Published results of benchmarks that ask for a capability of the frontier suite with prompts
-    of their own, none of them comparable with ours in level.
-
-    A row per benchmark, setting, model and length: capability, thinking (yes, no, unknown), lengths
-    (as the source says it), length (tokens; NaN where it is no single one), score (percent),
-    measure, source, checked (what was opened: the source's `table`, or `second-hand: ...`).
-    """
-    return _published_frontier().copy()
-
-
-def frontier_ranks(
-    frontier: FrontierSummary, published: "pd.DataFrame", published_as: Mapping[str, str]
-) -> "pd.DataFrame":
-    """Are models ordered as in published tables? A row per benchmark, setting and length that has
-    at least two of the models in `published_as` (our label -> the published name) in both: the
-    models in the published order with their scores and ours (the mean of the capability's tasks),
-    and Kendall's tau (1: the same order, -1: the reverse). Levels are not comparable; ranks may be.
-    """
-    # Only what was asked at a length that the source has, too, can be held against it.
-    ours = frontier.capabilities.assign(known_as=frontier.capabilities["label"].map(published_as))
-    both = published.merge(
-        ours[["capability", "length", "known_as", "score"]].dropna(),
-        left_on=["capability", "length", "model"],
-        right_on=["capability", "length", "known_as"],
-        suffixes=("", "_ours"),
-    )
-
-    # An order needs two models.
-    rows, keys = [], ["benchmark", "setting", "length"]
-    for (benchmark, setting, length), group in both.groupby(keys, dropna=False, sort=False):
-        if len(group) < 2:
-            continue
-        group = group.sort_values("score", ascending=False)
-        pairs = zip(group["model"], group["score"], group["score_ours"], strict=True)
-        both_scores = [f"{model} {theirs:.1f} ({mine:.1f})" for model, theirs, mine in pairs]
-        rows.append(
-            {
-                "benchmark": benchmark,
-                "setting": setting,
-                "length": length_name(int(float(str(length)))),
-                "models": len(group),
-                "published (ours)": ", ".join(both_scores),
-                "tau": group["score"].corr(group["score_ours"], method="kendall"),
-            }
-        )
-    return pd.DataFrame(rows, columns=[*keys, "models", "published (ours)", "tau"])

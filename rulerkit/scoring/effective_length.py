@@ -30,8 +30,8 @@ OWN_THRESHOLD = "the threshold of its family"
 """Whose score a threshold is that a family of tasks brings."""
 
 
-BY_CAPABILITIES = "its lengths are judged by capabilities: see rk.frontier"
-"""Why the mean over the tasks of the frontier suite has no threshold."""
+OWN_TABLE = "its suite has a table of its own"
+"""Why the mean over the tasks of a suite with a capability has no threshold."""
 
 
 def effective_length(

@@ -19,22 +19,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from rulerkit.common.errors import UserError, counted, listed, remark, shortened
+from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import answers, match_rules, thoughts
-from rulerkit.generation.match_rules import Judging, in_another_form
+from rulerkit.generation.match_rules import Judging
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
 from rulerkit.generation.without_reading import FLOORS
-from rulerkit.scoring.floors import above_floor
 from rulerkit.store.cells import (
     Cell,
     Report,
     failure_counts,
     load_cell,
-    soft_file,
     stamp,
     time_and_size,
 )
@@ -107,7 +105,7 @@ _CELL = {
     "task": "name of the task or variant",
     "family": "name of the task's family; '' where the file does not name it",
     "category": "niah, vt, aggregation, qa, or that of a family of your own",
-    "suite": "ruler, frontier, small or one of your own; no mean is over two of them",
+    "suite": "ruler, small or one of a plug-in's; no mean is over two of them",
     "length": "tokens: template, prompt and answer together",
 }
 _ROW = {
@@ -118,20 +116,18 @@ _ROW = {
     "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
     "and count the score",
     "other_form": "whether all references stand at the end of the prediction, in a form that is "
-    "not judged as right: only where a last line says the answer, as in the frontier suite",
+    "not judged as right: only where the family judges a last line",
     "empty": "whether the prediction is empty",
     "cut_off": "whether the prediction ended at the room for the answer",
     "cut_thought": "whether a thinking model never ended its thought",
+    "is_copy": "whether the prediction begins as the context does; of cwe and fwe",
+    "copied": "0 to 1: the score of the beginning of the context, copied; of cwe and fwe, else NaN",
     "num_prompt_tokens": "tokens of the prompt as it was sent",
     "digest": "digest of the prompt; pairs examples of two models",
     "group": "number of the article that questions share; NaN for other tasks",
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
     "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
     "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
-    "gold_probability": "0 to 1: probability of the right answer, geometric mean over its tokens; "
-    "NaN without soft scores",
-    "gold_greedy": "1 where greedy decoding writes the right answer, else 0; NaN without "
-    "soft scores",
 }
 _PROTOCOL = {
     "wanted": "examples that the cell was to have",
@@ -159,12 +155,7 @@ _PROTOCOL = {
 }
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
-_SOFT = ("gold_probability", "gold_greedy")
-_DERIVED = {
-    "above_floor": "(score - floor) / (1 - floor): 0 as without reading, 1 all right, below 0 "
-    "worse than without reading; NaN where no floor is recorded or it is 1"
-}
-COLUMNS = _CELL | _ROW | _PROTOCOL | _DERIVED
+COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _NEEDED = [name for name in COLUMNS if name != "seal"]
 _COUNTED = ["length", "index", "score", "strict", "exact", "empty", "wanted", "own_threshold"]
@@ -340,9 +331,8 @@ def _judged_before(rows: Any, max_failures: float | None) -> "pd.DataFrame":
     return scores
 
 
-def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:
-    """One line that names the files that lack answers, or soft scores that others of their task
-    have; "" where nothing is lacking. `scores` are the rows of these cells.
+def lacking_line(cells: Iterable[Cell]) -> str:
+    """One line that names the files that lack answers; "" where nothing is lacking.
 
     A file that was cut at the end of a line is as one whose run was stopped: only this line tells
     where a number would have come from.
@@ -357,14 +347,6 @@ def lacking_line(cells: Iterable[Cell], scores: "pd.DataFrame") -> str:
             counts += filter(None, [failure_counts(len(failures), refused)])
             lacking.append(f"{cell.path} ({', '.join(counts)})")
 
-    soft = scores["gold_probability"].notna()
-    if soft.any():
-        has_any = soft.groupby([scores[n] for n in ("run", "model", "task")])
-        without = scores[has_any.transform("any") & ~soft].groupby("path").size()
-        lacking += [
-            f"{soft_file(Path(str(path)))} (no soft score of {counted(n, 'answer')})"
-            for path, n in without.items()
-        ]
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
@@ -386,7 +368,6 @@ def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
     table["label"] = own_labels(table, "label")
     table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
     table = table.join(columns)
-    table["above_floor"] = above_floor(table["score"], table["floor"])
     table = table[list(COLUMNS)]
     table.attrs["empty_cells"] = [about for about, rows in cells if not len(rows)]
     return table
@@ -591,7 +572,7 @@ def _judged(cell: Cell) -> Rows:
     # A structured array holds a million rows in a tenth of the memory of dictionaries,
     # and is written to the cache as it is.
     kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    flags = ("other_form", "empty", "cut_off", "cut_thought")
+    flags = ("other_form", "empty", "cut_off", "cut_thought", "is_copy")
     kinds |= dict.fromkeys(flags, bool) | {"index": int}
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
     return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
@@ -618,9 +599,8 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
     value = judge.score(text, references)
     strict = judge.strict(text, references)
 
-    # What the server counted, and the soft score, where the row has them.
+    # What the server counted, where the row has it.
     usage = row.get("usage") or {}
-    soft = cell.soft.get(row["index"], {})
     reason = row.get("finish_reason", "")
     digest = str(row.get("digest", "")).encode("ascii", "backslashreplace")
     values = {
@@ -629,15 +609,16 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "strict": strict.f1,
         "precision": strict.precision,
         "exact": strict.exact,
-        "other_form": in_another_form(judge, text, references),
+        "other_form": judge.in_another_form(text, references),
         "empty": not text and not unfinished,
         "cut_off": reason == "length" or unfinished,
         "cut_thought": unfinished,
+        "is_copy": row.get("is_copy", False),
+        "copied": row.get("copied"),
         "num_prompt_tokens": row.get("num_prompt_tokens"),
         "digest": digest,
         "group": row.get("group"),
         **{name: usage.get(name) or 0 for name in _USAGE},
-        **{name: soft.get(name) for name in _SOFT},
     }
     return tuple(values[name] for name in ROW_COLUMNS)
 
@@ -652,18 +633,17 @@ class Completeness(NamedTuple):
     problem: str = ""
 
 
-def completeness(path: Path, wanted: int, soft: bool = False) -> Completeness:
-    """How far a cell is towards `wanted` examples. With `soft`, answers that lack their soft
-    score do not count.
+def completeness(path: Path, wanted: int) -> Completeness:
+    """How far a cell is towards `wanted` examples.
 
     `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
     again, nor one that was judged.
     """
-    return _completeness(path, wanted, str(stamp(path)), soft)
+    return _completeness(path, wanted, str(stamp(path)))
 
 
 @lru_cache(maxsize=100_000)
-def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
+def _completeness(path: Path, wanted: int, _: str) -> Completeness:
     try:
         # A cell that cannot be read counts as not answered, with the reason.
         cell = load_cell(path)
@@ -671,7 +651,6 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
             return Completeness(0)
         _read_cache(cell)
         have = sum(index < wanted for index in cell.present)
-        lacking = sum(index < wanted for index in cell.without_soft) if soft else 0
     except UserError as error:
         return Completeness(0, str(error))
 
@@ -680,7 +659,7 @@ def _completeness(path: Path, wanted: int, _: str, soft: bool) -> Completeness:
     if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
         refused = sum(failure.refused for failure in failed)
         problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
-    return Completeness(have - lacking, "; ".join(problems))
+    return Completeness(have, "; ".join(problems))
 
 
 if __name__ == "__main__":  # a process of `_judge_in_parallel`

@@ -16,12 +16,13 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.lengths import length_name, parse_grid
+from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
-    BY_CAPABILITIES,
     OWN_MEAN_SUITES,
     OWN_SHARE,
+    OWN_TABLE,
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
@@ -29,7 +30,6 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     family_threshold,
 )
-from rulerkit.scoring.floors import above_floor
 from rulerkit.scoring.scores import seal_of_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
@@ -44,9 +44,9 @@ CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
-COUNTS = ["other_form", "empty", "cut_off", "cut_thought"]
+COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 _SCORE = ("score", "low", "high")
-_MEANS = ["strict", "exact", "reasoning_tokens"]
+_MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
 STAND_IN = "stand-in corpora"
 """What notes call texts that are not the paper's."""
 CELL = ["run", "model", "task", "length"]
@@ -72,9 +72,9 @@ _COLUMNS = [
     *_SCORE,
     "strict",
     "exact",
+    "copied",
     "n",
     "floor",
-    "above_floor",
     "wanted",
     *COUNTS,
     "reasoning_tokens",
@@ -100,10 +100,10 @@ class Summary(NamedTuple):
     """Three tidy tables of percents. `seal` in each is the digest of all that was summarized.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, suite, length, score, low, high, strict, exact, floor (the best
-    of the answers without reading; NaN where it was not recorded), above_floor (the score with the
-    floor taken off: (score - floor) / (100 - floor), in percent), n, wanted, other_form, empty,
-    cut_off, cut_thought (numbers of answers), reasoning_tokens (mean of a thought), stand_in,
+    claimed_length, task, category, suite, length, score, low, high, strict, exact, copied (the
+    score of the beginning of the context, copied; NaN but for cwe and fwe), n, floor (of suites
+    that take it off), wanted, other_form, empty, cut_off, cut_thought, is_copy (numbers of answers;
+    is_copy: that begin as the context does), reasoning_tokens (mean of a thought), stand_in,
     complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
     ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
     engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13
@@ -214,7 +214,7 @@ def summarize(
             length_rows += by_length
             model_rows.append(whole | {"adaptive": adaptive})
 
-    all_cells = _with_above_floor(pd.DataFrame(cell_rows, columns=_COLUMNS))
+    all_cells = pd.DataFrame(cell_rows, columns=_COLUMNS)
     lengths_of, models = pd.DataFrame(length_rows), pd.DataFrame(model_rows)
     for frame in (all_cells, lengths_of, models):
         frame.attrs["texts"] = texts_words(all_cells)
@@ -547,23 +547,19 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
     first = next((row for row in rows if row["adaptive"]), None)
     if first is None:
         return ""
-    rule = StoppingRule(**json.loads(first["adaptive"]))
-    others = {key[1] for key in examples if key[0] == first["run"]}
-    if rule.other is not None and rule.other not in others:
-        return (
-            f"adaptive ({rule.question}): what was found needs the answers of {rule.other} "
-            "beside these"
-        )
+    asked = json.loads(first["adaptive"])
+    # Former versions also asked for an average, and for a comparison with another model.
+    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
+        return "adaptive: what a former version asked here is not judged any more"
+    asked.pop("margin", None)
+    rule = StoppingRule(**asked)
+
+    # The scores of each cell of the rule, by index.
     nothing = WeightedCell(1.0, "", np.empty(0))
-
-    def scores_of(model: str | None) -> dict[tuple[str, int], Any]:
-        """The scores of each cell of the rule, by index."""
-        return {
-            (task, length): examples.get((first["run"], model, task, length), nothing).scores
-            for task, length in product(rule.tasks, rule.lengths)
-        }
-
-    scores = scores_of(first["model"])
+    scores = {
+        (task, length): examples.get((first["run"], first["model"], task, length), nothing).scores
+        for task, length in product(rule.tasks, rule.lengths)
+    }
     # Requests that failed behind the last answer count as well.
     for row in rows:
         key = row["task"], row["length"]
@@ -572,15 +568,8 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
             behind = max(0, row["failed"] - seen)
             scores[key] = np.append(scores[key], [np.nan] * behind)
 
-    state = replay(
-        rule,
-        scores,
-        first["aligned"],
-        first["claimed_length"],
-        scores_of(rule.other),
-        first["max_failures"],
-    )
-    return rule.describe(state)
+    about = (first["aligned"], first["claimed_length"], first["max_failures"])
+    return rule.describe(replay(rule, scores, *about))
 
 
 _Row = dict[str, Any]
@@ -603,16 +592,10 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
     row["rest"] = have if complete and n < wanted else ""
     row["threshold"] = THRESHOLDS[row["aligned"]]["all"]
     row["floor"] = 100 * row["floor"]
-    for name in ("strict", "exact"):
+    for name in ("strict", "exact", "copied"):
         row[name] = 100 * row[name] if complete else np.nan
     estimate = _mean([row], [1.0], confidence)
     return row | dict(zip(_SCORE, estimate, strict=True))
-
-
-def _with_above_floor(cells: "pd.DataFrame") -> "pd.DataFrame":
-    floor = cells["floor"].astype(float)
-    corrected = above_floor(cells["score"].astype(float), floor, 100.0)
-    return cells.assign(above_floor=corrected)
 
 
 def _mean(rows: Sequence[_Row], weights: Iterable[float], confidence: float) -> Estimate:
@@ -663,8 +646,8 @@ def _model_row(
         judgement = _Judgement(own, OWN_THRESHOLD, intervals, any(complete))
     elif suite != "ruler":
         whose = f"the suite {suite} brings no threshold"
-        if suite == "frontier":
-            whose = BY_CAPABILITIES
+        if capability(suite):
+            whose = OWN_TABLE
         judgement = _Judgement(np.nan, whose, _intervals(length_rows), False)
     else:
         judgement = _judge_by_paper(rows, length_rows, category, any(complete))
@@ -717,19 +700,15 @@ def _judge_by_own_mean(
     length."""
     intervals = _intervals(length_rows)
     shortest = min(intervals)
-    at_shortest = [row for row in rows if row["length"] == shortest]
     (start,) = (row["score"] for row in length_rows if row["length"] == shortest)
     threshold = round(OWN_SHARE * start, 1)
 
     mean_of = f"its own mean at {length_name(shortest)}"
     whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
     # A share of nothing is reached by any answer.
-    floor = np.fmax(0, np.mean([row["floor"] for row in at_shortest]))
-    is_possible = bool(start > floor)
+    is_possible = bool(start > 0)
     if not is_possible:
-        state = f"{start:.1f}, not above its floor of {floor:.1f}"
-        if np.isnan(start):
-            state = "incomplete"
+        state = "incomplete" if np.isnan(start) else "0"
         threshold, whose = np.nan, f"{mean_of} is {state}"
 
     # The threshold is uncertain too: the interval is that of the difference from it.
@@ -777,7 +756,7 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     in_all = scores[answers == repetitions]
 
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    means = ["score", "precision", "gold_probability", "gold_greedy", *_MEANS]
+    means = ["score", "precision", *_MEANS]
     rules |= dict.fromkeys(means, "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)

@@ -3,7 +3,7 @@
 A cell is one model on one task at one length. `predictions/<run>/<model>/<task>/<length>.jsonl`
 holds a row per example, `<length>.json` beside it the record of how the rows were made; the two
 alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
-line per attempt, and `<length>.soft.jsonl` holds the soft scores.
+line per attempt.
 
 Records and rows have checksums and schemas, and each row names the digest of the record's `result`
 that it was made under. A file that is not as it was written, that belongs to another record, or
@@ -23,13 +23,11 @@ from pydantic import TypeAdapter
 
 from rulerkit.common.errors import UserError, check_type, counted, remark, shorten
 from rulerkit.common.settings import JSON
-from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.inference.model import Failure
 from rulerkit.store.files import _CHECKSUM
 from rulerkit.store.records import (
     FAILED_ATTEMPT,
     ROW,
-    SOFT_SCORE,
     Record,
     check_line,
     check_schema,
@@ -44,7 +42,7 @@ WAYS_OUT = (
     "(rulerkit evaluate --fresh) does"
 )
 _FAILURES = ".failures.jsonl"
-_SOFT = ".soft.jsonl"
+_SOFT = ".soft.jsonl"  # the probability of right answers, in folders of former versions
 _SECONDS = re.compile(rb'"seconds": [-+.\deE]+')
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 
@@ -238,8 +236,8 @@ class Cell:
 
     @cached_property
     def seal(self) -> str:
-        """16 hex digits over what a table says of this cell: rows, failed requests, soft scores,
-        and the record but for the environment and for names that may differ.
+        """16 hex digits over what a table says of this cell: rows, failed requests, and the
+        record but for the environment and for names that may differ.
 
         Rows count by their index and without their seconds, so that a run that was resumed, or put
         together from several, has the seal of one that was not.
@@ -264,7 +262,7 @@ class Cell:
             [self.result, sources, about],
             sorted(lines.items()),
             sorted(failures.items()),
-            sorted(self.soft.items()),
+            [],  # where soft scores stood: stored seals stay
         ]
         return digest_of_json(parts)
 
@@ -287,27 +285,6 @@ class Cell:
         for _, index, line, _ in _read_lines(file, self.result, FAILED_ATTEMPT, parse=True):
             attempts[index] = Failure(line["reason"], line["refused"])
         return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
-
-    @cached_property
-    def soft(self) -> dict[int, JSON]:
-        """The soft scores by index."""
-        file, warn = soft_file(self.path), self.warnings.append
-        return dict(_read_rows(file, self.result, SOFT_SCORE, True, warn))
-
-    @property
-    def without_soft(self) -> list[int]:
-        """The answered examples that lack a soft score: of those with one reference, and of tasks
-        that accept any of several; none where a reference by itself is no right answer."""
-        # A soft score needs one text whose probability is asked.
-        rule = MATCH_RULES.get(self.about.result.task.match)
-        if rule is None or not rule.is_written_alone:
-            return []
-        indices = []
-        for row in self.stream():
-            is_one = rule.any_is_enough or len(row["outputs"]) == 1
-            if is_one and row["index"] not in self.soft:
-                indices.append(row["index"])
-        return indices
 
 
 def load_cell(path: Path) -> Cell | None:
@@ -366,11 +343,6 @@ def _place(path: Path) -> tuple[str, ...] | str:
 def failures_file(path: Path) -> Path:
     """The file of failed requests beside a prediction file, one line per attempt."""
     return path.with_name(f"{path.stem}{_FAILURES}")
-
-
-def soft_file(path: Path) -> Path:
-    """The soft scores beside a prediction file."""
-    return path.with_name(f"{path.stem}{_SOFT}")
 
 
 def read_cells(
@@ -453,8 +425,8 @@ def stamp(path: Path) -> list[list[int]]:
 
 
 def cell_files(path: Path) -> list[Path]:
-    """The files of a cell: rows, record, failed requests, soft scores."""
-    return [path, path.with_suffix(".json"), failures_file(path), soft_file(path)]
+    """The files of a cell: rows, record, failed requests."""
+    return [path, path.with_suffix(".json"), failures_file(path)]
 
 
 def time_and_size(file: Path) -> list[int]:

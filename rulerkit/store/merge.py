@@ -9,7 +9,7 @@ import json
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.settings import JSON
@@ -19,7 +19,6 @@ from rulerkit.store.cells import (
     failures_file,
     load_cell,
     prediction_files,
-    soft_file,
     whole_lines,
 )
 from rulerkit.store.comparable import describe_first, differences
@@ -28,8 +27,6 @@ from rulerkit.store.locks import Lock, holder
 from rulerkit.store.records import parse_json, plain, record_text
 
 _SAME_ANSWER = ("pred", "digest", "finish_reason")
-_CLOSE = 1e-6
-"""A difference of two soft scores up to which they are the same one."""
 
 
 class Merged(NamedTuple):
@@ -119,17 +116,16 @@ def _check_free(file: Path) -> None:
 
 
 def _content(cells: list[Cell]) -> list[bytes]:
-    """What the four files of a cell hold afterwards, in the order of `cell_files`; b"" for none.
+    """What the three files of a cell hold afterwards, in the order of `cell_files`; b"" for none.
     A cell that is everywhere the same is copied byte for byte."""
     for cell in cells:
-        _ = cell.present, cell.failures, cell.soft  # raises for a damaged line
+        _ = cell.present, cell.failures  # raises for a damaged line
     copies = [[_bytes(file) for file in cell_files(cell.path)] for cell in cells]
     if all(copy == copies[0] for copy in copies):
         return copies[0]
 
     _check_records(cells)
-    rows = _union([(cell.path, cell.path) for cell in cells], _same_answer)
-    soft = _union([(soft_file(cell.path), cell.path) for cell in cells], _same_soft)
+    rows = _union([cell.path for cell in cells])
 
     # An example that was answered meanwhile is no failure any more.
     attempts = {
@@ -145,7 +141,7 @@ def _content(cells: list[Cell]) -> list[bytes]:
     ]
     failures = [line for _, _, line in sorted(left)]
     record = record_text(_record([cell.record for cell in cells])).encode()
-    return [_text(rows.values()), record, _text(failures), _text(soft.values())]
+    return [_text(rows.values()), record, _text(failures)]
 
 
 def _bytes(file: Path) -> bytes:
@@ -173,13 +169,13 @@ def _check_records(cells: list[Cell]) -> None:
             )
 
 
-def _union(files: list[tuple[Path, Path]], is_same: Any) -> dict[int, bytes]:
+def _union(paths: list[Path]) -> dict[int, bytes]:
     """The lines of several files by the index of their example; the first of two that are the
     same. Raises UserError where two are not."""
     lines: dict[int, tuple[bytes, JSON, Path]] = {}
-    for file, path in files:
+    for path in paths:
         seen = set[int]()
-        for line in whole_lines(file):
+        for line in whole_lines(path):
             if not line.strip():
                 continue
             row = parse_json(line)
@@ -189,7 +185,7 @@ def _union(files: list[tuple[Path, Path]], is_same: Any) -> dict[int, bytes]:
                 continue
             seen.add(index)
             earlier, before, place = lines.setdefault(index, (line, row, path))
-            if earlier != line and not is_same(before, row):
+            if earlier != line and not _same_answer(before, row):
                 raise UserError(
                     f"nothing was merged: example {index} has another answer in {path} "
                     f"({shortened(row.get('pred'))}) than in {place} "
@@ -201,11 +197,6 @@ def _union(files: list[tuple[Path, Path]], is_same: Any) -> dict[int, bytes]:
 
 def _same_answer(one: JSON, two: JSON) -> bool:
     return all(one[field] == two[field] for field in _SAME_ANSWER)
-
-
-def _same_soft(one: JSON, two: JSON) -> bool:
-    fields = ("gold_probability", "gold_product", "gold_greedy", "num_tokens")
-    return all(abs(one[field] - two[field]) <= _CLOSE for field in fields)
 
 
 def _record(records: list[JSON]) -> JSON:
@@ -245,7 +236,7 @@ def _write(path: Path, contents: list[bytes]) -> bool:
     path.parent.mkdir(parents=True, exist_ok=True)
     with Lock(path.with_suffix(".lock")):
         # The record first: rows without one would be damage, a record without rows is none.
-        for n in (1, 0, 2, 3):
+        for n in (1, 0, 2):
             if contents[n]:
                 write_whole(files[n], contents[n])
             else:

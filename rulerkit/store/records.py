@@ -130,7 +130,7 @@ class Record(_Part):
     adaptive: JSON | None
     protocol_note: str | None = None
     """How the model reads prompts, where it does so in a way of its own."""
-    floors: dict[str, Share]
+    floors: dict[str, Share] = {}
     environment: _Environment
     """That of the last writer."""
     environments: list[_Environment] = []
@@ -169,8 +169,9 @@ def digest_of_json(value: Any) -> str:
 
 # --- what defines rows ----------------------------------------------------------------------------
 
-_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words)"
-"""Fields of a result that may differ: fingerprints are compared instead."""
+_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module|judges)"
+"""Fields of a result that may differ: of corpora fingerprints are compared instead, and where the
+code of a family lies does not change what it asks."""
 
 
 def result_values(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -242,6 +243,8 @@ class Row(TypedDict):
     group: NotRequired[Whole]
     usage: NotRequired[_Usage]
     answer_prefix: NotRequired[str]
+    copied: NotRequired[Share]
+    is_copy: NotRequired[bool]
 
 
 @with_config(_LINE)
@@ -254,20 +257,8 @@ class FailedAttempt(TypedDict):
     refused: bool
 
 
-@with_config(_LINE)
-class SoftScore(TypedDict):
-    """The soft score of one example."""
-
-    index: Whole
-    gold_probability: Share
-    gold_product: Share
-    gold_greedy: bool
-    num_tokens: Count
-
-
 ROW = TypeAdapter(Row)
 FAILED_ATTEMPT = TypeAdapter(FailedAttempt)
-SOFT_SCORE = TypeAdapter(SoftScore)
 
 
 def check_line(schema: TypeAdapter[Any], row: Any) -> JSON:

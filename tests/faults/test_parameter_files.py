@@ -4,15 +4,12 @@ hang."""
 from dataclasses import fields
 from pathlib import Path
 
-import pytest
 from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.common.errors import UserError
 from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
-from rulerkit.common.yaml_files import parse_yaml
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import FAMILIES, TASKS
@@ -183,26 +180,3 @@ def test_a_damaged_parameter_file_is_one_line(tmp_path_factory, text, kind):
         result_or_line(read_batch, path)
     else:
         result_or_line(read_keys, Site, path)
-
-
-LISTS = [f"l{n}: &l{n} [{', '.join([f'*l{n - 1}'] * 9)}]" for n in range(1, 30)]
-HUGE = {
-    "lists of lists": "\n".join(["l0: &l0 [lol]", *LISTS, "model: *l29"]),
-    "mappings of mappings": "\n".join(
-        ["m0: &m0 {a: 1}"]
-        + [f"m{n}: &m{n} {{a: *m{n - 1}, b: *m{n - 1}}}" for n in range(1, 60)]
-        + ["model: {base: vt, extra_body: *m59}"]
-    ),
-    "itself": "model: &m {base: *m, name: m}",
-    "a long text": f"text: &t {'x' * 1_000_000}\nmodels: [{'*t, ' * 10_000}]",
-    "brackets": f"models: {'[' * 100_000}",
-    "blocks": "".join(f"{' ' * n}a:\n" for n in range(3_000)),
-}
-
-
-@pytest.mark.parametrize("kind", HUGE)
-def test_a_few_lines_that_stand_for_more_than_memory_holds(kind):
-    """Refused by their number, before anything reads them: all of them would take hours."""
-    error = result_or_line(parse_yaml, HUGE[kind], "study.yaml")
-    assert isinstance(error, UserError)
-    assert "study.yaml is not YAML" in str(error)

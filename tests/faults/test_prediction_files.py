@@ -109,7 +109,6 @@ GOOD = good()
 SIDES = {
     "": {},
     ".failures": {"time": "", "reason": "it broke", "refused": False},
-    ".soft": {"gold_probability": 0.5, "gold_product": 0.5, "gold_greedy": True, "num_tokens": 2},
 }
 """What files of a cell are called, and what their lines hold."""
 """Rows as predictions hold them, and without checksums, as other programs write them."""
@@ -211,7 +210,7 @@ def test_an_older_format_is_refused_in_one_line(tmp_path):
 @given(data=st.data(), file=st.sampled_from(list(SIDES)))
 @cases
 def test_lines_with_a_checksum_that_say_anything(data, file):
-    """Rows, failed requests and soft scores: a checksum is no signature."""
+    """Rows and failed requests: a checksum is no signature."""
     line = data.draw(changed(SIDES[file] or ROWS[0]))
     with TemporaryDirectory() as name:
         folder = Path(name)

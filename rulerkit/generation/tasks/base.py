@@ -170,8 +170,7 @@ class Task(ABC):
     (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
 
     It may bring
-    - of judging: `item_form` (how an item of an answer line is compared), `evened`, `separator` or
-      `join`, `judges_prefix`;
+    - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`;
     - a reference reader: `question_form` and `read_context`, and `place`;
     - `failure_rules` of its own;
     - floors: `nothing` (the form of no answer) and `guess`, beside the beginning copied;
@@ -199,6 +198,9 @@ class Task(ABC):
     nothing: ClassVar[str] = ""
     """The answer that says that there is nothing, such as `Final Answer: []`; "" where this is
     never right."""
+    beginning_scores: ClassVar[bool] = False
+    """Whether the beginning of the context, copied, names some of what is asked for: then tables
+    show its score below the task."""
     judges_prefix: ClassVar[bool] = False
     """Whether the answer prefix is a part of the answer. Then base models alone get it, and what
     they write is judged behind it."""
@@ -222,7 +224,7 @@ class Task(ABC):
     `with_protocol`."""
     suite: str = ""
     """The suite that a task is of. No mean, table or threshold mixes suites: `ruler` (what a family
-    is of that says nothing), `frontier`, `small`, or one of your own. A family says `suite = NAME`,
+    is of that says nothing), `small`, or one of a plug-in's. A family says `suite = NAME`,
     a variant `suite: NAME` among its settings."""
     max_new_tokens: int | None = None
     """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what
@@ -237,6 +239,12 @@ class Task(ABC):
             setattr(cls, "score", _checked(own))  # noqa: B010  (mypy: it is a method)
 
     @classmethod
+    def tasks(cls) -> "Sequence[Task]":
+        """The named tasks of a plug-in's family: one with the family's name, unless it says
+        more."""
+        return [cls(name=cls.family)]
+
+    @classmethod
     def check_contract(cls, module: str) -> None:
         """Raises UserError where a family of a plug-in lacks what it must bring; `module` is the
         plug-in's."""
@@ -246,12 +254,12 @@ class Task(ABC):
                     f"plug-in {module}: the family {cls.__name__} brings no `{name}`; "
                     "docs/extend.md says what a family must bring"
                 )
-        check_known(f"match of the family {cls.family}", cls.match, [*MATCH_RULES, OWN])
         # Else the record would name a rule that does not judge.
-        if (cls.match == OWN) != (cls.score is not Task.score):
+        if (cls.match in MATCH_RULES) != (cls.score is Task.score):
             raise UserError(
-                f"plug-in {module}: the family {cls.family} says match = {cls.match!r}: it says "
-                f"{OWN!r} where it brings a `score` of its own, and only there"
+                f"plug-in {module}: the family {cls.family} says match = {cls.match!r}: it names "
+                f"one of {', '.join(MATCH_RULES)}, or another word, such as {OWN!r}, where it "
+                "brings a `score` of its own, and only there"
             )
 
     def __post_init__(self) -> None:
@@ -343,7 +351,7 @@ class Task(ABC):
     @property
     def rule(self) -> MatchRule:
         """The family's match rule."""
-        return own_rule(self.score) if self.match == OWN else MATCH_RULES[self.match]
+        return MATCH_RULES.get(self.match) or own_rule(self.score)
 
     def score(self, text: str, references: Sequence[str], /) -> float:
         """The score of an answer, 0 to 1, by the family's match rule. `text` is what is judged: an
@@ -354,28 +362,26 @@ class Task(ABC):
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
                 "them empty"
             )
-        return self.rule.score(self.evened(text), references, self.item_form)
+        return self.rule.score(text, references)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
         """The answer judged by all that it says; a `score` of one's own is its F1 and precision."""
         blanks = self.separator == " "
-        return self.rule.strict(self.evened(text), references, self.item_form, blanks)
+        return self.rule.strict(text, references, blanks)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
-        return self.rule.missing(self.evened(text), references, self.item_form)
+        return self.rule.missing(text, references)
 
-    @classmethod
-    def evened(cls, text: str) -> str:
-        """An answer as its items are looked for. A family may bring forms that only it knows into
-        the usual one, such as 4,821,377 where no number has commas."""
-        return text
+    def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
+        """Whether an answer that is not right holds all references in a form that the rule does not
+        see. A family that judges an answer line may tell."""
+        return False
 
-    @classmethod
-    def item_form(cls, item: str) -> str | None:
-        """An item of an answer line, lower case and without marks around it, as it is compared;
-        None is no item. A family may take a part of it, such as its digits."""
-        return item
+    def right_answer(self, references: Sequence[str], /) -> str | None:
+        """A right answer written down from the references, which is tried on each example; None
+        where a family has no form of it."""
+        return None
 
     def judged_prefix(self, example: Example) -> str:
         """The answer prefix of an example where this is a part of the answer, else nothing."""
@@ -411,7 +417,7 @@ class Task(ABC):
         without it."""
         if not is_outside(cls):
             return {}
-        names = ("score", "strict", "missing", "item_form", "evened")
+        names = ("score", "strict", "missing")
         plain: Any = [getattr(Task, name) for name in names]
         own: Any = [getattr(cls, name) for name in names]
         # Class methods are bound to their class: what they are made of is compared.
@@ -495,6 +501,7 @@ class WordCount(Task):
     """What the two families share that ask which words stand most often in a text."""
 
     category = "aggregation"
+    beginning_scores = True
     failure_rules = (
         Rule(
             "less frequent word",
@@ -509,7 +516,7 @@ class WordCount(Task):
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
         """As of all families; a row of words may also have nothing but blanks between them."""
         blanks = len(named_items(text)) == 1
-        return self.rule.strict(text, references, self.item_form, blanks)
+        return self.rule.strict(text, references, blanks)
 
     @classmethod
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:

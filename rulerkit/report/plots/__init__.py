@@ -15,12 +15,6 @@ from rulerkit.report.plots.canvas import DOUBLE, SINGLE, Panels, PrintFigure, Th
 from rulerkit.report.plots.comparisons import differences_by_task, scores_by_scorer
 from rulerkit.report.plots.depth import depth_map, recall_by_depth
 from rulerkit.report.plots.failures import failures_by_length
-from rulerkit.report.plots.frontier import (
-    capabilities_by_length,
-    capability_map,
-    frontier_by_length,
-    published_frontier,
-)
 from rulerkit.report.plots.grids import correlation_heatmap, tasks_by_length
 from rulerkit.report.plots.lengths import claimed_and_effective
 from rulerkit.report.plots.lines import (
@@ -30,7 +24,7 @@ from rulerkit.report.plots.lines import (
     series_table,
     thresholds,
 )
-from rulerkit.report.plots.published import published_since
+from rulerkit.report.plots.plugins import of_suite
 from rulerkit.report.plots.words import word_counts, word_frequencies
 from rulerkit.report.tables import remarks
 
@@ -40,16 +34,12 @@ __all__ = [
     "Panels",
     "PrintFigure",
     "Threshold",
-    "capabilities_by_length",
-    "capability_map",
     "claimed_and_effective",
     "correlation_heatmap",
     "depth_map",
     "differences_by_task",
     "failures_by_length",
-    "frontier_by_length",
-    "published_frontier",
-    "published_since",
+    "of_suite",
     "recall_by_depth",
     "remarks",
     "score_by_length",

@@ -22,7 +22,6 @@ from rulerkit.report.plots.canvas import (
     wrapped,
 )
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.floors import not_above
 from rulerkit.scoring.summary import as_table, texts_words
 from rulerkit.store.places import check_columns
 
@@ -36,7 +35,7 @@ def tasks_by_length(
     `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
     incomplete shows what it has (`300/500`).
     """
-    needed = ["run", "model", "label", "task", "length", "score", "have", "floor"]
+    needed = ["run", "model", "label", "task", "length", "score", "have"]
     cells = as_table(cells, "cells", needed, "tasks_by_length")
     if model is not None:
         cells = cells[(cells["model"] == model) | (cells["label"] == model)]
@@ -45,16 +44,12 @@ def tasks_by_length(
             f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
         )
 
-    # A score that says nothing is shown in brackets, and an incomplete one by what it has.
-    below = not_above(cells)
     texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
-    cells = cells.assign(name=names_of(cells), text=texts.where(~below, "(" + texts + ")"))
+    cells = cells.assign(name=names_of(cells), text=texts)
 
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
     notes = [note, texts_words(cells)]
-    if below.any():
-        notes.append("in brackets: not above the floor")
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
     with draw_in(len(models), columns, height, ax, *notes, series=series, sharey=True) as panels:

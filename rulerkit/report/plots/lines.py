@@ -145,8 +145,8 @@ def _notes_of_lines(
     num_others = sum(len(band) for _, band in grey.values())
     if num_others:
         notes.append(f"grey band: {num_others} further models")
-    if "floor" in frame and (frame["floor"] >= 1).any():
-        notes.append("dotted: floor")
+    if "copied" in frame and frame["copied"].notna().any():
+        notes.append("dotted: copying the beginning of the context")
     return notes
 
 
@@ -158,8 +158,8 @@ def _lines(
     dashed_beyond: Mapping[str, float],
     flat: Collection[str],
 ) -> None:
-    """A line per series over length, its floor as a dotted line; the axis also has room for the
-    lengths of `printed`, which `_grey_lines` draws."""
+    """A line per series over length; the axis also has room for the lengths of `printed`, which
+    `_grey_lines` draws. One level line is what copying the beginning of the context scores."""
     # Lines keep the order of the caller, and with it their colours.
     names = list(dict.fromkeys(rows[series]))
     all_lengths = {int(n) for n in rows["length"]}
@@ -176,11 +176,9 @@ def _lines(
         x, properties = line["length"] * 2**shift, properties_of(i)
         line_with_bars(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
 
-        # What is scored without reading is drawn below every line that it concerns.
-        if "floor" in line and (line["floor"] >= 1).any():
-            axes.plot(
-                x, line["floor"], color=properties["color"], linestyle=":", linewidth=0.7, zorder=1
-            )
+    if "copied" in rows and rows["copied"].notna().any():
+        level = rows["copied"].mean()
+        axes.axhline(level, color=GREY_LINE, linestyle=":", linewidth=0.7, zorder=1)
 
     # Lengths double, so they stand at equal distances.
     axes.set_xscale("log", base=2)

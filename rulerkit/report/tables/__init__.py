@@ -8,7 +8,6 @@ A module holds the tables of one subject, `layout` what all of them share. Open 
 """
 
 from rulerkit.report.tables.footnotes import footnotes, usage_notes
-from rulerkit.report.tables.frontier import frontier_table, frontier_text
 from rulerkit.report.tables.layout import FORMATS, Field, number_range, ordinal, render, show
 from rulerkit.report.tables.models import (
     TITLES,
@@ -38,8 +37,6 @@ __all__ = [
     "board_rows",
     "cell_notes",
     "footnotes",
-    "frontier_table",
-    "frontier_text",
     "model_notes",
     "models_text",
     "names_of",

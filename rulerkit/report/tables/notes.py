@@ -1,5 +1,5 @@
 """What a reader must know of the scores in a table or a figure: reference readers, stand-in
-corpora, incomplete cells, floors, adaptive runs, digests."""
+corpora, incomplete cells, adaptive runs, digests."""
 
 from typing import TYPE_CHECKING
 
@@ -8,8 +8,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
 from rulerkit.report.tables.layout import number_range
-from rulerkit.scoring.effective_length import BY_CAPABILITIES
-from rulerkit.scoring.floors import not_above
+from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.scores import own_labels, seal_of_scores
 from rulerkit.scoring.summary import STAND_IN, as_summary, as_table, texts_words
 from rulerkit.store.places import check_columns, is_table
@@ -43,8 +42,6 @@ _SENTENCES = {
     ),
 }
 """How tables say what is unusual in some cells, before the names of the models."""
-
-FLOOR_WORDS = "floor, the score of the best answer without reading that the task's family knows"
 
 _MARKS = {"reference readers": "reader", STAND_IN: "stand-in"}
 """How a table of models marks a row, by what `unusual` says of it."""
@@ -101,16 +98,6 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
             sentence += f": {listed(who, 6)}"
         notes.append(f"{sentence}.")
 
-    # A table of tasks marks these cells itself; one of means can only count them.
-    below = not_above(cells)
-    if below.any() and names.nunique() > 1:
-        counts = [
-            f"{name} in {is_below.sum()} of {len(is_below)} cells"
-            for name, is_below in below.groupby(names, sort=False)
-            if is_below.any()
-        ]
-        notes.append(f"Not above the {FLOOR_WORDS}: {listed(counts, 6)}.")
-
     # A mean over the rest is not the mean that was asked for.
     rest = cells["rest"]
     if rest.any():
@@ -143,8 +130,8 @@ _ADAPTIVE_NOTE = (
 def model_notes(models: "pd.DataFrame") -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
-    # The frontier suite has a table of its own for its effective lengths.
-    unjudged = models["threshold"].isna() & (models["threshold_of"] != BY_CAPABILITIES)
+    # The table of a suite's own says more.
+    unjudged = models["threshold"].isna() & (models["threshold_of"] != OWN_TABLE)
     without = models[unjudged].groupby("threshold_of", sort=False)["label"]
     adaptive = list(zip(models["label"], models["adaptive"], strict=True))
     return [

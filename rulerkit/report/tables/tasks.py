@@ -8,8 +8,7 @@ from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
-from rulerkit.report.tables.notes import FLOOR_WORDS, cell_notes, model_notes
-from rulerkit.scoring.floors import not_above
+from rulerkit.report.tables.notes import cell_notes, model_notes
 from rulerkit.scoring.summary import Summary, as_summary
 
 if TYPE_CHECKING:
@@ -41,12 +40,19 @@ def task_table_text(
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
     by_task: dict[str, list[Field | str]] = {task: [task] for task in cells["task"]}
-    marked = cells.assign(below_floor=not_above(cells))
-    for cell in marked.to_dict("records"):
+    for cell in cells.to_dict("records"):
         by_task[cell["task"]].append(_cell_field(cell))
 
+    # Below a task that can be answered in part without reading stands what that scores.
+    rows = []
+    for task, row in by_task.items():
+        rows.append(row)
+        copied = cells.loc[cells["task"] == task, "copied"]
+        if copied.notna().any():
+            scores = copied.map("{:.1f}".format).where(copied.notna(), "")
+            rows.append(["  copying the beginning", *scores])
+
     # A mean over one task would be the same row once more.
-    rows = list(by_task.values())
     num_tasks = means["tasks"].max()
     if num_tasks > 1:
         suite = cells["suite"].iloc[0]
@@ -86,22 +92,17 @@ _COUNT_MARKS = {
     "empty": ("e", "empty answers"),
     "cut_off": ("c", "answers cut off at their last token"),
     "cut_thought": ("t", "answers cut off in their thought"),
+    "is_copy": ("b", "answers that begin as the context does"),
 }
 """The letter that stands before each of COUNTS, and what is counted."""
 
 
 def _cell_field(cell: Any) -> Field:
-    """A score with its interval, in brackets where it is not above its floor, and marks for what is
-    unusual."""
-    text = _score_text(cell)
-    if cell["below_floor"]:
-        text = text.replace(f"{cell['score']:.1f}", f"({cell['score']:.1f})", 1)
+    """A score with its interval, and marks for what is unusual."""
     marks = [f"{letter}{cell[name]}" for name, (letter, _) in _COUNT_MARKS.items() if cell[name]]
-    if cell["floor"] >= 1:
-        marks.append(f"f{cell['floor']:.0f}")
     if cell["reasoning_tokens"]:
         marks.append(f"w{cell['reasoning_tokens']:.0f}")
-    return Field(text, small=" ".join(marks))
+    return Field(_score_text(cell), small=" ".join(marks))
 
 
 def _mark_notes(cells: "pd.DataFrame") -> list[str]:
@@ -111,10 +112,6 @@ def _mark_notes(cells: "pd.DataFrame") -> list[str]:
         for name, (letter, what) in _COUNT_MARKS.items()
         if cells[name].any()
     ]
-    if (cells["floor"] >= 1).any():
-        notes.append(
-            f"f: {FLOOR_WORDS}; a score below 100 that is not above it stands in brackets."
-        )
     if cells["reasoning_tokens"].any():
         notes.append("w: tokens thought, on average.")
     return notes

@@ -1,0 +1,6 @@
+from . import figures as figures
+from . import table as table
+from .scores import FrontierSummary as FrontierSummary
+from .scores import frontier as frontier
+from .table import frontier_table as frontier_table
+from .table import frontier_text as frontier_text

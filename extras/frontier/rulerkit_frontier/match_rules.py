@@ -1,0 +1,165 @@
+"""The suite's match rules: they judge a last line `Final Answer: ...`, or what follows a hash.
+
+With them silence is never right, not even where nothing is the right answer.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+from functools import partial
+
+from rulerkit.generation.answers import (
+    ItemForm,
+    comparable,
+    final_items,
+    plain,
+    said_number,
+    stand_at_the_end,
+)
+from rulerkit.generation.match_rules import MatchRule, Strict, overlap, strict_share
+
+_FAR = 1000
+"""A distance at which `count` gives nothing that a float holds beside other scores."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class LineRule(MatchRule):
+    """A rule of the suite: its functions also take the form of items."""
+
+    in_order: bool = False
+    """Whether the references must be given in their order."""
+    written: Callable[[Sequence[str]], str] | None = None
+    """A right answer, written down from the references."""
+
+
+# --- lists ---------------------------------------------------------------------------------------
+
+
+def _wanted_items(references: Iterable[str], item_form: ItemForm = comparable) -> list[str]:
+    items = (comparable(plain(reference)) for reference in references)
+    forms = dict.fromkeys(item_form(item) for item in items if item)
+    return [form for form in forms if form is not None]
+
+
+def _strict_list(
+    text: str, references: Sequence[str], item_form: ItemForm, in_order: bool = False
+) -> Strict:
+    """Precision and F1 over the items of the answer line; `in_order` counts those of the longest
+    common subsequence alone."""
+    said, wanted = (final_items(text, item_form), _wanted_items(references, item_form))
+    if said is None:
+        return Strict(0.0, 0.0, 0.0)
+    if in_order:
+        return strict_share(_longest_common(said, wanted), said, wanted)
+    return overlap(sorted(said), sorted(wanted))
+
+
+def _longest_common(said: Sequence[str], wanted: Sequence[str]) -> int:
+    """The length of the longest common subsequence."""
+    # Row by row of the usual table: lengths[i] belongs to the first i items that are wanted.
+    lengths = [0] * (len(wanted) + 1)
+    for item in said:
+        before = 0
+        for place, other in enumerate(wanted, start=1):
+            above = lengths[place]
+            if item == other:
+                lengths[place] = before + 1
+            else:
+                lengths[place] = max(above, lengths[place - 1])
+            before = above
+    return lengths[-1]
+
+
+def _missing_items(text: str, references: Sequence[str], item_form: ItemForm) -> tuple[str, ...]:
+    """The references that are no item of the answer line."""
+    said = final_items(text, item_form) or []
+    missing = []
+    for reference in references:
+        wanted = _wanted_items([reference], item_form)
+        if not set(wanted) <= set(said):
+            missing.append(reference)
+    return tuple(missing)
+
+
+# --- count and ratio ------------------------------------------------------------------------------
+
+
+def match_count(text: str, references: Iterable[str]) -> float:
+    """0.75 to the power of the distance from the right number, as Oolong (arXiv 2511.02817); 0
+    without a number."""
+    said = said_number(text)
+    if said is None:
+        return 0.0
+    distance = min(abs(said - int(reference)) for reference in references)
+    return float(0.75 ** min(distance, _FAR))
+
+
+def match_ratio(text: str, references: Iterable[str]) -> float:
+    """How alike a passage is that was to be copied behind a hash, 0..1, as in MRCR: the ratio of
+    difflib, the best over the references. A reference is the hash, a blank and the passage.
+
+    Without the hash 0. Passages of less than 300 characters are better judged otherwise: difflib
+    treats texts of 200 characters or more differently.
+    """
+    return max(_ratio(text, reference) for reference in references)
+
+
+def _ratio(text: str, reference: str) -> float:
+    hash_, _, passage = reference.partition(" ")
+    _, seen, copied = text.rpartition(hash_)
+    if not seen:
+        return 0.0
+    # The order of the two matters: difflib looks for frequent letters in the second alone.
+    return SequenceMatcher(a=passage.strip(), b=copied.strip()).ratio()
+
+
+# --- the registry ---------------------------------------------------------------------------------
+
+
+def _lists(score: Callable[[Strict], float], in_order: bool = False) -> LineRule:
+    strict = partial(_strict_list, in_order=in_order)
+    return LineRule(
+        score=lambda text, references, form: score(strict(text, references, form)),
+        strict=lambda text, references, form: strict(text, references, form),
+        missing=_missing_items,
+        allows_nothing=True,
+        in_order=in_order,
+        written=lambda references: f"Final Answer: [{', '.join(references)}]",
+    )
+
+
+def _whole_answers(
+    score: Callable[[str, Sequence[str]], float],
+    written: Callable[[Sequence[str]], str] | None = None,
+) -> LineRule:
+    """A rule that judges an answer as a whole: its strict scores are the score."""
+    return LineRule(
+        score=lambda text, references, _: score(text, references),
+        strict=lambda text, references, _: Strict(*3 * [score(text, references)]),
+        missing=lambda text, references, _: (
+            () if score(text, references) == 1 else tuple(references)
+        ),
+        any_is_enough=True,
+        written=written,
+    )
+
+
+RULES: dict[str, LineRule] = {
+    "f1": _lists(lambda strict: strict.f1),
+    "exact": _lists(lambda strict: strict.exact),
+    "ordered": _lists(lambda strict: strict.f1, in_order=True),
+    "ratio": _whole_answers(match_ratio),
+    "count": _whole_answers(
+        match_count,
+        written=lambda references: f"Final Answer: {references[0]}",
+    ),
+}
+"""Name -> rule. `f1`: F1 over the items of the answer line; `exact`: 1 for exactly the right ones
+in any order; `ordered`: 2 LCS / (said + right), which minds the order; `ratio`: likeness of a
+copied passage; `count`: nearness of a number."""
+
+
+def is_at_the_end(rule: LineRule, text: str, references: Sequence[str]) -> bool:
+    """Whether all references stand at the end of an answer that the rule does not see: a form that
+    nobody thought of, or no answer line."""
+    return stand_at_the_end(text, _wanted_items(references), rule.in_order)

@@ -1,0 +1,205 @@
+"""Needles without the question's words: one person in an essay is asked for by something that her
+needle implies and does not say. The idea is that of NoLiMa (arXiv 2502.05167); needles and
+questions are ours."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, partial
+
+from rulerkit.common.errors import UserError
+from rulerkit.generation.answers import plain
+from rulerkit.generation.corpora import Haystack, load
+from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct, shuffled_alike
+from rulerkit.generation.tasks.haystacks import fill_with_essay
+from rulerkit_frontier.data_files import read_data
+from rulerkit_frontier.tasks.base import (
+    ANSWER_PREFIX,
+    FIRST_NAMES,
+    LAST_NAMES,
+    Frontier,
+    answer_form,
+    draw_person,
+    items_of,
+    named,
+    said_nothing,
+)
+
+_OPENING = (
+    "Read the text below. I will ask about one person in it; for who did what, only the text "
+    "counts.\n"
+)
+_NAME = "[A-Z][a-z]+ [A-Z][a-z]+"
+_TWO_LINES = re.compile(rf"\b({'|'.join(FIRST_NAMES)})\n({'|'.join(LAST_NAMES)})\b", re.IGNORECASE)
+
+
+@dataclass(frozen=True)
+class Relation:
+    """A form of needles, `{name}` and `{x}`, and of questions, `{y}`, with the y of each x."""
+
+    needle: str
+    question: str
+    pairs: Mapping[str, str]
+
+    def occurrence(self, x: str = "") -> re.Pattern[str]:
+        """The needles of one x, or of all; the group `item` is the name."""
+        before, between, after = map(re.escape, re.split(r"{\w+}", self.needle))
+        one = re.escape(x) if x else "|".join(map(re.escape, self.pairs))
+        return re.compile(rf"{before}\b(?P<item>{_NAME}){between}(?:{one}){after}")
+
+
+RELATIONS = tuple(Relation(**relation) for relation in read_data("relations.yaml"))
+PAIRS = tuple((relation, x) for relation in RELATIONS for x in relation.pairs)
+
+
+@lru_cache(maxsize=8)
+def usable_pairs(corpus: Haystack, num_distractors: int) -> tuple[int, ...]:
+    """The numbers of the pairs of which no word stands in the essays, in relations that have enough
+    of them for the distractors."""
+    text = " ".join(corpus.words).casefold()
+
+    def stands(phrase: str) -> bool:
+        word = re.sub("^(the|an?) ", "", phrase.casefold())
+        return word in text and bool(re.search(rf"\b{re.escape(word)}s?\b", text))
+
+    absent = [
+        number
+        for number, (relation, x) in enumerate(PAIRS)
+        if not stands(x) and not stands(relation.pairs[x])
+    ]
+
+    # One more than the distractors and the asked pair: where nobody is right, its place is taken.
+    relations = [PAIRS[number][0] for number in absent]
+    return tuple(
+        number for number in absent if relations.count(PAIRS[number][0]) >= num_distractors + 2
+    )
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def _names(answer: JudgedAnswer, known: bool) -> str | None:
+    """The names on the answer line that are in the text and wrong, or that are not in it."""
+    persons = {str(piece.value).casefold(): piece.role for piece, _ in answer.needles}
+    roles = ("distractor",) if known else (None,)
+    return named(item for item in items_of(answer) if persons.get(item) in roles)
+
+
+# --- the family -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Latent(Frontier):
+    """Name the person whose needle, in essays, implies what is asked; `num_distractors` needles of
+    the same relation stand for other persons."""
+
+    family = "latent"
+    capability = "meaning"
+    match = "exact"
+    new_tokens = (32, 1)
+    question_form = "|".join(
+        re.escape(relation.question).replace(r"\{y\}", "(?:.+?)") for relation in RELATIONS
+    )
+    failure_rules = (
+        Rule(
+            "other person of the relation",
+            "The person of another needle.",
+            partial(_names, known=True),
+        ),
+        Rule("person not in the text", "A name that no needle has.", partial(_names, known=False)),
+        Rule("said nobody", "Nobody is said where somebody is right.", said_nothing),
+    )
+
+    num_distractors: int = 3
+    """Needles of the asked relation with other pairs."""
+    essays: str = "paul_graham"
+    """The corpus: `paul_graham`, `prose` (its stand-in) or a path."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = min(len(relation.pairs) for relation in RELATIONS) - 2
+        self.check(
+            self.num_distractors <= most, "num_distractors", f"a whole number from 1 to {most}"
+        )
+
+    @classmethod
+    def evened(cls, text: str) -> str:
+        """A name of two lines on one line."""
+        return _TWO_LINES.sub(r"\1 \2", plain(text))
+
+    @property
+    def corpora(self) -> tuple[tuple[str, str], ...]:
+        return (("essay", "essays"),)
+
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
+        essays = load("essay", self.essays)
+        usable = usable_pairs(essays, self.num_distractors)
+        if not usable:
+            raise UserError(
+                f"{self.name}: no relation has {self.num_distractors + 2} pairs of which no word "
+                f"stands in the essays {self.essays}: take fewer num_distractors, or other essays"
+            )
+        order = shuffled_alike(len(usable), stream.seed)
+        asked = usable[order[stream.index % len(usable)]]
+        relation, x = PAIRS[asked]
+
+        # Where nobody is right, one more needle of another pair takes the place.
+        others = [
+            PAIRS[number][1]
+            for number in usable
+            if number != asked and PAIRS[number][0] is relation
+        ]
+        is_empty = self.is_empty(stream.index)
+        told = [] if is_empty else [x]
+        told += random.sample(others, self.num_distractors + is_empty)
+        persons = distinct(len(told), partial(draw_person, random))
+        needles = [
+            Piece(
+                relation.needle.format(name=person, x=other),
+                "needle" if other == x else "distractor",
+                key=other,
+                value=person,
+                depth=random.random(),
+            )
+            for other, person in zip(told, persons, strict=True)
+        ]
+
+        question = relation.question.format(y=relation.pairs[x])
+        return Draft(
+            instruction=_OPENING,
+            question=f"{question}\n{answer_form('Jane Doe', 'for nobody')}",
+            answer_prefix=ANSWER_PREFIX,
+            references=() if is_empty else (persons[0],),
+            plan=needles,
+            group=asked,
+        )
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        return fill_with_essay(draft.plan, budget, load("essay", self.essays))
+
+    @staticmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading | None:
+        for relation in RELATIONS:
+            for x, y in relation.pairs.items():
+                if relation.question.format(y=y) == question[0]:
+                    return _reading(text, relation, x)
+        return None
+
+    def guess(self, example: Example) -> Mapping[str, int]:
+        """Any person."""
+        return self.guesses(example, len(FIRST_NAMES) * len(LAST_NAMES))
+
+
+def _reading(text: str, relation: Relation, x: str) -> Reading:
+    """Who is asked for, and the others of the relation."""
+    persons = relation.occurrence(x).findall(text)
+    needles = relation.occurrence()
+    return Reading(
+        "latent",
+        items=persons,
+        others=[name for name in needles.findall(text) if name not in persons],
+        occurrences=partial(needles.finditer, text),
+        opening=text,
+    )

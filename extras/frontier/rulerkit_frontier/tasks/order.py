@@ -1,0 +1,253 @@
+"""Everything that one person brought, in the order of the days: several needles, sorted by what
+they say and not by where they stand."""
+
+import re
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from itertools import cycle, pairwise
+from random import Random
+from typing import Literal
+
+import numpy as np
+
+from rulerkit.generation.corpora import load
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.tasks.base import (
+    ANSWER_PREFIX,
+    FIRST_NAMES,
+    FORM_THINGS,
+    LAST_NAMES,
+    Columns,
+    Frontier,
+    answer_form,
+    draw_things,
+    exact_lines,
+    fill_with_lines,
+    items_of,
+    named,
+    pool,
+    said_nothing,
+    wrong_items,
+)
+
+_OPENING = (
+    "Below are entries of a diary, not in the order of the days. I will ask about one person.\n"
+)
+_ENTRY = "Day {day}: {person} brought the {thing}.\n"
+_LINE = re.compile(
+    r"^Day (?P<day>\d+): (?P<person>\w+ \w+) brought the (?P<item>.+)\.$", re.MULTILINE
+)
+_ORDERS = {"day": "the days, the earliest day first", "text": "the text, the first entry first"}
+_QUESTION = "What did {person} bring? List everything in the order of {order}.\n"
+
+_DAYS = range(1, 10**5)
+_NEAR_PERSONS = 4
+"""Persons with the same first name or the same last name: two of each."""
+_TOKENS_FOR_AN_ENTRY = 8
+"""A context has fewer entries than one in so many tokens."""
+_DRAWS = 1000
+
+
+# --- failures -------------------------------------------------------------------------------------
+
+
+def _in_order_of_text(answer: JudgedAnswer) -> str | None:
+    question = re.search(Order.question_form, answer.example.text_of("question"))
+    assert question
+    entries = _LINE.finditer(answer.example.context_text)
+    of_person = (entry for entry in entries if entry["person"] == question["person"])
+    in_text = [entry["item"].casefold() for entry in of_person]
+    items = items_of(answer)
+    return named(items) if len(items) > 1 and items == in_text else None
+
+
+def _of_another_person(answer: JudgedAnswer) -> str | None:
+    entries = _LINE.finditer(answer.example.context_text)
+    brought = {entry["item"].casefold() for entry in entries}
+    return named(item for item in wrong_items(answer) if item in brought)
+
+
+def _one_left_out(answer: JudgedAnswer) -> str | None:
+    items = items_of(answer)
+    for left_out in answer.references:
+        others = [r.casefold() for r in answer.references if r != left_out]
+        if others and items == others:
+            return left_out
+    return None
+
+
+# --- the family -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order(Frontier):
+    """Name `num_items` things that one person brought, in the order of the days (or of the text),
+    in a diary of as many entries as fit."""
+
+    family = "order"
+    capability = "sequence"
+    match = "ordered"
+    new_tokens = (128, 8)
+    question_form = (
+        r"What did (?P<person>\w+ \w+) bring\? "
+        r"List everything in the order of the (?P<by>day|text)"
+    )
+    failure_rules = (
+        Rule(
+            "order of the text",
+            "Everything that was asked for, in the order in which the text names it.",
+            _in_order_of_text,
+        ),
+        Rule(
+            "thing of another person", "Something that another person brought.", _of_another_person
+        ),
+        Rule("one left out", "All but one, in the right order.", _one_left_out),
+        Rule(
+            "invented thing",
+            "Something that nobody brought.",
+            lambda answer: named(wrong_items(answer)),
+        ),
+        Rule(
+            "said nothing",
+            "The answer says that there is nothing, and there is something.",
+            said_nothing,
+        ),
+    )
+
+    num_items: int = 8
+    """Things that the person brought."""
+    by: Literal["day", "text"] = "day"
+    """The order that is asked for: that of the days, or that of the entries in the text."""
+    words: str = "wonderwords"
+    """The list behind things: `wonderwords` or a path."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self.check(2 <= self.num_items <= 1000, "num_items", "a whole number from 2 to 1000")
+
+    @property
+    def corpora(self) -> tuple[tuple[str, str], ...]:
+        return (("words", "words"),)
+
+    def draft(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
+        first, *firsts = random.sample(FIRST_NAMES, 1 + _NEAR_PERSONS // 2)
+        last, *lasts = random.sample(LAST_NAMES, 1 + _NEAR_PERSONS // 2)
+        person = f"{first} {last}"
+        near = [f"{first} {other}" for other in lasts]
+        near += [f"{other} {last}" for other in firsts]
+
+        # As many entries of persons with a name alike as of the one that is asked about.
+        things = draw_things(random, load("words", self.words), 2 * self.num_items)
+        days = random.sample(_DAYS, len(things))
+        number = 0 if self.is_empty(stream.index) else self.num_items
+        entries = list(zip(_shuffled_days(random, days[:number]), things, strict=False))
+        depths = sorted(random.random() for _ in entries)
+        pieces = [
+            _entry("needle", day, person, thing, depth)
+            for (day, thing), depth in zip(entries, depths, strict=True)
+        ]
+        pieces += [
+            _entry("distractor", day, other, thing, random.random())
+            for day, thing, other in zip(
+                days[self.num_items :], things[self.num_items :], cycle(near)
+            )
+        ]
+
+        if self.by == "day":
+            entries.sort()
+        question = _QUESTION.format(person=person, order=_ORDERS[self.by])
+        return Draft(
+            instruction=_OPENING,
+            question=question + answer_form(", ".join(FORM_THINGS), "for nothing"),
+            answer_prefix=ANSWER_PREFIX,
+            references=tuple(thing for _, thing in entries),
+            plan=(first, last, pieces),
+        )
+
+    def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        first, last, pieces = draft.plan
+        size, encoder, random = (
+            pool_size(budget.length, _TOKENS_FOR_AN_ENTRY),
+            budget.encoder,
+            budget.random,
+        )
+        days = pool("days", "Day {}:", size, encoder)
+        things = pool("things", " {}.\n", size, encoder, self.words)
+        firsts = pool("first names", " {}", 64, encoder)
+        lasts = pool("last names", " {} brought the", 64, encoder)
+
+        day_order = days.others([f"Day {piece.key}:" for piece in pieces], random)
+        thing_order = things.others([f" {piece.value}.\n" for piece in pieces], random)
+        entries = min(len(day_order), len(thing_order))
+
+        # Persons of filler have neither name, and bring as many things each. There are so many of
+        # them as the entries ask for that fit.
+        tokens = sum(units.counts.mean() for units in (days, firsts, lasts, things))
+        persons = 1 + int(max(0, budget.tokens) / tokens / self.num_items)
+        names = []
+        for units, taken in ((firsts, f" {first}"), (lasts, f" {last} brought the")):
+            others = units.others([taken], random)
+            names.append(others[random.randint(len(others), size=persons)])
+        person = random.permutation(np.arange(entries) % persons)
+
+        columns = (
+            (days, day_order[:entries]),
+            (firsts, names[0][person]),
+            (lasts, names[1][person]),
+            (things, thing_order[:entries]),
+        )
+
+        def choose(left: int) -> Columns | None:
+            return exact_lines(left, columns, (0, 3))
+
+        return fill_with_lines(pieces, budget, choose)
+
+    @staticmethod
+    def read_context(text: str, question: re.Match[str]) -> Reading:
+        person, begins = question["person"], text.rfind(_OPENING)
+        entries = list(_LINE.finditer(text))
+
+        # Entries stand in the order in which they were written, which is not that of the days.
+        brought = [
+            (int(entry["day"]), entry["item"]) for entry in entries if entry["person"] == person
+        ]
+        if question["by"] == "day":
+            brought.sort()
+
+        # Distractors are entries of people who share a name with the one asked for.
+        names = set(person.split())
+        return Reading(
+            "order",
+            items=[thing for _, thing in brought],
+            others=[
+                entry["item"]
+                for entry in entries
+                if entry["person"] != person and names & set(entry["person"].split())
+            ],
+            occurrences=lambda: entries,
+            opening=text[begins + len(_OPENING) :] if begins >= 0 else "",
+        )
+
+    @classmethod
+    def candidates(cls, context: str) -> Collection[str]:
+        return {entry["item"] for entry in _LINE.finditer(context)}
+
+
+def _entry(role: str, day: int, person: str, thing: str, depth: float) -> Piece:
+    text = _ENTRY.format(day=day, person=person, thing=thing)
+    return Piece(text, role, key=str(day), value=thing, depth=depth)
+
+
+def _shuffled_days(random: Random, days: Sequence[int]) -> list[int]:
+    """Days in the order of their entries in the text: at least half of the neighbours are the wrong
+    way round."""
+    order = list(days)
+    for _ in range(_DRAWS):
+        inverted = sum(one > other for one, other in pairwise(order))
+        if 2 * inverted >= len(order) - 1:
+            break
+        random.shuffle(order)
+    return order
