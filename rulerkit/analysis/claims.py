@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import pandas as pd
 
-from rulerkit.common.errors import check_type, unknown
+from rulerkit.common.errors import unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import task
@@ -57,8 +57,6 @@ class Verdict(NamedTuple):
 def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
     """Columns claim, verdict, seen."""
     rows = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
-    for row in rows:
-        check_type(row, Verdict, "verdict_table", "verdicts of `rk.claims`")
     return pd.DataFrame(rows, columns=list(Verdict._fields))
 
 
@@ -69,7 +67,6 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
     the answer is missing. Of an adaptive run only answered examples have rows."""
     scores = as_scores(scores, "asked")
-    check_type(study, Study, "asked", "rows of `rk.score` and their study")
     scores = merge_repetitions(scores)
     models = scores[["run", "model", "label", "claimed_length"]]
     models = models.drop_duplicates(["run", "model"])

@@ -18,7 +18,7 @@ import pandas as pd
 
 from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of
-from rulerkit.common.errors import UserError, check_type, remark
+from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
@@ -58,7 +58,6 @@ class Item(NamedTuple):
 
 def places(example: Example) -> list[Place]:
     """The place of each piece of an example, runs of lines taken apart."""
-    check_type(example, Example, "places", "an example, such as `rk.example_of(row)`")
     first, last = example.context
     num_tokens = sum(block.num_tokens for block in example.context_blocks)
     result = []

@@ -15,7 +15,7 @@ import pandas as pd
 from rulerkit.analysis.failure_rules import definitions as definitions
 from rulerkit.analysis.failure_rules import find_label
 from rulerkit.analysis.remake import remaker
-from rulerkit.common.errors import check_type, shorten
+from rulerkit.common.errors import shorten
 from rulerkit.common.progress import with_progress
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import by_name, judge_of
@@ -38,7 +38,6 @@ NoContext = Mapping[tuple[str, str, int, int], str]
 def with_baselines(study: Study, wanted: bool = True) -> Study:
     """The study with the baselines of its tasks: common words without the demonstration, questions
     without context."""
-    check_type(study, Study, "with_baselines", "a study (`rk.study`)")
     tasks = list(study.tasks)
     if wanted:
         for task in study.tasks:

@@ -15,7 +15,7 @@ from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
 from rulerkit.generation.tasks import family_here
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit.store.places import CELL, find_cells, is_table
+from rulerkit.store.places import CELL, cells_of_rows, is_table
 from rulerkit.store.records import plain
 
 
@@ -94,8 +94,10 @@ def example_of(row: Any) -> Example:
     `row` is a row of the table, in any form that pandas gives it, or a table of one row. Raises
     UserError where the tokenizer or a corpus is not here, or is another than then.
     """
+    import pandas as pd
+
     values = _values_of(row)
-    cell = _cell_of(*(values[name] for name in CELL))
+    (cell,) = cells_of_rows(pd.DataFrame([values]), "example_of").values()
     example: Example = remaker(cell)(values)
     return example
 
@@ -122,17 +124,6 @@ def _values_of(row: Any) -> dict[str, Any]:
         return values | {name: int(values[name]) for name in ("length", "index")}
     except ValueError as error:
         raise UserError(f"example_of takes {takes}; {error}") from error
-
-
-def _cell_of(path: str, run: str, task: str, length: int) -> Cell:
-    """The cell of a row."""
-    for cell in find_cells([path]):
-        if (cell.run, cell.task, cell.length) == (run, task, length):
-            return cell
-    raise UserError(
-        f"{path} has no answers of run {run} to {task} at length {length} any more: load the "
-        "results again"
-    )
 
 
 def _not_generated(cell: Cell, reason: str) -> UserError:

@@ -89,7 +89,6 @@ def seeds_text(comparison: Comparison) -> str:
 
     Raises UserError where the two sides are not one model under two seeds.
     """
-    check_type(comparison, Comparison, "seeds_text", "what `rk.compare` gives")
     a, b = comparison.a, comparison.b
     others = [text for text in differing(a, b) if not text.startswith("seed: ")]
     if comparison.seeds is None or others:
@@ -121,7 +120,6 @@ def seeds_text(comparison: Comparison) -> str:
 
 def flips_text(comparison: Comparison) -> str:
     """Which examples flipped each way, by task and length."""
-    check_type(comparison, Comparison, "flips_text", "what `rk.compare` gives")
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
@@ -138,7 +136,6 @@ def flips_text(comparison: Comparison) -> str:
 
 def json_text(comparison: Comparison) -> str:
     """All of a comparison as JSON; docs/commands.md lists the keys."""
-    check_type(comparison, Comparison, "json_text", "what `rk.compare` gives")
     content = json_content(comparison, comparison.verdict)
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from rulerkit.common import escape
-from rulerkit.common.errors import check_known, check_type, listed, remark
+from rulerkit.common.errors import check_known, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.generation.tasks.base import PROTOCOLS
@@ -143,12 +143,10 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
     Raises UserError where the run has no such model, and where cells were made so differently that
     no table can hold both.
     """
-    from rulerkit.evaluation.study import Study
     from rulerkit.scoring.scores import score
     from rulerkit.store.cells import read_cells
     from rulerkit.store.comparable import check_same
 
-    check_type(study, Study, "everything", "a study (`rk.study`)")
     cells = []
     if study.predictions.is_dir():
         cells = read_cells(study.predictions, scan=False)

@@ -50,7 +50,6 @@ class Part(NamedTuple):
 def parts(example: Example) -> list[list[Part]]:
     """What is shown of an example: stretches (a run of haystack or template, a list of words, or
     any other block) of parts."""
-    check_type(example, Example, "parts", "an example")
     stretches: list[list[Piece]] = []
     last_role = ""
     for block in example.blocks:
@@ -103,7 +102,6 @@ def _one_by_one(examples: Iterable[Any]) -> Iterator[Example]:
 def to_terminal(example: Example, color: bool = True) -> str:
     """An example as text, a stretch a line behind its role in square brackets, parts of another
     role in braces, as `{needle: 12. word}`; in ANSI colours where they are wanted."""
-    check_type(example, Example, "to_terminal", "an example")
     lines = [escape.terminal(f"{example.task}: {_describe(example)}")]
     for stretch in parts(example):
         roles = [part.role for part in stretch]

@@ -283,7 +283,9 @@ def score(
     import pandas as pd
 
     if is_table(cells):
-        return _judged_before(cells, max_failures)
+        # These rows were judged before; any others that a file may hold are left out.
+        scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
+        return scores if max_failures is None else scores.assign(max_failures=max_failures)
     cells = as_cells(cells, "score", report or remark)
     _judge_in_parallel(cells)
 
@@ -306,10 +308,8 @@ def score(
         if key in by_cell:
             raise UserError(
                 f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at "
-                "length "
-                f"{cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
-                "once: name "
-                "only one of the two files"
+                f"length {cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
+                "once: name only one of the two files"
             )
         by_cell[key] = about, rows
     for problem, cells_of in left_out.items():
@@ -321,14 +321,6 @@ def score(
     if not by_cell:
         return pd.DataFrame(columns=list(COLUMNS))
     return _table_of(list(by_cell.values()))
-
-
-def _judged_before(rows: Any, max_failures: float | None) -> "pd.DataFrame":
-    """The columns of `score` of rows that hold them."""
-    scores = as_scores(rows, "score").reindex(columns=list(COLUMNS))
-    if max_failures is not None:
-        scores["max_failures"] = max_failures
-    return scores
 
 
 def lacking_line(cells: Iterable[Cell]) -> str:

@@ -454,9 +454,3 @@ def is_answered(cell: Cell) -> bool:
     its study allows."""
     missing = cell.wanted - len(cell.present)
     return missing <= allowed_failures(cell.about.max_failures, cell.wanted)
-
-
-# --- locks ----------------------------------------------------------------------------------------
-
-
-# --- environment and progress ---------------------------------------------------------------------

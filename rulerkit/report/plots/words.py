@@ -8,7 +8,6 @@ import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rulerkit.common.errors import check_type
 from rulerkit.generation.example import Example
 from rulerkit.report.plots.canvas import Panels, color_of, draw_in, properties_of
 
@@ -20,7 +19,6 @@ def word_counts(example: Example) -> "pd.DataFrame":
     Words are the pieces of the context, without the number of a numbered list; the most frequent
     come first.
     """
-    check_type(example, Example, "word_counts", "an example")
     pieces = [piece for block in example.blocks[slice(*example.context)] for piece in block.pieces]
     counts = Counter((re.sub(r"^\d+\. ", "", p.text.strip()), p.role) for p in pieces)
     rows = [(word, role, count) for (word, role), count in counts.most_common()]
