@@ -35,8 +35,6 @@ COMMANDS = [
     "show",
     "score",
     "report",
-    "seal",
-    "verify",
     "merge",
     "export",
     "browse",

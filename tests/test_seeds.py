@@ -35,7 +35,7 @@ def test_a_fresh_seed_is_drawn_once_for_a_run_and_recorded(project):
 
 
 def test_a_run_with_answers_gets_no_fresh_seed(project):
-    """A number that was never asked would break its seal."""
+    """A number that was never asked would be a seed of nothing."""
     rk.evaluate(rk.study(**ASKED | {"num_examples": 1}, model="mute"), progress=False)
     with pytest.raises(UserError, match="run main has answers, and no fresh seed"):
         rk.study(seed="fresh")
