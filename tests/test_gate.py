@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import numpy as np
@@ -137,26 +136,18 @@ def test_no_loss_below_the_noise_is_called_one():
 
 
 def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
-    """Worse, with every file; the baseline's answers then stand in for its server."""
+    """Worse, with its page; the baseline's answers then stand in for its server."""
     before, after = serve(), serve(lambda prompt: "VAR " in prompt)
     both = (before.url, after.url, "-y", "tokenizer: builtin")
-    files = ("--junit", "junit.xml", "--page", "page.html")
-    said = rulerkit("gate", *both, *GRID, *files, "--format", "github")
+    said = rulerkit("gate", *both, *GRID, "--page", "page.html", "--format", "github")
     assert said.status == 1, said.err
     assert said.out.startswith("## ❌ worse\n")
     assert re.search(r"\| vt \| 🟥 -\d", said.out)
+    assert not re.search(r"\| niah_single_1 \| 🟥", said.out)
     assert "at least 40 examples" in said.err
     page = Path("page.html").read_text(encoding="utf-8")
     assert "I do not know." in page
     assert "VAR" not in page.partition("<article>")[0]
-
-    suites = ET.parse("junit.xml").getroot()
-    failed = [
-        case.get("name") for case in suites.iter("testcase") if case.find("failure") is not None
-    ]
-    assert failed[0] == "verdict"
-    assert "vt" in failed
-    assert "niah_single_1" not in failed
 
     requests = len(before.seen)
     (stored,) = (nowhere / "outputs/predictions").glob(f"gate-*/*{before.server_address[1]}")  # fmt: skip
@@ -269,30 +260,6 @@ def test_killed_and_resumed_it_ends_the_same(nowhere, serve):
     keys = ("verdict", "rows", "flips", "examples", "asked")
     one, other = (json.loads(done.stdout) for done in (whole, cut))
     assert [one[key] for key in keys] == [other[key] for key in keys]
-
-
-# --- JUnit ----------------------------------------------------------------------------------------
-
-
-def test_junit_is_read_by_other_parsers(nowhere, rulerkit):
-    """`compare` writes it too: rows that fail, rows with too few examples, and one error where
-    nothing could be compared."""
-    for model in ("perfect", "reader-512"):
-        rulerkit("evaluate", model, *GRID, "-n", "12")
-    said = rulerkit("compare", "perfect", "reader-512", "--junit", "a.xml")
-    assert said.status == 1
-    rulerkit("compare", "perfect", "nobody", "--junit", "b.xml")
-    assert "unknown model" in Path("b.xml").read_text(encoding="utf-8")
-
-    junitparser = pytest.importorskip("junitparser")
-    xml = junitparser.JUnitXml.fromfile("a.xml")
-    assert (xml.tests, xml.failures > 0, xml.errors) == (1 + 4 + 2 + 2 + 1, True, 0)
-    names = [(case.classname, case.name) for suite in xml for case in suite]
-    assert len(names) == len(set(names)) == xml.tests
-    assert not any("." in classname for classname, _ in names)
-    assert all(suite.tests == len(list(suite)) for suite in xml)
-    (error,) = [case for suite in junitparser.JUnitXml.fromfile("b.xml") for case in suite]  # fmt: skip
-    assert isinstance(error.result[0], junitparser.Error)
 
 
 # --- first mistakes -------------------------------------------------------------------------------

@@ -18,14 +18,13 @@ from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
     Files,
-    JunitFile,
     Lengths,
     NumExamples,
     PairedBy,
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, error_file
+from rulerkit.cli.printing import echo
 from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.paths import home_text
 
@@ -98,7 +97,6 @@ def gate(
     minutes: Minutes = None,
     by: PairedBy = "digest",
     as_json: AsJson = False,
-    junit: JunitFile = None,
     format: Format = "text",
     page: PageFile = None,
     resume: Resume = False,
@@ -111,13 +109,12 @@ def gate(
 
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
     """
-    with error_file(junit):
-        check_known("format", format, ("text", "github"))
-        given = Given.of(None, tasks, lengths, num_examples, files, settings)
-        limits = _limits_of(max_examples, budget, minutes)
-        planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
-        result = _run(planned)
-    _report(result, as_json, junit, format, page)
+    check_known("format", format, ("text", "github"))
+    given = Given.of(None, tasks, lengths, num_examples, files, settings)
+    limits = _limits_of(max_examples, budget, minutes)
+    planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
+    result = _run(planned)
+    _report(result, as_json, format, page)
     raise typer.Exit(result.verdict.status)
 
 
@@ -295,13 +292,10 @@ def _run(planned: "Gate") -> "GateResult":
     return run_gate(planned, _say)
 
 
-def _report(
-    result: "GateResult", as_json: bool, junit: Path | None, format: str, page: Path | None
-) -> None:
-    """Print the result, and write its files."""
+def _report(result: "GateResult", as_json: bool, format: str, page: Path | None) -> None:
+    """Print the result, and write its page."""
     from rulerkit.report.comparison import difference_table, flips_text
     from rulerkit.report.gate_report import Facts, markdown, write_page
-    from rulerkit.report.junit import junit_error, junit_text
 
     found, verdict = result.comparison, result.verdict
     command = shlex.join(["rulerkit", *sys.argv[1:]])
@@ -311,11 +305,6 @@ def _report(
         place = page or _page_of(result)
         facts = facts._replace(page=str(write_page(place, found, verdict, facts)))
 
-    if junit:
-        text = junit_error(verdict.text, "rulerkit gate", verdict.word)
-        if found is not None:
-            text = junit_text(found, verdict, command, "rulerkit gate")
-        _write(junit, text)
     if as_json:
         echo(_json(result, facts.page), nl=False)
     elif format == "github":
@@ -369,9 +358,3 @@ def _json(result: "GateResult", page: str) -> str:
         "page": page,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    from rulerkit.store.files import write_whole
-
-    write_whole(path.absolute(), text)
