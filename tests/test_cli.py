@@ -35,7 +35,6 @@ COMMANDS = [
     "show",
     "score",
     "report",
-    "merge",
     "export",
     "browse",
     "batch",

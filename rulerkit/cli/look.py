@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ from rulerkit.cli.options import (
     WithSamples,
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
-from rulerkit.common.errors import UserError, check_known, counted, unknown
+from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import resolve_file
 
@@ -213,9 +213,13 @@ def score(
 
 @app.command(rich_help_panel=LOOK)
 def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's."),
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PLACE...",
+            help="Folders of predictions: outputs/predictions/main, or one model's. A cell that "
+            "stands in several of them has the rows of all.",
+        ),
     ],
     format: Annotated[
         str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
@@ -237,10 +241,12 @@ def report(
     """
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
+    from rulerkit.store.joined import put_together
 
-    folder = resolve_file(folder)
+    folders = [resolve_file(place) for place in places]
     problems: list[str] = []
-    cells = rk.read_cells(folder, report=problems.append, scan=False)
+    read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
+    cells = put_together(chain(*read), problems.append)
     scores = rk.score(cells, problems.append, max_failures)
     # A table has a place for what was left out; a CSV has none.
     in_table = bool(cells) and format != "csv"
@@ -248,7 +254,9 @@ def report(
     for line in filter(None, lines):
         echo(line, err=True)
     if not cells:
-        raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
+        raise UserError(
+            f"no predictions in {listed(folders, 3)}: it should hold <model>/<task>/<length>.jsonl"
+        )
 
     # A CSV has the cells of all categories.
     shown = _of_category(cells, "all" if format == "csv" else category)

@@ -39,7 +39,7 @@ from rulerkit.store.cells import (
     time_and_size,
 )
 from rulerkit.store.files import write_whole
-from rulerkit.store.places import TAKES, as_cells, check_columns, is_table
+from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -154,7 +154,7 @@ _PROTOCOL = {
     "protocol": "clean or paper; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
-    "path": "file of the predictions",
+    "path": "file of the predictions, or several with ' + ' between",
 }
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
@@ -223,7 +223,7 @@ def describe(cell: Cell) -> JSON:
         "protocol": protocol,
         "knobs": _as_json({name: value for name, value in settings if name not in _NAMED}),
         "note": "; ".join(sorted(notes)),
-        "path": str(cell.path),
+        "path": AND.join(map(str, (cell.path, *cell.others))),
     }
 
 
@@ -291,10 +291,8 @@ def score(
         if key in by_cell:
             raise UserError(
                 f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at "
-                "length "
-                f"{cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
-                "once: name "
-                "only one of the two files"
+                f"length {cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
+                "once: give both places to rk.load, which puts them together, or name one file"
             )
         by_cell[key] = about, rows
     for problem, cells_of in left_out.items():
@@ -421,7 +419,7 @@ def _cache_file(cell: Cell) -> Path | None:
     cache."""
     # A cell lies at <predictions>/<run>/<model>/<task>/<length>.jsonl.
     predictions = cell.path.parent.parent.parent.parent
-    if predictions.name != "predictions" or not cell.about.format:
+    if predictions.name != "predictions" or not cell.about.format or cell.others:
         return None
     cache = predictions.parent / "cache" / "scores"
     return cache / cell.path.relative_to(predictions).with_suffix(".rows")

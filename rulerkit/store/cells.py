@@ -13,7 +13,7 @@ that lies in the folder of another cell raises `DamagedCell`.
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -149,13 +149,20 @@ class Cell:
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
     is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
     were skipped), `other_answers` (those of them that are another answer to an example) and
-    `snapshots` (the versions of its model that a service named in its replies).
+    `snapshots` (the versions of its model that a service named in its replies). `others` are the
+    further files of a cell that stands in several places.
     """
 
-    def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        record: JSON,
+        rows: list[JSON] | None = None,
+        others: Collection[Path] = (),
+    ) -> None:
         # The record is kept twice: as it was written, for comparing, and checked, for
         # reading.
-        self.path, self.record = path, record
+        self.path, self.record, self.others = path, record, others
         self.about = about = check_schema(Record, record)
         self.run, self.wanted, self.length = (about.run, about.num_examples, about.result.length)
         self.model, self.task = about.result.model.name, about.result.task.name
