@@ -28,7 +28,6 @@ COMMANDS = [
     "check",
     "plan",
     "compare",
-    "gate",
     "serve",
     "models",
     "tasks",

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MEASURE, app
+from rulerkit.cli.app import MEASURE
 from rulerkit.cli.given import Given, is_checkpoint, is_folder_of_answers, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
@@ -29,10 +29,11 @@ from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.paths import home_text
 
 if TYPE_CHECKING:
-    from rulerkit.batch.gate import Gate, GateResult, Limits, Party
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
+    from rulerkit_gate.rounds import Gate, GateResult, Limits, Party
 
+app = typer.Typer()
 QUICK, RULER = "quick", "ruler"
 _QUICK_LENGTHS = [4096, 8192]
 _ALL_LENGTHS = [4096 * 2**power for power in range(6)]
@@ -134,9 +135,9 @@ def _planned(
     """The study, the two parties and the design; checked, and nothing asked but how the two make
     their prompts."""
     from rulerkit.analysis.differences import check_margin
-    from rulerkit.analysis.sequential import Design
     from rulerkit.analysis.sides import PAIRINGS
-    from rulerkit.batch import gate as parts
+    from rulerkit_gate import rounds as parts
+    from rulerkit_gate.sequential import Design
 
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -169,7 +170,7 @@ def _planned(
 def _in_its_run(study: "Study", a: "Party", b: "Party", is_named: bool, resume: bool) -> "Study":
     """The study in a run of its own: the one that was named, the last one of the two with
     `resume`, else a new one."""
-    from rulerkit.batch.gate import new_run, newest_run
+    from rulerkit_gate.rounds import new_run, newest_run
 
     a.resumes = b.resumes = resume
     if is_named:
@@ -206,7 +207,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
 def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
     from rulerkit.analysis.sides import find
-    from rulerkit.batch.gate import Party
+    from rulerkit_gate.rounds import Party
 
     asked = [name for name in names if not _is_stored(name, study)]
     described = iter(models_of(asked, changes))
@@ -233,7 +234,7 @@ def _is_stored(name: str, study: "Study") -> bool:
 
 
 def _limits_of(max_examples: int | None, budget: str | None, minutes: float | None) -> "Limits":
-    from rulerkit.batch.gate import Limits
+    from rulerkit_gate.rounds import Limits
 
     if budget is None:
         return Limits(max_examples, None, None, minutes)
@@ -279,7 +280,7 @@ def _say(text: str) -> None:
 
 
 def _run(planned: "Gate") -> "GateResult":
-    from rulerkit.batch.gate import run_gate
+    from rulerkit_gate.rounds import run_gate
 
     least, most = planned.least.text(), planned.most.text()
     _say(
@@ -294,7 +295,7 @@ def _run(planned: "Gate") -> "GateResult":
 def _report(result: "GateResult", as_json: bool, format: str, page: Path | None) -> None:
     """Print the result, and write its page."""
     from rulerkit.report.comparison import difference_table, flips_text
-    from rulerkit.report.gate_report import Facts, markdown, write_page
+    from rulerkit_gate.report import Facts, markdown, write_page
 
     found, verdict = result.comparison, result.verdict
     command = shlex.join(["rulerkit", *sys.argv[1:]])
