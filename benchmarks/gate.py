@@ -7,7 +7,7 @@ everywhere, in one task, or in one cell. Prints a Markdown table: how often the 
 loss exceeds the margin, a *not worse* where the true loss of the mean is the margin or more.
 
 With `--sequence` the answers are stored, up to 500 of each cell, and the rule of `rulerkit gate`
-asks for them in rounds until it ends (`analysis/sequential.py`): how often each verdict came, and
+asks for them in rounds until it ends (`rulerkit_gate/sequential.py`): how often each verdict came, and
 which share of the 39,000 examples of the full grid was asked.
 """
 
@@ -19,8 +19,8 @@ import pandas as pd
 
 from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison
 from rulerkit.analysis.differences import judge_pairs
-from rulerkit.analysis.sequential import Design, Replayed, replay
 from rulerkit.analysis.sides import Side
+from rulerkit_gate.sequential import Design, Replayed, replay
 
 RANDOM = np.random.default_rng(20261124)
 TASKS, LENGTHS, MARGIN = 13, 6, 1.0

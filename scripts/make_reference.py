@@ -108,8 +108,8 @@ def reference() -> str:
     lines = ["# Reference", "", "Made from the code by `scripts/make_reference.py`.", ""]
     lines += ["## Commands", ""]
     commands: Any = typer.main.get_command(app)
-    for name, command in commands.commands.items():
-        lines += command_lines(name, command)
+    for name in commands.list_commands(typer.Context(commands)):
+        lines += command_lines(name, commands.commands[name])
     lines += ["## Keys of parameter files", ""]
     for title, keys in KINDS.items():
         lines += [f"### {title}", "", *table(["key", "takes", "default"], key_rows(keys))]

@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+import threading
 from hashlib import sha1
 from pathlib import Path
 from typing import NamedTuple
@@ -14,6 +15,7 @@ import pytest
 from rulerkit.cli import main
 from rulerkit.generation import corpora
 from rulerkit.generation.tokenizers import load_tokenizer
+from tests.text_server import ReaderServer
 
 VOCABULARIES = (
     "builtin",
@@ -132,6 +134,39 @@ class Caller:
 @pytest.fixture
 def rulerkit(capsys, monkeypatch):
     return Caller(capsys, monkeypatch)
+
+
+@pytest.fixture
+def nowhere(tmp_path, monkeypatch):
+    """An empty folder as the working directory, and no RULERKIT_HOME."""
+    monkeypatch.delenv("RULERKIT_HOME", raising=False)
+    folder = tmp_path / "nowhere"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    return folder
+
+
+@pytest.fixture
+def serve():
+    """Starts servers of a perfect reader; each may lose some answers."""
+    started = []
+
+    def start(loses=lambda prompt: False):
+        server = ReaderServer(load_tokenizer("builtin"))
+
+        def amend(body, reply):
+            if body.get("max_tokens") != 16 and loses(server.read(body)[0]):
+                reply["choices"][0]["text"] = "I do not know."
+
+        server.amend = amend
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        started.append(server)
+        return server
+
+    yield start
+    for server in started:
+        server.shutdown()
+        server.server_close()
 
 
 @pytest.fixture

@@ -1,24 +1,20 @@
-"""Beyond one machine: job files that are read where the project lies elsewhere, machines with outputs
-folders of their own, and the files for Kubernetes and SkyPilot, whose scripts run here as they are."""
+"""Beyond one machine: job files that are read where the project lies elsewhere, and answers to one cell
+that lie in several places."""
 
 import json
 import os
 import shutil
-import subprocess
-import sys
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
-import yaml
 
+import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.jobs import read_job
-from tests.batches import Project, told
-from tests.projects import REPOSITORY, make_project, notebook
-
-KUBERNETES = yaml.safe_load((REPOSITORY / "params/kubernetes-example.yaml").read_text())
-SKYPILOT = yaml.safe_load((REPOSITORY / "params/skypilot-example.yaml").read_text())
+from rulerkit.common.errors import UserError
+from rulerkit.store.files import row_line
+from rulerkit.store.records import parse_record, record_text
+from tests.projects import make_project
 
 
 @pytest.fixture
@@ -52,174 +48,119 @@ def test_a_job_file_is_read_where_the_project_was_copied_to(tmp_path, monkeypatc
     assert str(copy / "params/batches/mine.yaml") in moved.planned_by
     assert read_job(job.file) == job
 
-    # A folder of one machine, outside the project.
-    own = read_job(job.file, tmp_path / "own")
-    assert own.file == tmp_path / "own/notebooks/main/mute/mine.job.yaml"
-    assert own.runs[0].studies[0].outputs == tmp_path / "own"
-    assert own.runs[0].parameters["outputs"] == str(tmp_path / "own")
-    own.save()
-    assert read_job(own.file) == own
+
+def test_a_plan_writes_job_files_for_any_scheduler_and_asks_nothing(tmp_path, rulerkit):
+    ended = rulerkit("batch", "demo", "--plan", "-y", f"outputs: {tmp_path}")
+    assert ended.status == 0
+    files = [Path(line) for line in ended.out.splitlines()]
+    assert files
+    assert all(file.name.endswith(".job.yaml") for file in files)
+    assert all(file.is_file() for file in files)
+    # Models come before what reads several of them.
+    reads_models = ["model: null" in file.read_text() for file in files]
+    assert reads_models == sorted(reads_models)
+    assert not list(tmp_path.glob("predictions/**/*.jsonl"))
 
 
-def run_script(text, root, **environment):
-    """A script of a manifest as it stands, with this interpreter's `rulerkit`."""
-    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    return subprocess.run(
-        ["bash", "-c", text],
-        cwd=root,
-        env={**os.environ, **environment, "PATH": path},
-        capture_output=True,
-        text=True,
-        timeout=300,
-        check=False,
+# --- one cell in several places -------------------------------------------------------------------
+
+CELL = Path("predictions/main/reader-1024/vt/2048.jsonl")
+
+
+def answered(outputs, num_examples=8, seed=42):
+    """One run of a reader on two tasks."""
+    asked = {"model": "reader-1024", "tasks": ["vt", "niah_single_1"]}
+    study = rk.study(
+        **asked, lengths=[2048], num_examples=num_examples, seed=seed, outputs=str(outputs)
     )
+    rk.evaluate(study, progress=False)
+    return outputs
 
 
-def test_the_kubernetes_file_is_a_job_whose_pods_keep_the_exit_status(tmp_path):
-    spec = KUBERNETES["spec"]
-    pod = spec["template"]["spec"]
-    assert spec["completionMode"] == "Indexed"
-    assert pod["restartPolicy"] == "Never"  # podFailurePolicy asks for it
-    (codes,) = [
-        rule["onExitCodes"] for rule in spec["podFailurePolicy"]["rules"] if "onExitCodes" in rule
-    ]
-    assert codes == {"operator": "In", "values": [75]}
-    (container,) = pod["containers"]
-    names = {volume["name"] for volume in pod["volumes"]}
-    assert {mount["name"] for mount in container["volumeMounts"]} == names
-
-    # Each index runs its line, and its status is that of `rulerkit run`.
-    (tmp_path / "bin").mkdir()
-    program = tmp_path / "bin/rulerkit"
-    program.write_text('#!/bin/sh\necho "$@ for $RULERKIT_JOB"\nexit 75\n')
-    program.chmod(0o755)
-    (tmp_path / "jobs.txt").write_text("outputs/a.job.yaml\noutputs/b c.yaml\n")
-    *command, script = container["command"] + container["args"]
-    assert command == ["bash", "-c"]
-    path = f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
-        [*command, script],
-        cwd=tmp_path,
-        env={"PATH": path, "JOB_COMPLETION_INDEX": "1"},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.stdout == "run outputs/b c.yaml for ruler-paper-1\n"
-    assert done.returncode == 75
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    return answered(tmp_path_factory.mktemp("whole") / "outputs")
 
 
-def test_the_kubernetes_file_holds_under_the_published_schema():
-    validate = pytest.importorskip("kubernetes_validate", reason="pip install kubernetes-validate")
-    version = validate.latest_version()
-    validate.validate(KUBERNETES, version, strict=True)
-    with pytest.raises(validate.ValidationError):
-        validate.validate(KUBERNETES | {"spec": {"completions": "x"}}, version, strict=True)
+def part_of(whole, place, indices, host):
+    """The run as a machine has it that answered these examples of vt alone."""
+    shutil.copytree(whole / "predictions", place / "predictions")
+    file = place / CELL
+    lines = file.read_bytes().splitlines(keepends=True)
+    file.write_bytes(b"".join(lines[index] for index in sorted(indices)))
+    record = parse_record(file.with_suffix(".json").read_bytes())
+    record["environment"]["host"] = host
+    record["num_examples"] = max(8, *indices)
+    file.with_suffix(".json").write_text(record_text(record))
+    return place
 
 
-@pytest.mark.slow
-def test_the_script_of_skypilot_runs_copies_and_resumes(tmp_path):
-    """On a machine of its own; a second one goes on from the copy, and asks nothing again."""
-    assert "xargs" not in SKYPILOT["run"]
-    assert SKYPILOT["resources"]["job_recovery"]["recover_on_exit_codes"] == [75]
-    project = Project(tmp_path / "project")
-    (project.root / "params/models/first.yaml").write_text(json.dumps({"model": told("first")}))
-    project.notebook("50_asks")
-    project.batch({"models": ["mute"], "notebooks": ["50_asks"]}, "small")
-    environment = {
-        **project.environment,
-        **{name: str(value) for name, value in SKYPILOT["envs"].items()},
-        "MODEL": "first",
-        "BATCH": "params/batches/small.yaml",
-        "COPIES": str(tmp_path / "bucket"),
-        "SKYPILOT_TASK_ID": "one",
-    }
-    done = run_script(SKYPILOT["run"], project.root, **environment)
-    assert done.returncode == 0, done.stderr
-    copied = tmp_path / "bucket/first/predictions/main/first/vt/1024.jsonl"
-    assert len(copied.read_text().splitlines()) == 2
-
-    shutil.rmtree(project.root / "node")
-    done = run_script(SKYPILOT["run"], project.root, **environment)
-    assert done.returncode == 0, done.stderr
-    assert project.asked("first").total() == 2
-
-    project.set("first", "broken", 1)
-    shutil.rmtree(project.root / "node")
-    shutil.rmtree(tmp_path / "bucket")
-    done = run_script(SKYPILOT["run"], project.root, **environment)
-    assert done.returncode == 1
+def changed_row(place, **fields):
+    """The first row of the cell with other values."""
+    file = place / CELL
+    first, *rest = file.read_bytes().splitlines(keepends=True)
+    row = json.loads(first)
+    row.pop("checksum")
+    # The digest of the record is the last thing in a line but for the checksum.
+    result = {"result": row.pop("result")}
+    file.write_bytes(row_line(row | fields | result) + b"".join(rest))
 
 
-@pytest.mark.slow
-def test_six_jobs_on_three_machines_one_killed_twice_are_as_one_machine(tmp_path):
-    """The report after a merge is that of one machine, and no answer is asked for again."""
-    project = Project(tmp_path / "project")
-    names = ["one", "two", "three", "four", "five", "six"]
-    for name in ("two", "six"):
-        project.set(name, "wrong", 1)
-    notebook(
-        project.root / "notebooks/60_all.ipynb",
-        'models = None\ntasks = ["vt"]\nlengths = [1024]\nnum_examples = 2\n'
-        'run = "main"\noutputs = "outputs"\n',
-        "import rulerkit as rk\nstudy = rk.study(globals())\n"
-        "cells = rk.evaluate(study, progress=False)\n"
-        "print(rk.tables.table_text(rk.summarize(rk.score(cells))))\n",
-    )
-    file = project.batch(
-        {
-            "models": [told(name) for name in names],
-            "together": ["60_all"],
-            "parameters": {"tasks": ["vt", "niah_single_1"], "num_examples": 4},
-        }
-    )
-    whole = project.call("batch", file, "-y", "outputs: whole")
-    assert whole.returncode == 0, whole.stderr
-    expected = project.call("report", project.root / "whole")
-    (project.root / "journal.jsonl").unlink()
+SCORES = ["task", "index", "score", "digest", "wanted", "failed"]
 
-    planned = project.call("batch", file, "--plan").stdout.splitlines()
-    jobs = [project.root / line for line in planned[:6]]
-    assert [job.parent.name for job in jobs] == names
 
-    # The second machine is killed as it asks its first model, and as it asks its second.
-    project.set("three", "meets", "go")
-    project.set("four", "meets", "go")
-    place = tmp_path / "node-2"
-    for name in ("three", "four"):
-        with project.started("run", *jobs[2:4], "--outputs", place) as killed:
-            project.wait_for(name)
-            killed.kill_everything()
-        (project.root / f"{name}.here").unlink()
-        (project.root / f"{name}.meets").unlink()
+def test_parts_of_a_cell_are_read_as_the_whole_one(tmp_path, whole, rulerkit):
+    a = part_of(whole, tmp_path / "a", {0, 1, 5}, "a")
+    b = part_of(whole, tmp_path / "b", {1, 2, 3, 4, 6, 7}, "b")
+    expected = rk.load(whole)
+    for places in ((a, b), (b, a), (a, b, a), (tmp_path,)):
+        rows = rk.load(*places)
+        assert rows[SCORES].equals(expected[SCORES])
+    assert rk.example_of(rows.iloc[0]).digest == rows["digest"].iloc[0]
+    assert list(rk.answers_of(rows)["prediction"]) == list(expected["prediction"])
+    assert rk.browse(rows).num_examples == len(rows)
 
-    machines = {"node-1": jobs[:2], "node-2": jobs[2:4], "node-3": jobs[4:]}
-    with ExitStack() as stack:
-        started = [
-            stack.enter_context(project.started("run", *own, "--outputs", tmp_path / name))
-            for name, own in machines.items()
-        ]
-        for one in started:
-            status, said = one.end()
-            assert status == 0, said
+    one, other = rulerkit("report", whole), rulerkit("report", a, b)
+    assert other.status == 0, other.err
+    assert other.out.splitlines()[:4] == one.out.splitlines()[:4]
+    assert "incomplete" in rulerkit("report", a).err
+    assert other.err == ""
 
-    assert not (project.root / "outputs/predictions").exists()
-    places = [tmp_path / name for name in machines]
-    merged = project.call("merge", *places, "-o", project.root / "outputs")
-    assert merged.returncode == 0, merged.stderr
-    assert "12 cells, 48 rows" in merged.stdout
-    before = len(project.journal())
-    again = project.call("batch", file)
-    assert again.returncode == 0, again.stderr
-    assert len(project.journal()) == before
 
-    report = project.call("report", project.root / "outputs")
-    assert report.stdout == expected.stdout
-    assert "Every answer of two is empty" in report.stdout
-    folder = project.root / "whole/notebooks/main/all/60_all.ipynb"
-    own = project.root / "outputs/notebooks/main/all/60_all.ipynb"
-    outputs = [
-        [cell["outputs"] for cell in json.loads(path.read_text())["cells"]]
-        for path in (folder, own)
-    ]
-    assert outputs[0] == outputs[1]
+def test_another_answer_is_refused_and_both_files_are_named(tmp_path, whole, rulerkit):
+    a = part_of(whole, tmp_path / "a", {0, 1}, "a")
+    b = part_of(whole, tmp_path / "b", {0, 1}, "b")
+    changed_row(b, pred="something else")
+    ended = rulerkit("report", a, b)
+    assert ended.status == 2
+    (line,) = ended.lines
+    assert "example 0 has another answer" in line
+    assert str(a / CELL) in line
+    assert str(b / CELL) in line
+    assert "'something else'" in line
+    with pytest.raises(UserError, match="example 0 has another answer"):
+        rk.load(a, b)
+
+
+def test_another_usage_of_the_same_answer_is_no_contradiction(tmp_path, whole):
+    a = part_of(whole, tmp_path / "a", {0, 1}, "a")
+    b = part_of(whole, tmp_path / "b", {0, 1}, "b")
+    changed_row(b, usage={"seconds": 3.0})
+    assert len(rk.load(a, b).query("task == 'vt'")) == 2
+
+
+def test_places_that_were_made_differently_are_refused_and_a_damaged_one_is_left_out(
+    tmp_path, whole
+):
+    other = answered(tmp_path / "seed", seed=7)
+    with pytest.raises(UserError, match=r"seed 42.*with 7"):
+        rk.load(whole, other)
+
+    damaged = part_of(whole, tmp_path / "damaged", {0, 1}, "d")
+    file = damaged / CELL
+    file.write_bytes(file.read_bytes().replace(b'"pred": "', b'"pred": "x', 1))
+    told = []
+    rows = rk.load(whole, damaged, report=told.append)
+    assert len(rows) == len(rk.load(whole))
+    (line,) = told
+    assert f"left out: {file}, line 1: not as it was written" in line

@@ -42,6 +42,7 @@ NOT_RUN = {
     r"--slurm": "needs a cluster; test_slurm submits to one",
     r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
     r"rulerkit serve": "runs until it is stopped",
+    r"^rsync": "needs a second machine; test_many_machines reads what it brings",
     r"batches/one-model\.yaml|^vllm ": "needs a GPU",
     r"localhost:8000": "needs two servers; test_gate starts them",
     r"batches/small\.yaml|18_train_small_models": "trains, or asks for ten minutes; test_training",
@@ -78,10 +79,8 @@ PYTHON_BLOCKS = {
     "models.md": "test_pages.py",
 }
 """Which test runs the Python of a page."""
-NODE_1 = "node-1/predictions/main/baseline"
-NODE_2 = "node-2/predictions/main/candidate"
 ONE_CELL = {"tasks": ["vt"], "lengths": [1024], "num_examples": 1}
-PROGRAMS = ("rulerkit", "vllm", "papermill", "pip", "make", "python", "jupyter")
+PROGRAMS = ("rulerkit", "vllm", "papermill", "pip", "make", "python", "jupyter", "rsync")
 
 
 class Block(NamedTuple):
@@ -195,7 +194,10 @@ def test_options_of_commands_exist(command):
     for extra in extras[1].split(",") if extras else ():
         assert f"\n{extra} = [" in pyproject
     if words[0] == "rulerkit" and words[1] != "--help":
-        known = typer.main.get_command(app).commands[words[1]]
+        command_line = typer.main.get_command(app)
+        known = command_line.get_command(typer.Context(command_line), words[1])
+        if known is None and words[1] == "gate":
+            pytest.skip("a command of extras/, which is not installed")
         names = {name for parameter in known.params for name in parameter.opts}
         used = [word for word in words[2:] if re.match(r"--?[a-z]", word)]
         assert {*used} <= {*names, "--help"}
@@ -277,8 +279,6 @@ def run(tmp_path_factory):
     for name in ("baseline", "candidate", "reader-1024"):
         model = f"'{{base: reader-1024, name: {name}}}'"
         assert run(f"rulerkit evaluate {model} {asked}").returncode == 0
-    shutil.copytree(root / "outputs/predictions/main/baseline", root / NODE_1)
-    shutil.copytree(root / "outputs/predictions/main/candidate", root / NODE_2)
     planned = {"models": ["reader-1024"], "together": ["01_main_results"], "parameters": ONE_CELL}
     (root / "planned.yaml").write_text(yaml.safe_dump(planned))
     assert run("rulerkit batch planned.yaml --plan").returncode == 0

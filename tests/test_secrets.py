@@ -3,6 +3,7 @@ with keys in six places leaves behind."""
 
 import json
 from base64 import b64encode
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -126,11 +127,11 @@ def commands(project):
         yield "evaluate", model, *SMALL
     for command in ("plan", "batch", "status"):
         yield command, "keyed" if command == "plan" else batch
-    junit = "--junit", made / "gate.xml"
     some = ("-y", "max_failures: 0.5")
-    yield ("gate", "keyed", "owned", *SMALL, *some, *junit, "--page", made / "gate.html")
-    yield "compare", f"{run}/keyed", f"{run}/owned", "--junit", made / "two.xml"
-    for command in ("score", "report", "seal", "verify"):
+    if find_spec("rulerkit_gate"):
+        yield ("gate", "keyed", "owned", *SMALL, *some, "--page", made / "gate.html")
+    yield "compare", f"{run}/keyed", f"{run}/owned"
+    for command in ("score", "report"):
         yield command, run
     yield "browse", run, "-o", made / "answers.html"
     for ending in ("csv", "jsonl"):

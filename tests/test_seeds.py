@@ -7,7 +7,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.batch.jobs import read_job
 from rulerkit.common.errors import UserError
 from rulerkit.report.comparison import seeds_text
 
@@ -35,7 +34,7 @@ def test_a_fresh_seed_is_drawn_once_for_a_run_and_recorded(project):
 
 
 def test_a_run_with_answers_gets_no_fresh_seed(project):
-    """A number that was never asked would break its seal."""
+    """A number that was never asked would be a seed of nothing."""
     rk.evaluate(rk.study(**ASKED | {"num_examples": 1}, model="mute"), progress=False)
     with pytest.raises(UserError, match="run main has answers, and no fresh seed"):
         rk.study(seed="fresh")
@@ -60,28 +59,6 @@ def test_all_jobs_of_a_batch_have_the_seed_that_was_drawn(project):
     assert given == {seed}
     again = read_batch(file, {"seed": "fresh"}).jobs
     assert [job.asks for job in again] == [job.asks for job in jobs]
-
-
-def test_machines_and_a_merge_keep_the_seed_that_was_drawn(project, rulerkit):
-    file = project / "mine.yaml"
-    content = {"models": ["mute"], "together": ["01_main_results"]}
-    file.write_text(json.dumps(content))
-    job = read_batch(file, {"seed": "fresh"}).jobs[0]
-    job.save()
-    seed = rk.study(seed="fresh").seed
-    read_job(job.file, project / "node")
-    own = rk.study(**ASKED, seed="fresh", outputs=str(project / "node"))
-    assert own.seed == seed
-
-    rk.evaluate(own, progress=False)
-    assert rulerkit("merge", project / "node", "-o", project / "out").status == 0
-    assert rk.study(seed="fresh", outputs=str(project / "out")).seed == seed
-    (project / "other/predictions/main").mkdir(parents=True)
-    (project / "other/predictions/main/seed.txt").write_text("1\n")
-    places = [project / "node", project / "other"]
-    ended = rulerkit("merge", *places, "-o", project / "both")
-    assert ended.status == 2
-    assert "two seeds of one run" in ended.err
 
 
 @pytest.mark.parametrize("has_seen", [42, 7])

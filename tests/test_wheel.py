@@ -119,12 +119,9 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(built,
         rulerkit("gate", spec, "main/served", *asked, ends=3)
         server.shutdown()
     run = "outputs/predictions/main"
-    (digest,) = re.findall(r"Digest of these results: (\w+)", table)
-    for shown in (rulerkit("report", run), rulerkit("score", run)):
-        assert digest in shown
-    assert re.search(r"^vt +\d+\.\d \[", table, re.MULTILINE)
-    rulerkit("seal", run)
-    assert "0 changed, 0 absent" in rulerkit("verify", run)
+    assert "n = 2 examples per task and length" in rulerkit("report", run)
+    for shown in (table, rulerkit("score", run)):
+        assert re.search(r"^vt +\d+\.\d \[", shown, re.MULTILINE)
     rulerkit("export", "outputs", "-o", "results.csv")
     rulerkit("browse", "outputs", "-o", "answers.html")
 

@@ -56,10 +56,12 @@ def load(
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
     (ours, upstream's, lm-eval's samples), `run` or `run/model` in `outputs/predictions`, a pattern
-    with `*`, a list of these, or cells; without one it is `outputs`.
+    with `*`, a list of these, or cells; without one it is `outputs`. A cell that stands in several
+    places has the rows of all.
     Without `answers` judged cells come from the cache and no prediction is read: millions of rows
     take seconds. `answers_of` adds the columns to some rows later. What is damaged is left out and
-    passed to `report`. Raises UserError where a place holds no predictions.
+    passed to `report`. Raises UserError where a place holds no predictions, and where two places
+    contradict each other.
     """
     cells = as_cells(places or "outputs", "load", report)
     scores = score(cells, report, max_failures)

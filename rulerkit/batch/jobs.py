@@ -30,11 +30,10 @@ from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.adaptive import wanted
-from rulerkit.evaluation.notebook import notebook_parameters
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness
-from rulerkit.store.files import SEED_FILE, disk, write_whole
+from rulerkit.store.files import disk, write_whole
 from rulerkit.store.records import plain
 
 # --- jobs -----------------------------------------------------------------------------------------
@@ -196,27 +195,6 @@ class Job:
                 specs += run.named_models
         needed = [gpus_and_nodes(spec) for spec in specs]
         return max(needed, default=(0, 1))
-
-    def in_outputs(self, outputs: Path) -> "Job":
-        """The same job with another outputs folder: its file, answers and notebooks lie there."""
-        planned = self.file.parents[3]
-
-        def moved(notebook: Notebook) -> Notebook:
-            parameters = notebook.parameters
-            if "outputs" in notebook_parameters(notebook.notebook):
-                parameters = parameters | {"outputs": from_root(outputs)}
-            asked = tuple(study | {"outputs": str(outputs)} for study in notebook.asked)
-            place = outputs / notebook.output.relative_to(planned)
-            return replace(notebook, parameters=parameters, output=place, asked=asked)
-
-        setting = shlex.quote(one_line({"outputs": from_root(outputs)}))
-        return replace(
-            self,
-            file=outputs / self.file.relative_to(planned),
-            asks=tuple(map(moved, self.asks)),
-            runs=tuple(map(moved, self.runs)),
-            planned_by=f"{self.planned_by} -y {setting}",
-        )
 
     def predictions(self, model: str) -> Path:
         """The record of a model's predictions."""
@@ -387,9 +365,8 @@ class Status(NamedTuple):
     message: str = ""
 
 
-def read_job(path: Path, outputs: Path | None = None) -> Job:
-    """The job that a file describes, with another outputs folder where one is given; `UserError`
-    where it describes none.
+def read_job(path: Path) -> Job:
+    """The job that a file describes; `UserError` where it describes none.
 
     Its paths count from the project root: RULERKIT_HOME, else the project in which the file lies.
     """
@@ -407,13 +384,6 @@ def read_job(path: Path, outputs: Path | None = None) -> Job:
             f"{path} is no job file ({reason}): `rulerkit batch` writes them beside its notebooks, "
             "as outputs/notebooks/<run>/<model>/<batch>.job.yaml"
         ) from error
-    if outputs:
-        # The seeds that were drawn when it was planned are those of all machines.
-        planned = job.file.parents[3]
-        for seed in planned.glob(f"predictions/*/{SEED_FILE}"):
-            write_whole(outputs / seed.relative_to(planned), seed.read_bytes())
-        return job.in_outputs(outputs)
-
     if job.file.resolve() != path.resolve():
         place = shlex.quote(f"outputs: {path.absolute().parents[3]}")
         raise UserError(

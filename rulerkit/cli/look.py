@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Mapping
-from itertools import product
+from itertools import chain, product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -35,7 +35,7 @@ from rulerkit.cli.options import (
     WithSamples,
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
-from rulerkit.common.errors import ExitStatus, UserError, check_known, counted, unknown
+from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import resolve_file
 
@@ -213,9 +213,13 @@ def score(
 
 @app.command(rich_help_panel=LOOK)
 def report(
-    folder: Annotated[
-        Path,
-        typer.Argument(help="A folder of predictions: outputs/predictions/main, or one model's."),
+    places: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="PLACE...",
+            help="Folders of predictions: outputs/predictions/main, or one model's. A cell that "
+            "stands in several of them has the rows of all.",
+        ),
     ],
     format: Annotated[
         str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
@@ -237,10 +241,12 @@ def report(
     """
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
+    from rulerkit.store.joined import put_together
 
-    folder = resolve_file(folder)
+    folders = [resolve_file(place) for place in places]
     problems: list[str] = []
-    cells = rk.read_cells(folder, report=problems.append, scan=False)
+    read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
+    cells = put_together(chain(*read), problems.append)
     scores = rk.score(cells, problems.append, max_failures)
     # A table has a place for what was left out; a CSV has none.
     in_table = bool(cells) and format != "csv"
@@ -248,7 +254,9 @@ def report(
     for line in filter(None, lines):
         echo(line, err=True)
     if not cells:
-        raise UserError(f"no predictions in {folder}: it should hold <model>/<task>/<length>.jsonl")
+        raise UserError(
+            f"no predictions in {listed(folders, 3)}: it should hold <model>/<task>/<length>.jsonl"
+        )
 
     # A CSV has the cells of all categories.
     shown = _of_category(cells, "all" if format == "csv" else category)
@@ -270,106 +278,6 @@ def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
     category_of = [describe(cell)["category"] for cell in cells]
     check_known("category of these answers", category, ["all", *dict.fromkeys(category_of)])
     return [cell for cell, own in zip(cells, category_of, strict=True) if category in ("all", own)]
-
-
-@app.command(rich_help_panel=LOOK)
-def seal(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder of predictions: outputs/predictions/main.")
-    ],
-    output: Annotated[
-        Path | None,
-        typer.Option(
-            "--output",
-            "-o",
-            help="The file to write; default: seal.json in the folder. With --anonymous: the "
-            "folder of the copy.",
-        ),
-    ] = None,
-    anonymous: Annotated[
-        bool,
-        typer.Option(
-            "--anonymous",
-            help="Copy the predictions without hosts, paths and users, and seal the copy.",
-        ),
-    ] = False,
-) -> None:
-    """Write down by digests what a folder of predictions holds, for `rulerkit verify`.
-
-    The digest of the whole stands below every table and figure of these predictions; print it in a
-    paper, and share the folder with its seal.json. It covers rows, records, corpora and the code
-    that judges.
-    """
-    from rulerkit.analysis import seal as seals
-    from rulerkit.store.files import write_whole
-
-    folder = resolve_file(folder)
-    if anonymous:
-        if output is None:
-            raise UserError("--anonymous makes a copy: name its folder with --output")
-        number = seals.anonymous(folder, output)
-        echo(f"{counted(number, 'cell')} copied without hosts, paths and users")
-        folder, output = output / "predictions", None
-
-    sealed = seals.seal(folder)
-    file = output or folder / seals.NAME
-    write_whole(file, seals.seal_text(sealed))
-    echo(f"{sealed.digest}  {counted(len(sealed.cells), 'cell')}: {file}")
-
-
-@app.command(rich_help_panel=LOOK)
-def verify(
-    folder: Annotated[
-        Path, typer.Argument(help="A folder of predictions: outputs/predictions/main.")
-    ],
-    seal: Annotated[
-        Path | None,
-        typer.Option("--seal", help="The file of the seal; default: seal.json in the folder."),
-    ] = None,
-    prompts: Annotated[
-        bool,
-        typer.Option(help="Also generate the examples again, with the tokenizer and the corpora."),
-    ] = True,
-) -> None:
-    """Hold a folder of predictions against its seal, cell by cell.
-
-    Scores need the folder alone; prompts are generated again, and where their tokenizer or corpora
-    are not here, that is said. A cell that says the same in other bytes, as after a merge, is
-    "rewritten". Ends with 0 where all is the same or rewritten, 1 where anything was changed, 3
-    where something is absent.
-    """
-    from rulerkit.analysis import seal as seals
-    from rulerkit.report.tables import render
-    from rulerkit.scoring.scores import code_version
-
-    folder = resolve_file(folder)
-    sealed = seals.read_seal(seal or folder / seals.NAME)
-    if sealed.code != code_version():
-        echo(
-            f"sealed by rulerkit {sealed.rulerkit} with other code that judges: the scores are "
-            "judged again here",
-            err=True,
-        )
-    found = list(seals.verify(folder, sealed, prompts))
-    header = ["cell", "scores", "prompts"][: 2 + prompts]
-    rows, reasons = [], []
-    for cell, *texts in found:
-        rows.append([cell, *(text.partition(":")[0] for text in texts[: 1 + prompts])])
-        reasons += [f"{cell}: {text}" for text in texts if ":" in text]
-    echo(render(header, rows, notes=reasons), nl=False)
-
-    states = seals.count_states(found)
-    same, absent = states[seals.SAME], states[seals.ABSENT]
-    rewritten = states[seals.REWRITTEN]
-    changed = states.total() - same - rewritten - absent
-    echo(
-        f"seal {sealed.digest}: {same} the same, {rewritten} rewritten, {changed} changed, "
-        f"{absent} absent"
-    )
-    if changed:
-        raise typer.Exit(ExitStatus.FAILED)
-    if absent:
-        raise typer.Exit(ExitStatus.UNDECIDED)
 
 
 @app.command(rich_help_panel=LOOK)

@@ -129,14 +129,6 @@ def run(
     files: Annotated[
         list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")
     ],
-    outputs: Annotated[
-        Path | None,
-        typer.Option(
-            file_okay=False,
-            help="Write into this outputs folder, such as one on this machine's own disk; "
-            "default: the one that was planned.",
-        ),
-    ] = None,
     jobs: SideBySide = None,
     gpus: Gpus = None,
 ) -> None:
@@ -144,21 +136,14 @@ def run(
     but Slurm.
 
     The paths in a job file count from the project root, so it may be run where the project is
-    mounted or copied to another place. With --outputs machines without a shared disk write into
-    folders of their own, which `rulerkit merge` puts together. Ends with 75 where a job was left to
-    another process: it is not done yet.
+    mounted or copied to another place. Ends with 75 where a job was left to another process: it is
+    not done yet.
     """
     _refuse_windows()
     from rulerkit.batch.jobs import read_job
 
-    place = outputs and outputs.expanduser().absolute()
     paths = dict.fromkeys(resolve_file(file) for file in files)
-    planned = [read_job(path, place) for path in paths]
-    if place:
-        # The process of each step reads the job's file.
-        for job in planned:
-            job.save()
-    _end_with(*_execute(planned, gpus, jobs))
+    _end_with(*_execute([read_job(path) for path in paths], gpus, jobs))
 
 
 @app.command(rich_help_panel=MANY_MODELS)
@@ -193,39 +178,6 @@ def status(
         if cells and job.model and job.steps[0].unanswered:
             echo("\n" + grid(job.name, job.steps[0].cells, job.not_run(job.name)))
     raise typer.Exit(exit_code(states))
-
-
-@app.command(rich_help_panel=MANY_MODELS)
-def merge(
-    places: Annotated[
-        list[Path],
-        typer.Argument(metavar="PLACE...", help="Outputs folders, or folders of predictions."),
-    ],
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output",
-            "-o",
-            file_okay=False,
-            help="The outputs folder to merge into; what lies there takes part.",
-        ),
-    ] = Path("outputs"),
-) -> None:
-    """Put the predictions of machines without a shared disk together: the union of their rows.
-
-    All is checked before anything is written. Records must agree, and an example that was answered
-    differently in two places is refused and named. Figures and notebooks are not merged: the same
-    batch makes them again. Merging twice is the same as once.
-
-    Example: rulerkit merge node-1 node-2 -o outputs
-    """
-    from rulerkit.store.merge import merge as put_together
-
-    done = put_together(places, output)
-    echo(
-        f"{counted(done.cells, 'cell')}, {counted(done.rows, 'row')}, {done.written} written: "
-        f"{output / 'predictions'}"
-    )
 
 
 def print_leaderboard(batch: "Batch") -> None:

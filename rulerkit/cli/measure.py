@@ -2,7 +2,6 @@
 whether one model is worse than another."""
 
 import os
-import shlex
 import signal
 import sys
 from pathlib import Path
@@ -17,7 +16,6 @@ from rulerkit.cli.options import (
     AsJson,
     DryRun,
     Files,
-    JunitFile,
     Lengths,
     MaxFailures,
     NumExamples,
@@ -26,7 +24,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, error_file, list_cells, name_root, print_scores, say_error
+from rulerkit.cli.printing import echo, list_cells, name_root, print_scores, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted
 from rulerkit.common.paths import resolve_file
 
@@ -180,7 +178,6 @@ def compare(
     by: PairedBy = "digest",
     max_failures: MaxFailures = None,
     json: AsJson = False,
-    junit: JunitFile = None,
     outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
     """Is B worse than A? Paired differences on the same examples, those that flipped, and a
@@ -190,24 +187,18 @@ def compare(
     2: cannot compare.
     """
     from rulerkit.report.comparison import difference_table, flips_text, json_text
-    from rulerkit.report.junit import junit_text
-    from rulerkit.store.files import write_whole
 
-    with error_file(junit):
-        found = rk.compare(
-            a,
-            b,
-            margin,
-            by,
-            outputs=outputs,
-            max_failures=max_failures,
-            tasks=tasks_of(tasks) if tasks else None,
-            lengths=lengths_of(lengths) if lengths else None,
-            num_examples=num_examples,
-        )
-    if junit:
-        command = shlex.join(["rulerkit", *sys.argv[1:]])
-        write_whole(junit.absolute(), junit_text(found, found.verdict, command))
+    found = rk.compare(
+        a,
+        b,
+        margin,
+        by,
+        outputs=outputs,
+        max_failures=max_failures,
+        tasks=tasks_of(tasks) if tasks else None,
+        lengths=lengths_of(lengths) if lengths else None,
+        num_examples=num_examples,
+    )
     if json:
         echo(json_text(found), nl=False)
     else:

@@ -102,7 +102,6 @@ PairedBy = Annotated[
     str, typer.Option(help="digest asks for the same prompts; index pairs other prompts too.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
-JunitFile = Annotated[Path | None, typer.Option(help="Also write a JUnit file for a CI.")]
 Organization = Annotated[str, typer.Option(help="eee: who evaluates, as others are to read it.")]
 Relationship = Annotated[
     str,

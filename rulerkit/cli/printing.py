@@ -1,9 +1,6 @@
 """What commands print: texts made safe for a terminal, tables of scores, lists of cells."""
 
 from collections import defaultdict
-from collections.abc import Iterator
-from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -31,20 +28,6 @@ def say_error(text: str) -> None:
     name = typer.style("rulerkit:", fg="red", bold=True)
     # Without a terminal the colour is left out.
     typer.echo(f"{name} {escape.one_line(text)}", err=True)
-
-
-@contextmanager
-def error_file(junit: Path | None) -> Iterator[None]:
-    """Where the command ends with an error of its user, a CI finds it in the JUnit file."""
-    try:
-        yield
-    except UserError as error:
-        if junit:
-            from rulerkit.report.junit import junit_error
-            from rulerkit.store.files import write_whole
-
-            write_whole(junit.absolute(), junit_error(str(error)))
-        raise
 
 
 def name_root() -> None:

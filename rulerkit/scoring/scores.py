@@ -37,7 +37,7 @@ from rulerkit.store.cells import (
     time_and_size,
 )
 from rulerkit.store.files import write_whole
-from rulerkit.store.places import TAKES, as_cells, check_columns, is_table
+from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -150,17 +150,15 @@ _PROTOCOL = {
     "protocol": "clean or paper; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
-    "seal": "digest of the rows and the record of the cell, as `rulerkit seal` writes it",
-    "path": "file of the predictions",
+    "path": "file of the predictions, or several with ' + ' between",
 }
 _NAMED = ("name", "family", "category")
 _USAGE = ("reasoning_tokens", "cached_tokens", "cost")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
-_NEEDED = [name for name in COLUMNS if name != "seal"]
 _COUNTED = ["length", "index", "score", "strict", "exact", "empty", "wanted", "own_threshold"]
 """Columns of numbers that stand in all tables of rows."""
-_TEXTS = ["adaptive", "note", "protocol", "seal", "texts"]
+_TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
 
@@ -218,8 +216,7 @@ def describe(cell: Cell) -> JSON:
         "protocol": protocol,
         "knobs": _as_json({name: value for name, value in settings if name not in _NAMED}),
         "note": "; ".join(sorted(notes)),
-        "seal": cell.seal,
-        "path": str(cell.path),
+        "path": AND.join(map(str, (cell.path, *cell.others))),
     }
 
 
@@ -232,7 +229,7 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
     """The rows of `score` that are given, or those of the cells or places that are given, for the
     function `who`. Raises UserError for a table of other rows."""
     if is_table(given):
-        check_columns(given, _NEEDED, who, TAKES)
+        check_columns(given, COLUMNS, who, TAKES)
         _check_numbers(given, who)
         scores: pd.DataFrame = given
         # A CSV file does not tell an empty text from a missing one.
@@ -309,7 +306,7 @@ def score(
             raise UserError(
                 f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at "
                 f"length {cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
-                "once: name only one of the two files"
+                "once: give both places to rk.load, which puts them together, or name one file"
             )
         by_cell[key] = about, rows
     for problem, cells_of in left_out.items():
@@ -379,24 +376,23 @@ _PARALLEL = 20_000_000
 """Bytes of rows to judge from which on other processes help."""
 
 
-def judged(cell: Cell, cached: bool = True) -> Rows:
-    """The judged rows of a cell, from the cache where its files did not change. Where not `cached`
-    they are judged now, and no cache is read or written."""
+def judged(cell: Cell) -> Rows:
+    """The judged rows of a cell, from the cache where its files did not change."""
     # The stamp is taken before the file is read: rows that are appended meanwhile make
     # the cache stale, never wrong.
     now = stamp(cell.path)
-    known = _read_cache(cell) if cached else None
+    known = _read_cache(cell)
     if known is not None:
         return known
 
     rows = _judged(cell)
     cell.present = rows["index"].tolist()
-    file = _cache_file(cell) if cached else None
+    file = _cache_file(cell)
     if not file:
         return rows
 
     # Beside the rows the cache holds what reading the file would have said of the cell.
-    about = (*(cell.warnings, sorted(cell.snapshots), cell.seal), *(rows.dtype.descr, len(rows)))
+    about = (cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows))
     head = json.dumps([_cache_key(cell, now), *about]).encode()
     content = head + b"\n" + rows.tobytes()
     with suppress(UserError):
@@ -410,44 +406,6 @@ def _cache_key(cell: Cell, now: list[list[int]]) -> list[Any]:
     return [_code_version(cell), place, now]
 
 
-def cache_problem(cell: Cell) -> str:
-    """What is wrong with the cache of a cell; "" where there is none, or it is as it was written.
-    One of an earlier state of the files is never read, and nothing is wrong with it."""
-    file = _cache_file(cell)
-    if not file or not file.exists():
-        return ""
-    try:
-        checksum, _, content = file.read_bytes().partition(b"\n")
-    except OSError as error:
-        return f"{file} cannot be read ({error.strerror})"
-    if checksum != _checksum(content):
-        return f"{file}, the cache of its scores, is not as it was written"
-    place = json.loads(content.partition(b"\n")[0])[0][1]
-    if place[:-1] != [cell.run, cell.model, cell.task, cell.length]:
-        return f"{file} is the cache of another cell"
-    return ""
-
-
-def seal_of(seals: Iterable[tuple[tuple[str, str, str, int], str]], code: str = "") -> str:
-    """One digest over the seals of cells (run, model, task, length) and the code that judges them;
-    `code` is that of another time."""
-    lines = [f"{' '.join(map(str, key))} {seal}" for key, seal in seals]
-    text = "\n".join([code or code_version(), *sorted(lines)])
-    return sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]
-
-
-def seal_of_scores(scores: "pd.DataFrame") -> str:
-    """The digest over all cells of a table of `score`; "" where it does not hold their seals."""
-    if "seal" not in scores:
-        return ""
-    names = ["run", "model", "task", "length"]
-    cells = scores.drop_duplicates(names)[[*names, "seal"]]
-    return seal_of(
-        ((run, model, task, int(length)), seal)
-        for run, model, task, length, seal in cells.itertuples(index=False)
-    )
-
-
 def _checksum(content: bytes) -> bytes:
     return sha256(content).hexdigest()[:16].encode()
 
@@ -457,7 +415,7 @@ def _cache_file(cell: Cell) -> Path | None:
     cache."""
     # A cell lies at <predictions>/<run>/<model>/<task>/<length>.jsonl.
     predictions = cell.path.parent.parent.parent.parent
-    if predictions.name != "predictions" or not cell.about.format:
+    if predictions.name != "predictions" or not cell.about.format or cell.others:
         return None
     cache = predictions.parent / "cache" / "scores"
     return cache / cell.path.relative_to(predictions).with_suffix(".rows")
@@ -474,13 +432,12 @@ def _read_cache(cell: Cell) -> Rows | None:
         if checksum != _checksum(content):
             return None
         head, _, body = content.partition(b"\n")
-        key, warnings, snapshots, seal, kinds, count = json.loads(head)
+        key, warnings, snapshots, kinds, count = json.loads(head)
         if key == _cache_key(cell, stamp(cell.path)):
             # np.load takes eight times as long
             rows = np.frombuffer(body, [tuple(kind) for kind in kinds], count)
             cell.present = rows["index"].tolist()
             cell.warnings, cell.snapshots = warnings, set(snapshots)
-            cell.seal = seal
             return rows
     return None
 

@@ -30,7 +30,6 @@ from rulerkit.scoring.effective_length import (
     effective_set,
     family_threshold,
 )
-from rulerkit.scoring.scores import seal_of_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
@@ -92,12 +91,11 @@ _COLUMNS = [
     "template",
     "note",
     "threshold",
-    "seal",
 ]
 
 
 class Summary(NamedTuple):
-    """Three tidy tables of percents. `seal` in each is the digest of all that was summarized.
+    """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, suite, length, score, low, high, strict, exact, copied (the
@@ -193,7 +191,6 @@ def summarize(
     # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
     answers = _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
-    seal = {"seal": seal_of_scores(answers)}
     chosen = merge_repetitions(answers)
 
     examples = weighted_cells(chosen, CELL)
@@ -204,7 +201,7 @@ def summarize(
 
     cell_rows, length_rows, model_rows = list[_Row](), list[_Row](), list[_Row]()
     for name, of_model in first_rows.groupby(_MODEL, sort=False):
-        about: Any = of_model[_ABOUT].to_dict("records")[0] | seal
+        about: Any = of_model[_ABOUT].to_dict("records")[0]
         cells = _cells_of_model(
             name, of_model, about, grid, facts, examples, num_examples, confidence
         )

@@ -13,9 +13,8 @@ that lies in the folder of another cell raises `DamagedCell`.
 import os
 import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +30,6 @@ from rulerkit.store.records import (
     Record,
     check_line,
     check_schema,
-    digest_of_json,
     parse_json,
     parse_record,
     result_digest,
@@ -43,7 +41,6 @@ WAYS_OUT = (
 )
 _FAILURES = ".failures.jsonl"
 _SOFT = ".soft.jsonl"  # the probability of right answers, in folders of former versions
-_SECONDS = re.compile(rb'"seconds": [-+.\deE]+')
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 
 Report = Callable[[str], None]
@@ -74,20 +71,18 @@ def _read_rows(
     schema: TypeAdapter[Any],
     parse: bool,
     report: Report,
-    digests: dict[int, str] | None = None,
     other_answers: list[str] | None = None,
 ) -> Iterator[tuple[int, JSON]]:
     """Index and row of each example, in the order of the file.
 
     `result` is the digest of the record's result. Without `parse`, all rows but the first are
-    empty. Of two rows of one example the first counts, and `report` is called. `digests` receives
-    those of the lines, but for the seconds that they took, `other_answers` a line on each row that
-    has another answer than the first of its example. Raises `DamagedCell`, which names the line,
-    for a line that is not a row as it was written.
+    empty. Of two rows of one example the first counts, and `report` is called. `other_answers`
+    receives a line on each row that has another answer than the first of its example. Raises
+    `DamagedCell`, which names the line, for a line that is not a row as it was written.
     """
     # The line at which each example stands first, and its answer.
     first: dict[int, tuple[int, Any]] = {}
-    for number, index, row, text in _read_lines(path, result, schema, parse):
+    for number, index, row in _read_lines(path, result, schema, parse):
         # Two processes that wrote one cell at once leave two rows of one example.
         if index in first:
             before, answer = first[index]
@@ -100,17 +95,13 @@ def _read_rows(
                 other_answers.append(f"{second} with another answer")
         else:
             first[index] = number, row.get("pred")
-            if digests is not None:
-                # Within a text the quotes of such a name would be escaped.
-                timeless = _SECONDS.sub(b"", text[:-25])
-                digests[index] = sha256(timeless).hexdigest()[:32]
             yield index, row
 
 
 def _read_lines(
     path: Path, result: str, schema: TypeAdapter[Any], parse: bool
-) -> Iterator[tuple[int, int, JSON, bytes]]:
-    """Number, index, row and text of each line that is not blank; as `_read_rows`."""
+) -> Iterator[tuple[int, int, JSON]]:
+    """Number, index and row of each line that is not blank; as `_read_rows`."""
     tie = b', "result": "%s"' % result.encode()
     is_first = True
     for number, line in enumerate(whole_lines(path), 1):
@@ -125,7 +116,7 @@ def _read_lines(
                 "fresh=True (--fresh), which moves the old files aside"
             ) from None
         is_first = False
-        yield number, index, row, text
+        yield number, index, row
 
 
 def _read_line(text: bytes, tie: bytes, schema: TypeAdapter[Any], parse: bool) -> tuple[int, JSON]:
@@ -156,13 +147,20 @@ class Cell:
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
     is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
     were skipped), `other_answers` (those of them that are another answer to an example) and
-    `snapshots` (the versions of its model that a service named in its replies).
+    `snapshots` (the versions of its model that a service named in its replies). `others` are the
+    further files of a cell that stands in several places.
     """
 
-    def __init__(self, path: Path, record: JSON, rows: list[JSON] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        record: JSON,
+        rows: list[JSON] | None = None,
+        others: Collection[Path] = (),
+    ) -> None:
         # The record is kept twice: as it was written, for comparing, and checked, for
         # reading.
-        self.path, self.record = path, record
+        self.path, self.record, self.others = path, record, others
         self.about = about = check_schema(Record, record)
         self.run, self.wanted, self.length = (about.run, about.num_examples, about.result.length)
         self.model, self.task = about.result.model.name, about.result.task.name
@@ -170,8 +168,6 @@ class Cell:
         self.warnings: list[str] = []
         self.other_answers: list[str] = []
         self.snapshots = set[str]()
-        self._digests: dict[int, str] | None = None
-        """Those of the lines, by index, once all of them were parsed."""
         if rows is not None:
             self.rows = self._each_once(rows)
 
@@ -215,9 +211,8 @@ class Cell:
         self.warnings.clear()
         self.other_answers.clear()
         warn = self.warnings.append
-        digests: dict[int, str] | None = {} if parse else None
         others = self.other_answers if parse else None
-        rows = _read_rows(self.path, self.result, ROW, parse, warn, digests, others)
+        rows = _read_rows(self.path, self.result, ROW, parse, warn, others)
         num_judged = len(vars(self).get("present", ()))
         read = 0
         for index, row in rows:
@@ -231,40 +226,6 @@ class Cell:
                 "were judged: bring it back from a copy; or touch it, and what it lost counts as "
                 "unanswered"
             )
-        if parse:
-            self._digests = digests
-
-    @cached_property
-    def seal(self) -> str:
-        """16 hex digits over what a table says of this cell: rows, failed requests, and the
-        record but for the environment and for names that may differ.
-
-        Rows count by their index and without their seconds, so that a run that was resumed, or put
-        together from several, has the seal of one that was not.
-        """
-        result, about = self.record["result"], dict(self.record)
-        for name in ("result", "environment", "environments", "run"):
-            about.pop(name, None)
-        sources = {
-            name: [source["stand_in"], source["note"]] for name, source in result["sources"].items()
-        }
-
-        # Reading the file once gives the digests of its lines; rows that were given count whole.
-        if self._digests is None and "rows" not in vars(self):
-            for _ in self.stream():
-                pass
-        lines: Any = self._digests
-        if lines is None:
-            lines = {row["index"]: row for row in self.rows}
-
-        failures = {index: failure.refused for index, failure in self.failures.items()}
-        parts = [
-            [self.result, sources, about],
-            sorted(lines.items()),
-            sorted(failures.items()),
-            [],  # where soft scores stood: stored seals stay
-        ]
-        return digest_of_json(parts)
 
     @property
     def missing(self) -> list[int]:
@@ -282,7 +243,7 @@ class Cell:
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
         file, attempts = failures_file(self.path), dict[int, Failure]()
-        for _, index, line, _ in _read_lines(file, self.result, FAILED_ATTEMPT, parse=True):
+        for _, index, line in _read_lines(file, self.result, FAILED_ATTEMPT, parse=True):
             attempts[index] = Failure(line["reason"], line["refused"])
         return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
 

@@ -6,12 +6,14 @@
 import os
 from collections.abc import Iterable
 from glob import glob, has_magic
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.paths import resolve, resolve_file
 from rulerkit.store.cells import Cell, Report
+from rulerkit.store.joined import put_together
 from rulerkit.store.other_formats import read_predictions
 
 if TYPE_CHECKING:
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 
 TAKES = "cells (of `rk.evaluate`), a path, a list of these, or rows of `rk.load`"
 """What `as_cells` takes, in words."""
+AND = " + "
+"""Between the files of a cell that stands in several places."""
 CELL = ["path", "run", "task", "length"]
 """The columns of a row that name its cell: a log of another program holds several."""
 _EXAMPLE = ["run", "model", "task", "length", "index"]
@@ -83,7 +87,8 @@ def cells_of_rows(
     of_rows = {}
     keys = rows[CELL].drop_duplicates().itertuples(index=False, name=None)
     for path, run, task, length in keys:
-        cell_of_row = found.get((resolve_file(path).resolve(), run, task, length))
+        first, *_ = _files_of(path)
+        cell_of_row = found.get((resolve_file(first).resolve(), run, task, length))
         if cell_of_row is None:
             raise UserError(
                 f"{path} has no answers of run {run} to {task} at length {length}: it was changed "
@@ -111,16 +116,20 @@ def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
 
 
 def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
-    """The cells at some places, as `rk.load` takes them, each once."""
-    cells: dict[tuple[Path, str, str, int], Cell] = {}
-    for place in places:
-        paths = [p for path in _matching(place) for p in _with_predictions(path)]
-        for path in paths:
-            for cell in read_predictions(path, report=report, scan=False):
-                # one file of another program may hold several lengths and repetitions
-                key = (cell.path.resolve(), cell.run, cell.task, cell.length)
-                cells.setdefault(key, cell)
-    return list(cells.values())
+    """The cells at some places, as `rk.load` takes them, each once; of one that stands in several
+    places the union of its rows."""
+    cells: list[Cell] = []
+    for file in chain.from_iterable(map(_files_of, places)):
+        for path in chain.from_iterable(map(_with_predictions, _matching(file))):
+            cells += read_predictions(path, report=report, scan=False)
+    return put_together(cells, report)
+
+
+def _files_of(place: str | Path) -> list[str | Path]:
+    """The files that the column `path` names in a row; any other place as it is."""
+    if isinstance(place, str) and AND in place and not resolve_file(place).exists():
+        return [*place.split(AND)]
+    return [place]
 
 
 def _with_predictions(path: Path) -> list[Path]:

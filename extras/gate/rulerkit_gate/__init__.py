@@ -1,5 +1,7 @@
-"""The gate: whether one model is worse than another, as a plug-in."""
+"""The gate, a plug-in of rulerkit: is a candidate worse than a baseline? Brings `rulerkit gate`.
 
-from typing import Any
+`command` reads what was typed, `rounds` asks, `sequential` decides when enough was asked, `verdict`
+says it, `report` shows it.
+"""
 
-families: list[Any] = []
+commands = "rulerkit_gate.command:app"

@@ -1,5 +1,5 @@
 """What a reader must know of the scores in a table or a figure: reference readers, stand-in
-corpora, incomplete cells, adaptive runs, digests."""
+corpora, incomplete cells, adaptive runs."""
 
 from typing import TYPE_CHECKING
 
@@ -9,7 +9,7 @@ from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
 from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.effective_length import OWN_TABLE
-from rulerkit.scoring.scores import own_labels, seal_of_scores
+from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import STAND_IN, as_summary, as_table, texts_words
 from rulerkit.store.places import check_columns, is_table
 
@@ -116,7 +116,7 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
         text = part[:1].upper() + part[1:]
         is_shared = len(having) == names.nunique()
         notes.append(f"{text}." if is_shared else f"{text}: {listed(having, 6)}.")
-    return notes + [f"Digest of these results: {seal}." for seal in seals(cells)]
+    return notes
 
 
 _ADAPTIVE_NOTE = (
@@ -141,24 +141,12 @@ def model_notes(models: "pd.DataFrame") -> list[str]:
     ]
 
 
-def seals(cells: "pd.DataFrame") -> list[str]:
-    """The digests of what some tables were made from, see `rulerkit seal`; none where nobody knows
-    them. Takes rows of a summary or of `score`."""
-    if "seal" not in cells:
-        return []
-    if "index" in cells:
-        return [seal_of_scores(cells)]
-    known = cells["seal"].dropna().unique()
-    return [seal for seal in map(str, known) if seal]
-
-
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
     if not is_table(cells):
         cells = as_summary(cells, "remarks").cells
-    texts = [what for what, is_so in unusual(cells).items() if is_so.any()]
-    return "; ".join([*texts, *(f"digest {seal}" for seal in seals(cells))])
+    return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:

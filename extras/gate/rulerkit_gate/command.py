@@ -12,34 +12,28 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import (
-    EXAMPLES,
-    Given,
-    is_checkpoint,
-    is_folder_of_answers,
-    models_of,
-)
+from rulerkit.cli.app import MEASURE
+from rulerkit.cli.given import EXAMPLES, Given, is_checkpoint, is_folder_of_answers, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
     Files,
-    JunitFile,
     Lengths,
     NumExamples,
     PairedBy,
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, error_file
+from rulerkit.cli.printing import echo
 from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.paths import home_text
 
 if TYPE_CHECKING:
-    from rulerkit.batch.gate import Gate, GateResult, Limits, Party
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
+    from rulerkit_gate.rounds import Gate, GateResult, Limits, Party
 
+app = typer.Typer()
 QUICK, RULER = "quick", "ruler"
 _QUICK_LENGTHS = [4096, 8192]
 _ALL_LENGTHS = [4096 * 2**power for power in range(6)]
@@ -109,7 +103,6 @@ def gate(
     minutes: Minutes = None,
     by: PairedBy = "digest",
     as_json: AsJson = False,
-    junit: JunitFile = None,
     format: Format = "text",
     page: PageFile = None,
     resume: Resume = False,
@@ -122,13 +115,12 @@ def gate(
 
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
     """
-    with error_file(junit):
-        check_known("format", format, ("text", "github"))
-        given = Given.of(None, tasks, lengths, num_examples, files, settings)
-        limits = _limits_of(max_examples, budget, minutes)
-        planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
-        result = _run(planned)
-    _report(result, as_json, junit, format, page)
+    check_known("format", format, ("text", "github"))
+    given = Given.of(None, tasks, lengths, num_examples, files, settings)
+    limits = _limits_of(max_examples, budget, minutes)
+    planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
+    result = _run(planned)
+    _report(result, as_json, format, page)
     raise typer.Exit(result.verdict.status)
 
 
@@ -148,9 +140,9 @@ def _planned(
     """The study, the two parties and the design; checked, and nothing asked but how the two make
     their prompts."""
     from rulerkit.analysis.differences import check_margin
-    from rulerkit.analysis.sequential import Design
     from rulerkit.analysis.sides import PAIRINGS
-    from rulerkit.batch import gate as parts
+    from rulerkit_gate import rounds as parts
+    from rulerkit_gate.sequential import Design
 
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -183,7 +175,7 @@ def _planned(
 def _in_its_run(study: "Study", a: "Party", b: "Party", is_named: bool, resume: bool) -> "Study":
     """The study in a run of its own: the one that was named, the last one of the two with
     `resume`, else a new one."""
-    from rulerkit.batch.gate import new_run, newest_run
+    from rulerkit_gate.rounds import new_run, newest_run
 
     a.resumes = b.resumes = resume
     if is_named:
@@ -221,7 +213,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
 def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
     from rulerkit.analysis.sides import find
-    from rulerkit.batch.gate import Party
+    from rulerkit_gate.rounds import Party
 
     asked = [name for name in names if not _is_stored(name, study)]
     described = iter(models_of(asked, changes))
@@ -248,7 +240,7 @@ def _is_stored(name: str, study: "Study") -> bool:
 
 
 def _limits_of(max_examples: int | None, budget: str | None, minutes: float | None) -> "Limits":
-    from rulerkit.batch.gate import Limits
+    from rulerkit_gate.rounds import Limits
 
     if budget is None:
         return Limits(max_examples, None, None, minutes)
@@ -294,7 +286,7 @@ def _say(text: str) -> None:
 
 
 def _run(planned: "Gate") -> "GateResult":
-    from rulerkit.batch.gate import run_gate
+    from rulerkit_gate.rounds import run_gate
 
     least, most = planned.least.text(), planned.most.text()
     _say(
@@ -306,13 +298,10 @@ def _run(planned: "Gate") -> "GateResult":
     return run_gate(planned, _say)
 
 
-def _report(
-    result: "GateResult", as_json: bool, junit: Path | None, format: str, page: Path | None
-) -> None:
-    """Print the result, and write its files."""
+def _report(result: "GateResult", as_json: bool, format: str, page: Path | None) -> None:
+    """Print the result, and write its page."""
     from rulerkit.report.comparison import difference_table, flips_text
-    from rulerkit.report.gate_report import Facts, markdown, write_page
-    from rulerkit.report.junit import junit_error, junit_text
+    from rulerkit_gate.report import Facts, markdown, write_page
 
     found, verdict = result.comparison, result.verdict
     command = shlex.join(["rulerkit", *sys.argv[1:]])
@@ -322,11 +311,6 @@ def _report(
         place = page or _page_of(result)
         facts = facts._replace(page=str(write_page(place, found, verdict, facts)))
 
-    if junit:
-        text = junit_error(verdict.text, "rulerkit gate", verdict.word)
-        if found is not None:
-            text = junit_text(found, verdict, command, "rulerkit gate")
-        _write(junit, text)
     if as_json:
         echo(_json(result, facts.page), nl=False)
     elif format == "github":
@@ -380,9 +364,3 @@ def _json(result: "GateResult", page: str) -> str:
         "page": page,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def _write(path: Path, text: str) -> None:
-    from rulerkit.store.files import write_whole
-
-    write_whole(path.absolute(), text)

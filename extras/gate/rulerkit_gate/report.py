@@ -11,10 +11,10 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, counted, points_text, shorten
 from rulerkit.common.lengths import length_name
-from rulerkit.common.paths import package_text
 from rulerkit.report.comparison import difference_table
 from rulerkit.store.files import write_whole
 
+_PAGE = Path(__file__).with_name("data") / "gate.html"
 _MARKS = {WORSE: "❌", NOT_WORSE: "✅", CANNOT_TELL: "❔"}
 _MOST_ROWS = 12  # places of a table in Markdown
 _MOST_FLIPS = 200  # pairs of answers on the page
@@ -142,7 +142,7 @@ def write_page(path: Path, comparison: Comparison, verdict: Decision, facts: Fac
         "flips": list(_flips(comparison, flips.head(_MOST_FLIPS))),
         "num_flips": len(flips),
     }
-    write_whole(path, escape.fill(package_text("gate.html"), **values))
+    write_whole(path, escape.fill(_PAGE.read_text(encoding="utf-8"), **values))
     return path
 
 

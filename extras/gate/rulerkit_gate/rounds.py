@@ -1,7 +1,7 @@
 """`rulerkit gate`: is a candidate worse than a baseline? Asks both in rounds, until it is certain.
 
 `Party` is one of the two: a model that is asked, or answers that are stored. `run_gate` asks them
-for what `analysis.sequential` wants next, and ends with a verdict or where a limit is reached.
+for what `sequential` wants next, and ends with a verdict or where a limit is reached.
 
 Each gate is a run of its own, because a server may be restarted with another model at the same
 address: answers of an earlier call are used only with `--resume`, which goes on with the newest run
@@ -19,9 +19,7 @@ from typing import Any, NamedTuple
 
 from rulerkit.analysis.compare import Comparison, Decision
 from rulerkit.analysis.remake import examples_of
-from rulerkit.analysis.sequential import Design, Look, Sequence
 from rulerkit.analysis.sides import Grid, Key, make_side, paired
-from rulerkit.batch.gate_text import comparison_of, verdict_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON, Spec
@@ -33,6 +31,8 @@ from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Model, load_model
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
+from rulerkit_gate.sequential import Design, Look, Sequence
+from rulerkit_gate.verdict import comparison_of, verdict_of
 
 Say = Callable[[str], None]
 

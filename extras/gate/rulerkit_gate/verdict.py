@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Decision
 from rulerkit.analysis.differences import interval_text, judge_pairs
-from rulerkit.analysis.sequential import Design, Look, Place, Tested
-from rulerkit.analysis.sequential import examples_needed as needed_of
 from rulerkit.analysis.sides import Side, lacking_cells
 from rulerkit.common.errors import listed, points_text
+from rulerkit_gate.sequential import Design, Look, Place, Tested
+from rulerkit_gate.sequential import examples_needed as needed_of
 
 if TYPE_CHECKING:
     import pandas as pd

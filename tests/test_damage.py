@@ -1,0 +1,97 @@
+"""Files that a disk or a person damaged: no number changes or goes missing without a line that names
+the file."""
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import rulerkit as rk
+from rulerkit.scoring.scores import describe
+from rulerkit.store.cells import Cell
+
+ASKED = {
+    "models": ["reader-1024", "reader-2048"],
+    "tasks": ["vt", "qa_1"],
+    "lengths": [1024, 2048],
+    "num_examples": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    outputs = tmp_path_factory.mktemp("damage") / "outputs"
+    rk.evaluate(rk.study(ASKED, outputs=outputs), progress=False)
+    return outputs / "predictions/main"
+
+
+@pytest.fixture
+def run(made, tmp_path):
+    """A copy that a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "outputs/predictions/main"))
+
+
+def test_lines_of_a_record_in_another_order_change_no_text_of_a_table(run):
+    """Settings of a task and of an adaptive run are shown as JSON."""
+    path = run / "reader-2048/vt/1024.jsonl"
+    record = json.loads(path.with_suffix(".json").read_text())
+    record["adaptive"] = {"question": "mean", "most": 4}
+    other = dict(record, adaptive=dict(reversed(record["adaptive"].items())))
+    task = dict(reversed(record["result"]["task"].items()))
+    other["result"] = dict(record["result"], task=task)
+    texts = [describe(Cell(path, each, []))["knobs"] for each in (record, other)]
+    texts += [describe(Cell(path, r, []))["adaptive"] for r in (record, other)]
+    assert texts[0] == texts[1]
+    assert texts[2] == texts[3]
+
+
+@pytest.mark.parametrize("lost", ["rows", "the last row", "half a row", "record"])
+def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit, lost):
+    """A file that was cut at the end of a line has nothing wrong in it."""
+    rk.score(rk.read_cells(run))
+    file = run / "reader-2048/vt/2048.jsonl"
+    if lost == "rows":
+        file.unlink()
+    elif lost == "record":
+        file.with_suffix(".json").unlink()
+    else:
+        whole = file.read_bytes()
+        end = whole.rstrip(b"\n").rfind(b"\n") + 1
+        file.write_bytes(whole[: end + 20 * (lost == "half a row")])
+
+    for command in ("report", "score"):
+        ended = rulerkit(command, run)
+        lines = (ended.err + ended.out).splitlines()
+        assert sum(str(file) in line for line in lines) == 1
+    told = []
+    rk.load(run, answers=False, report=told.append)
+    assert str(file) in told[0]
+
+
+def test_a_disk_that_loses_rows_leaves_the_time_of_their_file(run, tmp_path, rulerkit):
+    """The numbers come from the cache then; what reads the answers leaves the file out by name."""
+    rk.score(rk.read_cells(run))
+    file = run / "reader-2048/vt/2048.jsonl"
+    time, whole = file.stat().st_mtime_ns, file.read_bytes()
+    head = whole.index(b"\n") + 1
+    file.write_bytes(whole[:head] + bytes(len(whole) - head))
+    os.utime(file, ns=(time, time))
+
+    table = tmp_path / "all.csv"
+    ended = rulerkit("export", run, "-o", table)
+    assert f"left out: {file} holds 1 answer, and held 4" in ended.err
+    answers = pd.read_csv(table)
+    assert len(answers) == 7 * 4
+    assert not (answers["path"] == str(file)).any()
+    ended = rulerkit("browse", run, "-o", tmp_path / "page.html")
+    assert ("28 of 28" in ended.out, str(file) in ended.err) == (True, True)
+
+
+def test_a_comparison_names_the_files_that_lack_answers(run, rulerkit):
+    file = run / "reader-1024/vt/2048.jsonl"
+    file.write_bytes(b"".join(file.read_bytes().splitlines(True)[:-1]))
+    ended = rulerkit("compare", run / "reader-1024", run / "reader-2048")
+    assert f"incomplete: {file} (3 of 4 examples)" in ended.err

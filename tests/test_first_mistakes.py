@@ -1,0 +1,46 @@
+"""Likely first mistakes: each is one line that says what is wrong, and what to do."""
+
+import pytest
+
+MISTAKES = {
+    "evaluate": ("no model is named", "`rulerkit models`"),
+    "evaluate lama-3.1-8b": ("did you mean 'llama-3.1-8b'", "`rulerkit models`"),
+    "evaluate ./ck": ("there is no folder", "ck"),
+    "evaluate ./empty": ("empty", "config.json"),
+    "evaluate perfect --tasks niah_singel_1": ("did you mean 'niah_single_1'", "`rulerkit tasks`"),
+    "evaluate perfect --lengths 4KB": ("'4KB' is no length", "4K"),
+    "evaluate http://127.0.0.1:1": ("nothing answers at", "start the server"),
+    "evaluate {not_openai}": ("is no list of models", "/v1"),
+    "evaluate localhost:1": ("nothing answers at http://localhost:1/v1", "start the server"),
+    "evaluate perfect reader-4096": ("one MODEL is meant", "perfect and reader-4096"),
+    "evaluate perfect|-y|model: reader-4096": ("two models are named", "leave one of the two out"),
+    "evaluate -f params/models/perfekt.yaml": ("cannot read", "perfekt.yaml"),
+    "evaluate perfect -n many": ("-n", "valid integer", "rulerkit evaluate --help"),
+    "evaluate perfect|-y|lengths=4K": ("holds no `name: value`", "-y 'lengths: 4K'"),
+    "evaluate perfect|-y|length: 4K": ("unknown parameter 'length'", "did you mean 'lengths'"),
+    "compare perfect mute": ("unknown model or folder of predictions", "predictions"),
+    "batch demmo.yaml": ("unknown batch 'demmo.yaml'", "did you mean 'demo-all'? allowed: demo-all, demo-small, demo,"),
+    "modles": ("No such command 'modles'", "models"),
+    "evaluate perfect --task vt": ("No such option", "--tasks"),
+}  # fmt: skip
+"""What somebody types first, and what the one line must say: what is wrong, and what to do."""
+
+
+@pytest.mark.parametrize("typed", MISTAKES)
+def test_a_first_mistake_is_one_line_with_the_way_out(nowhere, serve, rulerkit, typed):
+    (nowhere / "empty").mkdir()
+    place = ""
+    if "{" in typed:
+        server = serve()
+        server.listing, place = {"detail": "Not Found"}, server.url
+    words = [
+        word
+        for part in typed.format(not_openai=place).split("|")
+        for word in ([part] if ": " in part or "=" in part else part.split())
+    ]
+    ended = rulerkit(*words)
+    assert ended.status == 2, ended
+    (line,) = ended.lines
+    assert line.startswith("rulerkit: ")
+    assert [part for part in MISTAKES[typed] if part not in line] == [], line
+    assert list(nowhere.rglob("*.jsonl")) == []
