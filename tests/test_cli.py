@@ -47,7 +47,6 @@ COMMANDS = [
     "form",
     "notebooks",
     "generate",
-    "conform",
 ]
 ASKED = {
     "models": ["reader-1024", "perfect"],
