@@ -6,8 +6,6 @@ import os
 import re
 import shutil
 import socket
-import subprocess
-import sys
 from pathlib import Path
 
 import pandas as pd
@@ -290,18 +288,3 @@ def test_a_seal_that_was_changed_is_none(run):
     file.write_bytes(text[:-1])
     with pytest.raises(UserError, match=r"seal\.json was changed"):
         seals.read_seal(file)
-
-
-@pytest.mark.slow
-def test_damaged_files_change_no_number_unseen():
-    """As benchmarks/damages.py counts them, with other damages than there."""
-    program = Path(__file__).parents[1] / "benchmarks/damages.py"
-    number = os.environ.get("RULERKIT_FAULTS", "60")
-    ended = subprocess.run(
-        [sys.executable, program, "--damages", number, "--seed", "9"],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert " 0 violations" in ended.stdout
