@@ -40,7 +40,9 @@ def write_packages(folder):
 
 
 def call(*arguments, cwd, path="", fails=False):
-    environment = os.environ | {"PYTHONPATH": str(path), "RULERKIT_HOME": str(cwd)}
+    places = [path, REPOSITORY, *REPOSITORY.glob("extras/*")]
+    found = os.pathsep.join(str(place) for place in places if place)
+    environment = os.environ | {"PYTHONPATH": found, "RULERKIT_HOME": str(cwd)}
     done = subprocess.run(
         [sys.executable, *map(str, arguments)],
         cwd=cwd,
@@ -166,7 +168,7 @@ class Bare(Task):
     def fill(self, draft, budget):
         return fill_with_sentences(draft.plan, budget)
 
-TASKS = [Bare(name="bare")]
+families = [Bare]
 """
 
 
@@ -193,14 +195,19 @@ def test_what_is_optional_is_optional(tmp_path):
 
 
 BREAKS = [
-    ('Bare(name="bare")', 'Bare(name="vt")', "its task vt has the name of one of rulerkit"),
+    (
+        'family = "bare"',
+        'tasks = classmethod(lambda cls: [cls(name="vt")]); family = "bare"',
+        "its task vt has the name of one of rulerkit",
+    ),
     ('family = "bare"', 'family = "niah"', "its family niah has the name of one of rulerkit"),
     ("new_tokens = (8, 1)", "", "the family Bare brings no `new_tokens`"),
     ("floors = ()", 'match = "own"', "says match = 'own'"),
     ("floors = ()", 'match = "f11"', "match of the family bare"),
-    ("TASKS = [", "NOTHING = [", "neither TASKS"),
-    ('TASKS = [Bare(name="bare")]', "TASKS = [3]", "which is no task"),
-    ('TASKS = [Bare(name="bare")]', "TASKS = 3", "TASKS is 3"),
+    ("families = [", "NOTHING = [", "it brings none of families, engines"),
+    ("families = [Bare]", "families = [3]", "which is no family"),
+    ("families = [Bare]", "families = 3", "families is 3"),
+    ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be used"),
     ("from dataclasses", "from dataklasses", "cannot be imported"),
 ]
 REFUSED = """
@@ -209,13 +216,13 @@ import rulerkit as rk
 from rulerkit.common import plugins
 
 for name in sys.argv[1:]:
-    plugins._LOADED.clear()
+    plugins._NAMED.clear()
     try:
         rk.study(plugins=[name], model="perfect", tasks=["bare"], lengths=[1024])
         print("nothing")
     except rk.UserError as error:
         print(error)
-plugins._LOADED.clear()
+plugins._NAMED.clear()
 try:
     rk.study(plugins=["one", "two"], model="perfect", tasks=["bare"])
 except rk.UserError as error:
@@ -277,7 +284,7 @@ def own_module(folder, monkeypatch, text):
     name = f"own_{md5(text.encode()).hexdigest()[:8]}"
     (folder / f"{name}.py").write_text(text)
     monkeypatch.setenv("RULERKIT_HOME", str(folder))
-    monkeypatch.setattr(plugins, "_LOADED", {})
+    monkeypatch.setattr(plugins, "_NAMED", {})
     monkeypatch.syspath_prepend(str(folder))
     return name
 
@@ -321,13 +328,13 @@ class Mine(Engine):
                 raise KeyError("key")
             yield example, Answer("teal", "stop", 1)
 
-ENGINES = {"mine": Mine}
+engines = {"mine": Mine}
 """
 FAULTY = [
     ("    def identity", "    def other", "brings no `identity`"),
     ("    def answer", "    def other", "brings no `answer`"),
     ('return {"engine": "mine"}', 'raise KeyError("key")', "in identity: KeyError"),
-    ("ENGINES", "ENGINES", "in answer: KeyError: 'key' (answer of the model own)"),
+    ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
     ("yield example, Answer", 'yield "teal" #', "yields 'teal': it must yield"),
     (
         "            yield",
@@ -363,14 +370,17 @@ def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, m
 
 @pytest.mark.parametrize(
     ("text", "problem"),
-    [("import no_such_module", "cannot be imported (ModuleNotFoundError"), ("", "it has no TASKS")],
+    [
+        ("import no_such_module", "cannot be imported (ModuleNotFoundError"),
+        ("", "it brings none of"),
+    ],
 )
 def test_a_broken_installed_plug_in_is_named_and_left_out(tmp_path, text, problem):
     site = tmp_path / "site"
     about = site / "broken-1.0.dist-info"
     about.mkdir(parents=True)
     (about / "METADATA").write_text("Name: broken\nVersion: 1.0\n")
-    (about / "entry_points.txt").write_text("[rulerkit.tasks]\nx = broken_tasks\n")
+    (about / "entry_points.txt").write_text("[rulerkit.plugins]\nx = broken_tasks\n")
     (site / "broken_tasks.py").write_text(text)
     (tmp_path / "own.py").write_text(BARE)
     said = rulerkit("tasks", cwd=tmp_path, path=site)
@@ -386,7 +396,7 @@ def test_a_broken_installed_plug_in_is_named_and_left_out(tmp_path, text, proble
 def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     (tmp_path / "own.py").write_text(
         BARE.replace("floors = ()", 'match = "own"').replace(
-            "TASKS", "    def score(self, text, references):\n        return 1\n\nTASKS"
+            "families", "    def score(self, text, references):\n        return 1\n\nfamilies"
         )
     )
     asked = (
@@ -405,6 +415,99 @@ def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
 
 
 def test_an_engine_with_the_name_of_one_of_ours_is_refused(tmp_path, monkeypatch):
-    name = own_module(tmp_path, monkeypatch, "ENGINES = {'openai': object}")
+    name = own_module(tmp_path, monkeypatch, "engines = {'openai': object}")
     with pytest.raises(UserError, match="its engine openai has the name of one"):
         rk.study(plugins=[name], model="perfect", tasks=["vt"])
+
+
+ONE_FILE = BARE.replace("floors = ()", 'match = "own"\n    suite = "bare"').replace(
+    "families = [Bare]",
+    '''    def score(self, text, references):
+        return float(references[0] in text)
+
+
+def table(scores, tasks=None, lengths=None, num_examples=None, format="table", notes=()):
+    return f"bare: {100 * scores['score'].mean():.0f} % as {format}\\n"
+
+
+def figure(scores, ax=None):
+    import matplotlib.pyplot as plt
+
+    ax = ax or plt.figure().subplots()
+    ax.plot(scores.groupby("length")["score"].mean())
+    return ax
+
+
+def read_words(path):
+    raise rk.UserError(f"{path} holds no words")
+
+
+app = typer.Typer()
+
+
+@app.command()
+def words(number: int = 2):
+    """Say some words."""
+    typer.echo("teal " * number)
+
+
+families = [Bare]
+readers = {".words": "bare_kit:read_words"}
+capabilities = {"bare": Capability("bare_kit:table", "bare_kit:figure")}
+commands = "bare_kit:app"
+project = Path(__file__).parent / "bare_project"''',
+)
+ONE_FILE = f"from pathlib import Path\n\nimport typer\n\nimport rulerkit as rk\nfrom rulerkit.common.plugins import Capability\n{ONE_FILE}"
+FIGURE = """
+import matplotlib
+matplotlib.use("agg")
+import rulerkit as rk
+scores = rk.score("outputs")
+print(rk.plots.of_suite(scores, "bare").lines[0].get_xydata().tolist())
+"""
+
+
+def installed(site, module, text):
+    """A folder from which a package with one module is found, as if it were installed."""
+    about = site / f"{module}-1.0.dist-info"
+    about.mkdir(parents=True)
+    (about / "METADATA").write_text(f"Name: {module}\nVersion: 1.0\n")
+    (about / "entry_points.txt").write_text(f"[rulerkit.plugins]\nx = {module}\n")
+    (site / f"{module}.py").write_text(text)
+    return site
+
+
+def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_path):
+    site = installed(tmp_path / "site", "bare_kit", ONE_FILE)
+    params = site / "bare_project/params/sizes"
+    params.mkdir(parents=True)
+    (params / "bare.yaml").write_text("tasks: bare\nlengths: [1K, 2K]\nnum_examples: 2\n")
+    here = {"cwd": tmp_path, "path": site}
+
+    shown = rulerkit("evaluate", "perfect", "--file", "params/sizes/bare.yaml", **here)
+    assert "bare: 0 % as table" in shown
+    assert "bare: 0 % as table" in rulerkit("score", "outputs/predictions", **here)
+    table = rulerkit("report", "outputs/predictions", "--format", "markdown", **here)
+    assert table == "bare: 0 % as markdown\n"
+    assert call("-c", FIGURE, **here) == "[[1024.0, 0.0], [2048.0, 0.0]]\n"
+
+    said = rulerkit("--help", **here)
+    assert re.search(r"Plug-ins.*\n.*words +Say some words", said)
+    assert rulerkit("words", "--number", "3", **here) == "teal teal teal \n"
+    (tmp_path / "some.words").write_text("teal")
+    assert "holds no words" in rulerkit("score", "some.words", fails=True, **here)
+    rulerkit("notebooks", "mine", **here)
+    assert (tmp_path / "mine/params/sizes/bare.yaml").exists()
+    assert (tmp_path / "mine/notebooks/00_tasks.ipynb").exists()
+
+
+def test_only_what_is_used_is_imported(tmp_path):
+    """Commands of ours start without plug-ins; a text is imported when it is used."""
+    site = installed(
+        tmp_path / "site", "lazy", 'families = ["absent:F"]\ncommands = "absent:app"\n'
+    )
+    here = {"cwd": tmp_path, "path": site}
+    assert "left out" not in rulerkit("evaluate", "--help", **here)
+    said = rulerkit("--help", **here)
+    assert said.count("left out: the plug-in lazy: absent:app cannot be imported") == 1
+    assert "evaluate" in said

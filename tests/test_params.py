@@ -156,7 +156,7 @@ def test_what_is_no_model(project):
 
 def test_values_that_are_not_allowed(project):
     refused({"num_exampels": 3}, "did you mean 'num_examples'")
-    refused({"tasks": "vt"}, "with papermill: -y 'tasks: [niah_single_1, vt]'")
+    refused({"tasks": 3}, "with papermill: -y 'tasks: [niah_single_1, vt]'")
     refused({"tasks": [{"base": "vt", "num_hopz": 3}]}, "did you mean 'num_hops'")
     for lengths in (["4X"], [0], [2**24 + 1]):
         refused({"lengths": lengths}, "it takes a list of tokens from 1 to 16M")

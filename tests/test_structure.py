@@ -91,6 +91,18 @@ def test_a_folder_imports_only_folders_before_it():
     assert climbing == []
 
 
+def test_nothing_in_the_package_knows_what_is_installed_with_it():
+    """The suites and commands of extras/ come in as any plug-in."""
+    naming = [
+        path.name
+        for path in PACKAGE.rglob("*")
+        if path.is_file()
+        and path.suffix in (".py", ".pyi", ".yaml", ".html", ".csv", ".txt", ".sh")
+        and re.search(r"rulerkit_frontier|rulerkit_gate|\bextras/", path.read_text("utf-8"))
+    ]
+    assert naming == []
+
+
 def test_imports_make_no_circle():
     files = modules()
     uses = {name: imports_of(path, set(files)) - {name, ""} for name, path in files.items() if name}

@@ -22,7 +22,7 @@ def built(tmp_path_factory):
     """The wheel of this checkout."""
     pytest.importorskip("setuptools")
     source = tmp_path_factory.mktemp("source")
-    for folder in ("rulerkit", "notebooks", "params"):
+    for folder in ("rulerkit", "notebooks", "params", "extras"):
         ignore = shutil.ignore_patterns("__pycache__", ".*")
         shutil.copytree(REPOSITORY / folder, source / folder, ignore=ignore)
     for file in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):

@@ -5,10 +5,12 @@ from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 import rulerkit as rk
 from rulerkit.cli.printing import echo, say_error
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, remark
+from rulerkit.common.plugins import BRINGS, brought
 
 MEASURE = "Measure"
 LOOK = "Look"
@@ -17,8 +19,37 @@ SET_UP = "Set up"
 GROUPS = (MEASURE, LOOK, MANY_MODELS, SET_UP)
 """The groups of the help, in their order."""
 
+PLUG_INS = "Plug-ins"
+"""The group of a plug-in's commands that name no group."""
+
+
+class Commands(TyperGroup):
+    """Our commands and those of plug-ins, which are asked only for the help and for a word that is
+    none of ours: the others start without them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        self._add_plugins()
+        return super().list_commands(ctx)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        if cmd_name not in self.commands:
+            self._add_plugins()
+        return super().get_command(ctx, cmd_name)
+
+    def _add_plugins(self) -> None:
+        for module, plugin in brought("commands"):
+            if not isinstance(plugin, typer.Typer):
+                remark(f"left out: the commands of {module}: expected {BRINGS['commands']}")
+                continue
+            group: Any = typer.main.get_group(plugin)
+            for name, command in group.commands.items():
+                command.rich_help_panel = command.rich_help_panel or PLUG_INS
+                self.commands.setdefault(name, command)
+
+
 app = typer.Typer(
     name="rulerkit",
+    cls=Commands,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

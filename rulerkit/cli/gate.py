@@ -186,8 +186,7 @@ def _in_its_run(study: "Study", a: "Party", b: "Party", is_named: bool, resume: 
 
 def _study_of(values: "JSON", suite: str) -> "Study":
     """What is asked: the parameters, and what the suite says where they say nothing."""
-    from rulerkit.common.settings import SUITES
-    from rulerkit.generation.tasks import without_suites
+    from rulerkit.generation.tasks import suites, without_suites
 
     for key in ("model", "models"):
         if values.get(key) is not None:
@@ -195,7 +194,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
                 f"`{key}: {shortened(values[key])}` names a model in -y or -f; BASELINE and "
                 "CANDIDATE are the two models"
             )
-    check_known("suite", suite, [QUICK, *SUITES])
+    check_known("suite", suite, [QUICK, *suites()])
     is_quick = suite == QUICK
     defaults: JSON = {
         "tasks": without_suites([RULER if is_quick else suite]),

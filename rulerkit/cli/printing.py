@@ -11,6 +11,7 @@ import typer
 import rulerkit as rk
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, counted, remark
+from rulerkit.common.plugins import capability
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -65,6 +66,7 @@ def print_scores(
     examples are those of `summarize`. A cell that cannot be judged is named on stderr and left out.
     Returns the rows of `score`; raises UserError where no cell can be judged."""
     from rulerkit.generation.tasks import TASKS_OF
+    from rulerkit.generation.tasks import suites as task_names
     from rulerkit.report.tables import footnotes, frontier_text, task_table_text
     from rulerkit.scoring.frontier import SUITE
     from rulerkit.scoring.summary import base_run, suites_of
@@ -99,6 +101,10 @@ def print_scores(
         named = [task for task in tasks or () if task in TASKS_OF[SUITE]] or None
         frontier = rk.frontier(scores, named, lengths, num_examples)
         echo("\n" + frontier_text(frontier), nl=False)
+    for suite in suites:
+        if shown := capability(suite):
+            named = [task for task in tasks or () if task in task_names()[suite]] or None
+            echo("\n" + shown.table(scores, named, lengths, num_examples), nl=False)
     return scores
 
 
@@ -144,6 +150,8 @@ def print_leaderboards(
         # The headline of the frontier suite is over capabilities, not over tasks.
         if suite == SUITE and category == "all":
             text = frontier_text(rk.frontier(scores), format, notes)
+        elif category == "all" and (own := capability(suite)):
+            text = own.table(scores, format=format, notes=notes)
         else:
             summary = rk.summarize(scores, suite=suite)
             if category == "all":

@@ -11,7 +11,8 @@ from rulerkit.cli.given import EXAMPLES, MODELS, Given, one_model, settings_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import ExitStatus, UserError
-from rulerkit.common.paths import KIT, cache_dir, resolve_file
+from rulerkit.common.paths import cache_dir, plugin_projects, resolve_file
+from rulerkit.common.project import FOLDERS, KIT
 
 
 @app.command(rich_help_panel=SET_UP)
@@ -110,11 +111,16 @@ def notebooks(
     """
     import shutil
 
-    sources = [*KIT.glob("notebooks/**/[!.]*.*"), *KIT.glob("params/**/[!.]*.*")]
+    sources = {
+        source.relative_to(root): source
+        for root in (*plugin_projects(), KIT)
+        for kind in FOLDERS
+        for source in sorted(root.glob(f"{kind}/**/[!.]*.*"))
+    }
     copied = there = 0
     try:
-        for source in sorted(sources):
-            target = folder / source.relative_to(KIT)
+        for inside, source in sources.items():
+            target = folder / inside
             if source.suffix == ".pyc":
                 continue
             if target.exists():

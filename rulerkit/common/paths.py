@@ -15,25 +15,15 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from rulerkit.common.errors import MissingExtra
-
-_FOLDERS = ("params", "notebooks")
-"""What makes a folder a project, and what the kit brings along."""
-
-
-def _is_project(folder: Path) -> bool:
-    return all((folder / name).is_dir() for name in _FOLDERS)
-
-
-_PACKAGE = Path(__file__).resolve().parents[1]
-_CHECKOUT = _is_project(_PACKAGE.parent)
-KIT = _PACKAGE.parent if _CHECKOUT else _PACKAGE / "data/project"
-"""The folder of the kit's own params/ and notebooks/: the checkout, or inside the installed
-package."""
+from rulerkit.common.plugins import brought
+from rulerkit.common.project import FOLDERS, PACKAGE
+from rulerkit.common.project import KIT as KIT
+from rulerkit.common.project import home as home
 
 
 def package_text(name: str) -> str:
     """A file of the package's own data."""
-    return (_PACKAGE / "data" / name).read_text(encoding="utf-8")
+    return (PACKAGE / "data" / name).read_text(encoding="utf-8")
 
 
 @cache
@@ -88,16 +78,6 @@ def missing_extra(what: str, package: str, extra: str) -> MissingExtra:
     return MissingExtra(f"{what} {package}, which is not installed: {install_command(extra)}")
 
 
-def home() -> Path:
-    """The project root, where results go: RULERKIT_HOME, else the nearest folder from the working
-    directory upward that has `params/` and `notebooks/`, else the working directory. It is never
-    the checkout that merely holds this package."""
-    if root := os.environ.get("RULERKIT_HOME"):
-        return Path(root).expanduser().resolve()
-    here = Path.cwd()
-    return next(filter(_is_project, (here, *here.parents)), here)
-
-
 def holds_checkpoint(folder: Path) -> bool:
     """Whether a folder is that of a model."""
     return (folder / "config.json").exists()
@@ -115,10 +95,16 @@ def home_text() -> str:
     return f"project root: {root} ({reason})"
 
 
+def plugin_projects() -> list[Path]:
+    """The folders of notebooks/ and params/ that plug-ins bring."""
+    return [Path(folder) for _, folder in brought("project")]
+
+
 def project_files(folder: str, suffix: str) -> dict[str, Path]:
-    """Name -> file of a folder such as `params/models`: those of the kit, then those of the
-    project, which win."""
-    files = [path for root in (KIT, home()) for path in sorted((root / folder).glob(f"*{suffix}"))]
+    """Name -> file of a folder such as `params/models`: those of the kit, then those of plug-ins,
+    then those of the project, which win."""
+    roots = (KIT, *plugin_projects(), home())
+    files = [path for root in roots for path in sorted((root / folder).glob(f"*{suffix}"))]
     return {path.stem: path for path in files}
 
 
@@ -136,23 +122,23 @@ def _on_disk(path: str | Path) -> str:
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
     folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
-    of the kit's params/ and notebooks/."""
+    of the params/ and notebooks/ of the kit and of plug-ins."""
     path = _on_disk(path)
     place = home() / path
     first = Path(path).parts[:1]
-    if first == (_PACKAGE.name,):
-        ours = _PACKAGE.parent / path
-    elif first and first[0] in _FOLDERS:
-        ours = KIT / path
+    if first == (PACKAGE.name,):
+        others = [PACKAGE.parent / path]
+    elif first and first[0] in FOLDERS and not place.exists():
+        others = [root / path for root in (KIT, *plugin_projects())]
     else:
         return place
-    return ours if ours.exists() and not place.exists() else place
+    return next((path for path in (place, *others) if path.exists()), place)
 
 
 def from_root(path: Path) -> str:
     """A path as a file holds it that may be read where the project lies elsewhere: relative to the
     root, of which `resolve` makes the path again; a path outside the project stays as it is."""
-    for root in (home(), KIT):
+    for root in (home(), KIT, *plugin_projects()):
         if path.is_relative_to(root):
             inside = path.relative_to(root)
             if resolve(inside) == path:
@@ -162,7 +148,7 @@ def from_root(path: Path) -> str:
 
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
-    project root, else the kit's params/ and notebooks/."""
+    project root, else params/ and notebooks/ of the kit and of plug-ins."""
     path = Path(_on_disk(name))
     return path.absolute() if path.exists() else resolve(path)
 

@@ -1,8 +1,8 @@
-"""Plug-ins: modules outside the package that bring tasks (`TASKS`) or engines (`ENGINES`).
+"""Plug-ins: modules outside the package that bring what `BRINGS` lists; `docs/extend.md` shows it.
 
-They are found by entry points of installed packages (the groups `rulerkit.tasks` and
-`rulerkit.engines`, whose value is a module), or named: `plugins: [module]` in parameters, or the
-module in the record of an answer. `docs/extend.md` shows one of each.
+A module is found by the entry points `rulerkit.plugins` of installed packages, or named: `plugins:
+[module]` in parameters, or the module in the record of an answer. Each value that it brings may be
+a text `module:name`, which is imported when it is first used.
 """
 
 import sys
@@ -15,17 +15,39 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
+from pkgutil import resolve_name
 from types import ModuleType
-from typing import Any
+from typing import Any, NamedTuple
 
 from rulerkit.common.errors import UserError, first_line, remark, shortened
-from rulerkit.common.paths import home
+from rulerkit.common.project import home
 
-GROUPS = {"TASKS": "rulerkit.tasks", "ENGINES": "rulerkit.engines"}
-"""What a module brings -> the group of entry points that find it."""
+GROUP = "rulerkit.plugins"
+"""The entry points that name modules."""
+BRINGS = {
+    "families": "a list of classes made from Task",
+    "engines": "a mapping of names to classes made from Engine",
+    "readers": "a mapping of suffixes to functions from a file to a list of cells",
+    "capabilities": "a mapping of suites to Capability(table, figure)",
+    "commands": "a typer.Typer",
+    "project": "the path of a folder with notebooks/ or params/",
+}
+"""What a module may bring, by the name that it has there."""
 
-_LOADED: dict[str, ModuleType] = {}
+_NAMED: dict[str, ModuleType] = {}
 """The modules that were named, in the order in which they were."""
+
+
+class Capability(NamedTuple):
+    """How the scores of a suite are shown, beside or instead of the tables that all suites have.
+    Both take the rows of `score`; each is a function, or a text `module:name`."""
+
+    table: Any
+    """`table(scores, tasks=None, lengths=None, num_examples=None, format="table", notes=())` gives
+    text; `score` prints it below the tables of tasks, and `report` in place of its own. `format` is
+    one of `report`."""
+    figure: Any = None
+    """`figure(scores, ax=None)` gives matplotlib Axes: `rk.plots.of_suite` draws it."""
 
 
 def load_plugins(names: Iterable[str]) -> None:
@@ -34,15 +56,14 @@ def load_plugins(names: Iterable[str]) -> None:
     Raises UserError for a module that cannot be imported, or brings nothing.
     """
     for name in names:
-        if name in _LOADED:
+        if name in _NAMED:
             continue
         module = _imported(name)
-        if not any(hasattr(module, attribute) for attribute in GROUPS):
+        if not any(hasattr(module, attribute) for attribute in BRINGS):
             raise UserError(
-                f"plug-in {name}: it brings neither TASKS (a list of tasks) nor ENGINES (a mapping "
-                "of names to classes); docs/extend.md shows both"
+                f"plug-in {name}: it brings none of {', '.join(BRINGS)}; docs/extend.md shows each"
             )
-        _LOADED[name] = module
+        _NAMED[name] = module
 
 
 def load_recorded(name: str) -> None:
@@ -64,43 +85,81 @@ def load_recorded(name: str) -> None:
     for file in files:
         if file.suffix == ".py" and file.is_file():
             text = file.read_text(encoding="utf-8", errors="replace")
-            if "rulerkit" in text and "TASKS" in text:
+            if "rulerkit" in text and "families" in text:
                 load_plugins([name])
                 return
     raise UserError(f"no plug-in {name} is installed or below {home()}")
 
 
-def brought(attribute: str, ours: Collection[str], what: str) -> dict[str, tuple[Any, str]]:
-    """Everything that plug-ins bring as `TASKS` or `ENGINES`: name -> the thing and its module.
+def brought(attribute: str) -> list[tuple[str, Any]]:
+    """Each plug-in that brings something under this name of `BRINGS`: its module, and the thing.
 
-    A thing in a list has a `name`. Raises UserError for a name that is ours, or another plug-in's.
+    One that cannot be used is left out with one line where it is installed, as few commands need
+    it; where it was named, UserError is raised.
     """
-    modules = {**_installed(attribute), **_LOADED}
-    found: dict[str, tuple[Any, str]] = {}
-    for module in modules.values():
-        things = getattr(module, attribute, ())
-        if not isinstance(things, Mapping | list | tuple):
-            raise UserError(
-                f"plug-in {module.__name__}: {attribute} is {shortened(things)}; docs/extend.md "
-                "shows what is expected"
-            )
-        if not isinstance(things, Mapping):
-            # What has no name is no task: who asks for it says so.
-            things = {getattr(one, "name", repr(one)): one for one in things}
-        for name, thing in things.items():
-            other = found.get(name, (None, "rulerkit"))[1]
-            if name in ours or name in found:
-                raise UserError(
-                    f"plug-in {module.__name__}: its {what} {name} has the name of one of "
-                    f"{other}: give it another name"
-                )
-            found[name] = thing, module.__name__
+    found = []
+    for module in {**_installed(), **_NAMED}.values():
+        if hasattr(module, attribute):
+            thing = use(getattr(module, attribute), module.__name__)
+            if thing is not None:
+                found.append((module.__name__, thing))
     return found
+
+
+def by_name(attribute: str, ours: Collection[str], what: str) -> dict[str, tuple[Any, str]]:
+    """The mappings that plug-ins bring, in one: name -> the thing, which `use` makes ready, and its
+    module. Raises UserError for a name that is ours, or another plug-in's."""
+    owners = dict.fromkeys(ours, "rulerkit")
+    found = {}
+    for module, things in brought(attribute):
+        if not isinstance(things, Mapping):
+            raise UserError(
+                f"plug-in {module}: {attribute} is {shortened(things)}; expected "
+                f"{BRINGS[attribute]} (docs/extend.md)"
+            )
+        for name, thing in things.items():
+            check_free(what, name, module, owners)
+            owners[name] = module
+            found[name] = thing, module
+    return found
+
+
+def check_free(what: str, name: str, module: str, owners: Mapping[str, str]) -> None:
+    """Raises UserError where another module has something of this name."""
+    if owners.get(name, module) != module:
+        raise UserError(
+            f"plug-in {module}: its {what} {name} has the name of one of {owners[name]}: give it "
+            "another name"
+        )
+
+
+def capability(suite: str) -> Capability | None:
+    """How a plug-in shows the scores of a suite, with functions; None where none does."""
+    found = by_name("capabilities", (), "capability").get(suite)
+    if found is None:
+        return None
+    (table, figure), module = found
+    table, figure = use(table, module), use(figure, module)
+    return Capability(table, figure) if table else None
+
+
+def use(thing: Any, module: str) -> Any:
+    """What a plug-in brings, imported where it is a text `module:name`. What an installed one
+    cannot import is None, with one line; of one that was named it raises UserError."""
+    if not isinstance(thing, str) or ":" not in thing:
+        return thing
+    try:
+        return resolve_name(thing)
+    except Exception as error:  # it is the user's code
+        if module in _NAMED:
+            raise UserError(f"plug-in {module}: {thing} cannot be used ({_told(error)})") from error
+        _leave_out(module, f"{thing} cannot be imported ({_told(error)})")
+        return None
 
 
 def loaded() -> tuple[str, ...]:
     """The modules that were named so far: what `brought` says changes with them."""
-    return tuple(_LOADED)
+    return tuple(_NAMED)
 
 
 def source_digest(module: str) -> str:
@@ -139,27 +198,28 @@ def errors_of(cls: type, doing: str) -> Iterator[None]:
 
 
 @cache
-def _installed(attribute: str) -> dict[str, ModuleType]:
-    """The modules that installed packages bring by their entry points. A broken one is named and
-    left out, since few commands need it."""
-    points = entry_points(group=GROUPS[attribute])
+def _installed() -> dict[str, ModuleType]:
+    """The modules that installed packages name in their entry points. A broken one is left out with
+    one line, since few commands need it."""
     modules = {}
-    for point in sorted(points, key=lambda point: point.value):
+    for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
+        package = point.dist.name if point.dist else point.value
+        who = f"{point.value} of the installed package {package}"
         try:
             module = _import(point.value)
         except Exception as error:  # it is the user's code
-            problem = f"it cannot be imported ({_told(error)})"
+            _leave_out(who, f"it cannot be imported ({_told(error)})")
+            continue
+        if any(hasattr(module, attribute) for attribute in BRINGS):
+            modules[module.__name__] = module
         else:
-            if hasattr(module, attribute):
-                modules[module.__name__] = module
-                continue
-            problem = f"it has no {attribute} (docs/extend.md)"
-        package = point.dist.name if point.dist else point.value
-        remark(
-            f"left out: the plug-in {point.value} of the installed package {package}: {problem}; "
-            "repair or uninstall the package"
-        )
+            _leave_out(who, f"it brings none of {', '.join(BRINGS)} (docs/extend.md)")
     return modules
+
+
+@cache
+def _leave_out(who: str, problem: str) -> None:
+    remark(f"left out: the plug-in {who}: {problem}; repair or uninstall the package")
 
 
 def _find_in_project() -> None:

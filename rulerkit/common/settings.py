@@ -29,7 +29,7 @@ from pydantic.fields import FieldInfo
 from rulerkit.common.errors import UserError, check_known, redact, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import home, package_data
-from rulerkit.common.plugins import brought
+from rulerkit.common.plugins import by_name, use
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.common.yaml_files import read_yaml
 
@@ -58,13 +58,10 @@ def _closed(command: str) -> str:
     return command
 
 
-def _suite_in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) and value in SUITES else value
+def _name_in_list(value: Any) -> Any:
+    return [value] if isinstance(value, str) else value
 
 
-SUITES = ("ruler", "frontier")
-"""Names that stand for all tasks of a suite, wherever tasks are named: the thirteen, and the
-frontier suite."""
 Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
@@ -72,7 +69,7 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
 # A tuple may be given in Python.
 Items = Annotated[list[Any], Field(strict=False, min_length=1)]
-Tasks = Annotated[Items, BeforeValidator(_suite_in_list)]
+Tasks = Annotated[Items, BeforeValidator(_name_in_list)]
 Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Function = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
@@ -582,11 +579,11 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
     """What a mapping for an engine may hold; `who` names the model in messages. An engine of a
     plug-in says so by its attribute `keys`, a class made from ModelKeys."""
     # First, so that a plug-in's engine with the name of one of ours is refused.
-    outside = brought("ENGINES", ENGINE_KEYS, "engine")
+    outside = by_name("engines", ENGINE_KEYS, "engine")
     if engine in ENGINE_KEYS:
         return ENGINE_KEYS[engine]
     check_known(f"engine of the model {who}", engine, [*ENGINE_KEYS, *outside])
-    keys: type[ModelKeys] = getattr(outside[engine][0], "keys", ModelKeys)
+    keys: type[ModelKeys] = getattr(use(*outside[engine]), "keys", ModelKeys)
     return keys
 
 

@@ -18,7 +18,7 @@ from zlib import crc32
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.gpus import torch_module
 from rulerkit.common.model_files import check_spec, read_spec
-from rulerkit.common.plugins import brought, errors_of, is_outside
+from rulerkit.common.plugins import by_name, errors_of, is_outside, use
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import FORMS, SETTINGS, PromptFormat, stored_forms
@@ -110,7 +110,8 @@ def engine_class(name: str) -> Any:
     """The class of an engine, ours or a plug-in's; the name was checked with the spec."""
     if name in ENGINES:
         return resolve_name(ENGINES[name])
-    outside, module = brought("ENGINES", ENGINES, "engine")[name]
+    thing, module = by_name("engines", ENGINES, "engine")[name]
+    outside = use(thing, module)
     if not (isinstance(outside, type) and issubclass(outside, Engine)):
         raise UserError(
             f"plug-in {module}: its engine {name} is {shortened(outside)}: it must be a class made "

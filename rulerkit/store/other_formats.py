@@ -7,12 +7,12 @@ form.
 - RULER's data: `<length>/data/<task>/validation.jsonl`, which `rulerkit generate` also writes.
 - lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
   in one file.
-- Logs of inspect_ai, which `inspect_logs` reads.
+- Files with a suffix of `READERS`, or of a plug-in's `readers`.
 """
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import islice
@@ -25,13 +25,13 @@ from pydantic import BaseModel, ConfigDict
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
+from rulerkit.common.plugins import by_name, use
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import family_of
 from rulerkit.store.cells import Cell, Report, read_cells
 from rulerkit.store.files import disk
-from rulerkit.store.inspect_logs import SUFFIX, read_log
 from rulerkit.store.records import Count, Whole, check_schema, parse_json
 
 _SAMPLES = "samples_"  # what names of files of lm-evaluation-harness begin with
@@ -40,6 +40,8 @@ _PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
 _SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
+READERS = {".eval": "rulerkit.store.inspect_logs:read_log"}
+"""Suffix -> the function that reads the cells of such a file, as `readers` of a plug-in."""
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
 
@@ -103,18 +105,19 @@ def read_predictions(
 ) -> list[Cell]:
     """All cells of a prediction file or of a folder, ours and those of other programs.
 
-    `task` and `length` override what names say. Of a folder, files of ours (those with a record
-    beside them), logs of inspect_ai, `pred/*.jsonl` and `samples_*.jsonl` at any depth are read, or
-    else the `.jsonl` files in it; a damaged file is left out and passed to `report`. Without `scan`
-    rows of ours are checked when they are first read. Raises UserError for a path without
+    `task` and `length` override what names say, but not what a reader of a suffix says. Of a
+    folder, files of ours (those with a record beside them), those of readers, `pred/*.jsonl` and
+    `samples_*.jsonl` at any depth are read, or else the `.jsonl` files in it; a damaged file is
+    left out and passed to `report`. Without `scan` rows of ours are checked when they are first
+    read. Raises UserError for a path without
     predictions, a row that cannot be scored (with file and line), and a task or length that names
     do not tell.
     """
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
-    if path.suffix == SUFFIX and path.is_file():
-        return read_log(path)
+    if path.is_file() and path.suffix in (readers := _readers()):
+        return list(readers[path.suffix](path))
 
     ours: list[Cell] = []
     files = [path]
@@ -126,7 +129,7 @@ def read_predictions(
     # file is a cell of its own at each of its lengths.
     parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
     errors: list[UserError] = []
-    logs = _logs_in(path, errors) if path.is_dir() else []
+    logs = _read_by_suffix(path, errors) if path.is_dir() else []
     for file in files:
         try:
             name, by_length = read_rows(file, task, length)
@@ -155,15 +158,24 @@ def read_predictions(
     return cells
 
 
-def _logs_in(folder: Path, errors: list[UserError]) -> list[Cell]:
-    """The cells of the logs of inspect_ai in a folder; why others could not be read is added to
-    `errors`."""
+def _readers() -> dict[str, Callable[[Path], list[Cell]]]:
+    """Suffix -> what reads such files, ours and those of plug-ins."""
+    found = by_name("readers", READERS, "reader of")
+    found |= {suffix: (name, "rulerkit") for suffix, name in READERS.items()}
+    used = {suffix: use(thing, module) for suffix, (thing, module) in found.items()}
+    return {suffix: reader for suffix, reader in used.items() if reader}
+
+
+def _read_by_suffix(folder: Path, errors: list[UserError]) -> list[Cell]:
+    """The cells of the files in a folder that a reader of their suffix reads; why others could not
+    be read is added to `errors`."""
     cells = []
-    for file in sorted(folder.rglob(f"*{SUFFIX}")):
-        try:
-            cells += read_log(file)
-        except UserError as error:
-            errors.append(error)
+    for suffix, reader in _readers().items():
+        for file in sorted(folder.rglob(f"*{suffix}")):
+            try:
+                cells += reader(file)
+            except UserError as error:
+                errors.append(error)
     return cells
 
 

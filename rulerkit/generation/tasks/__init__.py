@@ -12,8 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
-from rulerkit.common.plugins import brought, load_recorded, loaded
-from rulerkit.common.settings import SUITES
+from rulerkit.common.plugins import brought, check_free, load_recorded, loaded, use
 from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
 from rulerkit.generation.tasks.base import Reading
 from rulerkit.generation.tasks.base import Task as Task
@@ -111,12 +110,24 @@ def task(
     return replace(variant, name=name)
 
 
+def suites() -> dict[str, list[str]]:
+    """Suite -> the names of the tasks that its name stands for wherever tasks are named: those of
+    plug-ins too, and of `ruler` the thirteen."""
+    found: dict[str, list[str]] = {}
+    for task in all_tasks().values():
+        found.setdefault(task.suite, []).append(task.name)
+    return found | {"ruler": list(THIRTEEN)}
+
+
 def without_suites(specs: Iterable[Any]) -> list[Any]:
-    """Names and mappings, with the tasks of a suite for its name: of `ruler` the thirteen."""
+    """Names and mappings, with the tasks of a suite for its name."""
     found = list[Any]()
     for spec in specs:
-        if isinstance(spec, str) and spec in SUITES:
-            found += THIRTEEN if spec == "ruler" else TASKS_OF[spec]
+        # Plug-ins are asked where a name is none of ours.
+        if spec == "ruler":
+            found += THIRTEEN
+        elif isinstance(spec, str) and spec not in TASKS and spec in suites():
+            found += suites()[spec]
         else:
             found.append(spec)
     return found
@@ -162,23 +173,30 @@ def all_families() -> tuple[type[Task], ...]:
 
 @lru_cache(maxsize=1)
 def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
-    """The tasks that plug-ins bring, by their names; asked anew when more are loaded."""
-    family_names = {family.family: "rulerkit" for family in FAMILIES}
-    tasks = {}
-    for name, (task, module) in brought("TASKS", TASKS, "task").items():
-        if not isinstance(task, Task):
+    """The tasks of the families that plug-ins bring, by their names; asked anew when more are
+    loaded."""
+    owners = dict.fromkeys(TASKS, "rulerkit")
+    family_owners = {family.family: "rulerkit" for family in FAMILIES}
+    tasks = dict[str, Task]()
+    for module, families in brought("families"):
+        if not isinstance(families, list | tuple):
             raise UserError(
-                f"plug-in {module}: its TASKS hold {shortened(task)}, which is no task: give "
-                "instances of classes made from rulerkit's Task"
+                f"plug-in {module}: families is {shortened(families)}; expected a list of classes "
+                "made from Task (docs/extend.md)"
             )
-        family = type(task)
-        family.check_contract(module)
-        if family_names.setdefault(family.family, module) != module:
-            raise UserError(
-                f"plug-in {module}: its family {family.family} has the name of one of "
-                f"{family_names[family.family]}: give it another name"
-            )
-        tasks[name] = task
+        for family in [use(family, module) for family in families]:
+            if not (isinstance(family, type) and issubclass(family, Task)):
+                raise UserError(
+                    f"plug-in {module}: its families hold {shortened(family)}, which is no family: "
+                    "give classes made from rulerkit's Task"
+                )
+            family.check_contract(module)
+            check_free("family", family.family, module, family_owners)
+            family_owners[family.family] = module
+            for task in family.tasks():
+                check_free("task", task.name, module, owners)
+                owners[task.name] = module
+                tasks[task.name] = task
     return tasks
 
 
@@ -195,10 +213,12 @@ def family_here(settings: Mapping[str, Any]) -> type[Task] | None:
     if name in ours:
         return ours[name]
 
-    if "module" in settings:
+    families = {family.family: family for family in all_families()}
+    if name not in families and "module" in settings:
         with suppress(UserError):
             load_recorded(str(settings["module"]))
-    return {family.family: family for family in all_families()}.get(name)
+        families = {family.family: family for family in all_families()}
+    return families.get(name)
 
 
 def judge_of(settings: Mapping[str, Any]) -> Judging:

@@ -237,6 +237,12 @@ class Task(ABC):
             setattr(cls, "score", _checked(own))  # noqa: B010  (mypy: it is a method)
 
     @classmethod
+    def tasks(cls) -> "Sequence[Task]":
+        """The named tasks of a plug-in's family: one with the family's name, unless it says
+        more."""
+        return [cls(name=cls.family)]
+
+    @classmethod
     def check_contract(cls, module: str) -> None:
         """Raises UserError where a family of a plug-in lacks what it must bring; `module` is the
         plug-in's."""

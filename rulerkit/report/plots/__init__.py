@@ -30,6 +30,7 @@ from rulerkit.report.plots.lines import (
     series_table,
     thresholds,
 )
+from rulerkit.report.plots.plugins import of_suite
 from rulerkit.report.plots.published import published_since
 from rulerkit.report.plots.words import word_counts, word_frequencies
 from rulerkit.report.tables import remarks
@@ -48,6 +49,7 @@ __all__ = [
     "differences_by_task",
     "failures_by_length",
     "frontier_by_length",
+    "of_suite",
     "published_frontier",
     "published_since",
     "recall_by_depth",
