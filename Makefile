@@ -142,7 +142,7 @@ $(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
 
 # inspect_ai, whose providers are asked through openai's client.
 $(VENV)/.inspect: $(VENV)/.torch
-	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv$(comma)inspect]" openai)
+	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]" -e extras/inspect openai)
 	@touch $@
 
 comma := ,

@@ -37,7 +37,6 @@ NOT_RUN = {
     r"score lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
     r"^pip install|^make (docs|demo|test)": "the environment of the tests is installed; CI runs these",
     r"rulerkit fetch": "downloads models and texts",
-    r"^inspect eval|score logs": "needs the extra `inspect`; test_inspect runs it",
     r"--format hf": "needs all thirteen tasks; test_report has them",
     r"--slurm": "needs a cluster; test_slurm submits to one",
     r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
