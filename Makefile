@@ -12,7 +12,7 @@ TORCH  ?= torch==2.13.0
 VLLM_CUDA := vllm==0.32.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab start-matrix docs check format requirements clean
+.PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab docs check format requirements clean
 
 help:
 	@echo "make demo    the whole kit without a GPU: reference readers, leaderboard, figures, a small real model"
@@ -24,7 +24,6 @@ help:
 	@echo "make test-gpu  a small model of yours on a GPU: RULERKIT_GPU_MODEL=org/name make test-gpu PYTHON=python; prints what bug reports need"
 	@echo "make test-slurm  batches on a real Slurm of this machine, brought up by the scripts in SLURM_TOOLS (or ../shared/tools)"
 	@echo "make test-lab  every notebook by hand: JupyterLab in a headless browser (needs chromium)"
-	@echo "make start-matrix  start each architecture of params/models with tiny dummy weights (vLLM's CPU build, 20 minutes)"
 	@echo "make lab     JupyterLab in notebooks/"
 	@echo "make docs    the documentation as a site: outputs/site/html/index.html"
 	@echo "make check   ruff, ruff format, mypy"
@@ -63,10 +62,6 @@ test-all: $(VENV)/.dev $(VENV)/.torch $(VENV)/.inspect
 
 test-vllm: .venv-vllm/.made
 	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py
-
-start-matrix: .venv-vllm/.made $(VENV)/.dev
-	.venv-vllm/bin/python scripts/start_matrix.py
-	$(BIN)/python scripts/make_reference.py
 
 # On a GPU node, in the environment that has vLLM; nothing is installed.
 test-gpu:
@@ -147,7 +142,7 @@ $(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
 
 # inspect_ai, whose providers are asked through openai's client.
 $(VENV)/.inspect: $(VENV)/.torch
-	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv$(comma)inspect]" openai)
+	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]" -e extras/inspect openai)
 	@touch $@
 
 comma := ,

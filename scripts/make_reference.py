@@ -6,7 +6,6 @@ docs/models.md.
 """
 
 import ast
-import csv
 import json
 import re
 import sys
@@ -15,7 +14,6 @@ from pathlib import Path
 from typing import Any, get_args
 
 import typer
-import yaml
 
 from rulerkit.analysis import results
 from rulerkit.cli import app
@@ -137,21 +135,7 @@ MODELS_BEGIN, MODELS_END = (
 
 
 def model_rows() -> list[list[str]]:
-    """A row for each checkpoint of params/models, with what `make start-matrix` found out about
-    its architecture."""
-    text = (ROOT / "docs" / "architectures.yaml").read_text(encoding="utf-8")
-    known = yaml.safe_load(text)
-    with (ROOT / "docs" / "start_matrix.csv").open(encoding="utf-8") as file:
-        matrix = [*csv.DictReader(file)]
-    # A model has its own line, or the first of its architecture.
-    tried: dict[str, str] = {}
-    for row in matrix:
-        where = f"as `{row['model']}` at {row['length']}, {row['date']}"
-        for model in known[row["architecture"]]["models"]:
-            tried.setdefault(model, f"{row['outcome']} ({where})")
-    for row in matrix:
-        where = f"at {row['length']}, {row['date']}"
-        tried[row["model"]] = f"{row['outcome']} ({where})"
+    """A row for each checkpoint of params/models."""
     rows = []
     for file in sorted((ROOT / "params" / "models").glob("*.yaml")):
         spec = read_spec(str(file))
@@ -170,7 +154,6 @@ def model_rows() -> list[list[str]]:
                 spec["engine"],
                 f"{gpus} on {nodes} nodes" if nodes > 1 else str(gpus),
                 thinks,
-                tried.get(file.stem, "not tried"),
             ]
         )
     return rows
@@ -180,7 +163,7 @@ def models_page() -> str:
     """docs/models.md with the table of models as it should be now."""
     text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
     before, _, rest = text.partition(MODELS_BEGIN)
-    heads = ["model", "claims", "engine", "GPUs", "thinking", "start of its architecture"]
+    heads = ["model", "claims", "engine", "GPUs", "thinking"]
     lines = "\n".join(table(heads, model_rows()))
     return before + MODELS_BEGIN + lines + MODELS_END + rest.partition(MODELS_END)[2]
 

@@ -42,7 +42,6 @@ COMMANDS = [
     "fetch",
     "notebooks",
     "generate",
-    "conform",
 ]
 ASKED = {
     "models": ["reader-1024", "perfect"],
@@ -488,8 +487,7 @@ for name in ("getuid", "geteuid", "killpg", "getpgid", "setsid", "fork", "sched_
 del signal.SIGHUP
 import rulerkit
 for module in pkgutil.walk_packages(rulerkit.__path__, "rulerkit."):
-    # the task for inspect_ai needs that package
-    if module.name not in {"rulerkit.__main__", "rulerkit.evaluation.inspect_task"}:
+    if module.name != "rulerkit.__main__":
         real(module.name)
 from rulerkit.cli import main
 main()

@@ -2,11 +2,7 @@
 the paper says."""
 
 import csv
-import json
-import re
 from pathlib import Path
-
-import yaml
 
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.model_files import read_spec
@@ -86,32 +82,3 @@ def test_files_beside_the_papers_say_what_was_read():
         is_ours = file.stem.startswith("small-") or "slug" in spec
         if spec["engine"] == "vllm" and not is_ours:
             assert "# Read: " in file.read_text(encoding="utf-8"), file
-
-
-# --- what `make start-matrix` starts ---------------------------------------------------------------
-
-
-def test_configurations_say_where_they_were_read_and_are_of_a_known_architecture():
-    known = yaml.safe_load((ROOT / "docs/architectures.yaml").read_text())
-    architecture = {model: about["config"] for about in known.values() for model in about["models"]}
-    files = [*(ROOT / "docs/configurations").glob("*.json")]
-    assert len(files) >= 25
-    for file in files:
-        stored = json.loads(file.read_text())
-        assert {*stored} - {"is_shorter"} == {"of", "repository", "path", "commit", "config"}
-        assert re.fullmatch(r"[0-9a-f]{40}", stored["commit"]), file
-        assert re.fullmatch(r"[\w.-]+/[\w.-]+", stored["repository"]), file
-        assert stored["config"]["model_type"] == architecture[file.stem], file
-        # What is no fact about the model's shape is left out.
-        assert "quantization_config" not in stored["config"], file
-
-
-def test_every_architecture_has_its_line_in_the_matrix_from_one_run():
-    known = yaml.safe_load((ROOT / "docs/architectures.yaml").read_text())
-    with (ROOT / "docs/start_matrix.csv").open(encoding="utf-8") as file:
-        rows = [*csv.DictReader(file)]
-    assert [*dict.fromkeys(row["architecture"] for row in rows)] == [*known]
-    assert len({row["versions"] for row in rows}) == 1
-    for row in rows:
-        assert row["model"] in known[row["architecture"]]["models"]
-        assert re.match(r"(not )?started", row["outcome"]), row

@@ -147,7 +147,6 @@ def test_our_scores_against_the_papers(share, columns, verdict):
         row = found.set_index(["category", "length"]).loc[("all", length)]
         assert row["verdict"] == verdict
         assert row["paper"] == pytest.approx(95.5)
-        assert abs(row["z"]) < 0.5 or (share == 0.945 and row["z"] < -1.96)
         assert row[["effective_length", "paper_effective_length"]].tolist() == [">4K", "32K"]
 
 
@@ -159,7 +158,6 @@ def test_the_mean_over_our_lengths_against_the_papers() -> None:
     assert found["model"].unique().tolist() == ["llama-3.1-8b"]
     assert found["score"].tolist() == pytest.approx([90, 80, 85])
     assert found["paper"].tolist() == pytest.approx([95.5, 93.8, 94.65])
-    assert found["z"].iloc[2] < found["z"].iloc[0]
     few = paper.against_paper(summarize(scores, tasks=["vt"])).query("category == 'all'")
     assert few["verdict"].unique().tolist() == ["not comparable: protocol, tasks"]
 

@@ -2,9 +2,11 @@
 damaged cache."""
 
 import pytest
+import yaml
 
 from rulerkit.analysis.compare import compare
 from rulerkit.common.errors import UserError
+from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.report.tables import footnotes
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
@@ -139,3 +141,41 @@ def test_a_category_without_cells_is_refused_with_those_that_are_there(tmp_path,
         assert said.status == 2
         assert f"'{category}'" in said.err
         assert "allowed: all, vt" in said.err
+
+
+def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
+    asked = (("m", 2048, THIRTEEN), ("m", 4096, THIRTEEN[:-1]), ("n", 2048, ["vt"]))
+    for model, length, names in asked:
+        for name in names:
+            one = task(name)
+            about = {"name": name, "family": one.family, "category": one.category}
+            about |= {"match": "all", "edition": "2025"}
+            record = record_of(model, length=length, task=about)
+            path = tmp_path / f"predictions/main/{model}/{name}/{length}.jsonl"
+            path.parent.mkdir(parents=True, exist_ok=True)
+            write_record(path, record)
+            rows = [{**row(index), "task": name} for index in range(4)]
+            path.write_bytes(lines_of(record, rows))
+
+    command = ["report", tmp_path / "predictions/main/m", "--format", "hf"]
+    assert "--dataset" in rulerkit(*command).err
+    command += ["--dataset", "org/ruler"]
+    said = rulerkit(*command)
+    (entry,) = yaml.safe_load(said.out)
+    assert entry["dataset"] == {"id": "org/ruler", "task_id": "ruler_2k"}
+    assert entry["value"] == 100.0
+    assert isinstance(entry["date"], str)
+    assert set(entry) <= {"dataset", "value", "date", "source", "notes"}
+    assert "RULER, 13 tasks, 2K (2048 tokens" in entry["notes"]
+    assert "95 % interval" in entry["notes"]
+    assert "stand-in texts" in entry["notes"]
+    assert rulerkit(*command).out == said.out
+
+    said = rulerkit("report", tmp_path / "predictions", *command[2:])
+    assert said.status == 2
+    assert "one model in one run" in said.err
+    said = rulerkit("report", tmp_path / "predictions/main/n", *command[2:])
+    assert said.status == 2
+    assert "no length" in said.err
+    said = rulerkit("report", tmp_path / "predictions/main/n", "--dataset", "org/ruler")
+    assert "--format hf" in said.err

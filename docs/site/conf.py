@@ -22,6 +22,7 @@ include_patterns = [
     "docs/*.md",
     "docs/site/*.md",
     "benchmarks/README.md",
+    "extras/inspect/README.md",
     "notebooks/small_models/README.md",
 ]
 suppress_warnings = ["myst.header"]  # a page of ours may begin with any level
@@ -51,7 +52,12 @@ default_role = "literal"  # docstrings write names as `name`
 # The pages in the order of the navigation; a page that is not named here comes last.
 FIRST = ["docs/student", "docs/models", "docs/author", "docs/gate", "docs/lab", "docs/benchmark"]
 LAST = ["docs/site/example", "docs/site/functions", "docs/reference"]
-PROJECT = ["CONTRIBUTING", "benchmarks/README", "notebooks/small_models/README"]
+PROJECT = [
+    "CONTRIBUTING",
+    "benchmarks/README",
+    "extras/inspect/README",
+    "notebooks/small_models/README",
+]
 PROJECT += ["SECURITY", "CHANGELOG"]
 
 

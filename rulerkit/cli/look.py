@@ -1,10 +1,9 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
-from collections.abc import Mapping
 from itertools import chain, product
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -22,17 +21,12 @@ from rulerkit.cli.options import (
     ONE_MODEL,
     Files,
     HubDataset,
-    HubSource,
     Lengths,
     MaxFailures,
-    ModelIds,
     NumExamples,
-    Organization,
     Places,
-    Relationship,
     Settings,
     Tasks,
-    WithSamples,
 )
 from rulerkit.cli.printing import echo, print_leaderboards, print_scores
 from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
@@ -222,7 +216,11 @@ def report(
         ),
     ],
     format: Annotated[
-        str, typer.Option(help="table, csv (one row per model, task, length), markdown or latex.")
+        str,
+        typer.Option(
+            help="table, csv (one row per model, task, length), markdown, latex, or hf: the "
+            ".eval_results of one model's repository on the Hugging Face hub."
+        ),
     ] = "table",
     category: Annotated[
         str,
@@ -231,6 +229,7 @@ def report(
         ),
     ] = "all",
     max_failures: MaxFailures = None,
+    dataset: HubDataset = "",
 ) -> None:
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
     corpus. Each suite has a table of its own.
@@ -239,17 +238,20 @@ def report(
     not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
     """
+    from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
     from rulerkit.store.joined import put_together
 
+    if dataset and format != "hf":
+        raise UserError("--dataset goes with --format hf only")
     folders = [resolve_file(place) for place in places]
     problems: list[str] = []
     read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
     cells = put_together(chain(*read), problems.append)
     scores = rk.score(cells, problems.append, max_failures)
-    # A table has a place for what was left out; a CSV has none.
-    in_table = bool(cells) and format != "csv"
+    # A table has a place for what was left out; a CSV and the hub have none.
+    in_table = bool(cells) and format not in ("csv", "hf")
     lines = [lacking_line(cells), *([] if in_table else problems)]
     for line in filter(None, lines):
         echo(line, err=True)
@@ -261,6 +263,9 @@ def report(
     # A CSV has the cells of all categories.
     shown = _of_category(cells, "all" if format == "csv" else category)
     check_same(shown)
+    if format == "hf":
+        echo(hub_text(cells, scores, dataset), nl=False)
+        return
     problem_lines = [f"{problem}." for problem in problems]
     try:
         print_leaderboards(shown, scores, format, category, problem_lines)
@@ -283,18 +288,12 @@ def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
 @app.command(rich_help_panel=LOOK)
 def export(
     place: Places = None,
-    output: Annotated[
-        Path,
-        typer.Option(
-            "--output", "-o", help="The file to write; of the formats eee and hf the folder."
-        ),
-    ] = Path("results.csv"),
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
+        "results.csv"
+    ),
     format: Annotated[
         str | None,
-        typer.Option(
-            help="parquet, csv or jsonl, by default as the file's name ends; eee (Every Eval Ever) "
-            "or hf (.eval_results of the hub)."
-        ),
+        typer.Option(help="parquet, csv or jsonl; by default as the file's name ends."),
     ] = None,
     labels: Annotated[
         bool,
@@ -302,79 +301,17 @@ def export(
             "--labels", help="Also label what went wrong; examples are generated again for it."
         ),
     ] = False,
-    organization: Organization = "",
-    relationship: Relationship = "",
-    samples: WithSamples = False,
-    model_id: ModelIds = None,
-    dataset: HubDataset = "",
-    source: HubSource = "",
 ) -> None:
     """Write one table of all results for other programs: a row per example, with what was asked and
-    written. With --format eee or hf write means with their intervals, for sites that collect them.
+    written.
 
     docs/reference.md lists the columns.
     """
-    options = {
-        "labels": labels,
-        "organization": organization,
-        "relationship": relationship,
-        "samples": samples,
-        "model_id": model_id or [],
-        "dataset": dataset,
-        "source": source,
-    }
-    _check_options(format, options)
-    if format in _EXPORT_OPTIONS:
-        folder = Path("data") if output == Path("results.csv") else output
-        _export_means(place, folder, format, options)
-        return
-
     from rulerkit.analysis.results import export as write
 
     results = rk.load(*place or (), labels=labels)
     write(results, output, format)
     echo(f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}")
-
-
-_EXPORT_OPTIONS = {
-    "eee": {"organization", "relationship", "samples", "model_id"},
-    "hf": {"dataset", "source", "model_id"},
-}
-
-
-def _check_options(format: str | None, options: Mapping[str, Any]) -> None:
-    """Raise UserError for an option that does not go with a format of `export`."""
-    allowed = _EXPORT_OPTIONS.get(format or "", {"labels"})
-    for name, value in options.items():
-        if value and name not in allowed:
-            option = f"--{name.replace('_', '-')}"
-            raise UserError(f"{option} does not go with --format {format or 'of a table'}")
-
-
-def _export_means(
-    place: list[str] | None, folder: Path, format: str, options: Mapping[str, Any]
-) -> None:
-    """Write results in the format of a site that collects them."""
-    from rulerkit.analysis import exchange
-    from rulerkit.store.places import find_cells
-
-    organization, relationship = options["organization"], options["relationship"]
-    if format == "eee" and not (organization and relationship):
-        raise UserError(
-            "--format eee needs --organization NAME, who evaluates, and --relationship "
-            f"({', '.join(exchange.RELATIONSHIPS)}), how you stand to who made the models"
-        )
-    if folder.is_file():
-        raise UserError(f"{folder} is a file: -o names a folder for this format")
-    found = exchange.evaluations(find_cells(place or ("outputs",)), options["model_id"])
-    if format == "eee":
-        written = exchange.write_every_eval_ever(
-            found, folder, organization, relationship, options["samples"]
-        )
-    else:
-        written = exchange.write_hub_results(found, folder, options["dataset"], options["source"])
-    for file in written:
-        echo(str(file))
 
 
 @app.command(rich_help_panel=LOOK)

@@ -102,24 +102,4 @@ PairedBy = Annotated[
     str, typer.Option(help="digest asks for the same prompts; index pairs other prompts too.")
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
-Organization = Annotated[str, typer.Option(help="eee: who evaluates, as others are to read it.")]
-Relationship = Annotated[
-    str,
-    typer.Option(
-        help="eee: how you stand to who made the models: first_party, third_party, collaborative "
-        "or other."
-    ),
-]
-WithSamples = Annotated[
-    bool,
-    typer.Option(
-        "--samples",
-        help="eee: also a line for each example, with its prompt; gigabytes for long ones.",
-    ),
-]
-ModelIds = Annotated[
-    list[str] | None,
-    typer.Option(help="eee, hf: the id of a model on the hub, NAME=ORG/MODEL. Repeatable."),
-]
-HubDataset = Annotated[str, typer.Option(help="hf: the benchmark's dataset on the hub, ORG/NAME.")]
-HubSource = Annotated[str, typer.Option(help="hf: the address where the answers lie.")]
+HubDataset = Annotated[str, typer.Option(help="hf: the benchmark's data set on the hub, ORG/NAME.")]

@@ -1,7 +1,5 @@
-"""Commands that set up: downloads, notebooks of one's own, files of examples, the check against
-upstream's generator."""
+"""Commands that set up: downloads, notebooks of one's own, files of examples."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any
@@ -10,7 +8,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import SET_UP, app
-from rulerkit.cli.given import EXAMPLES, MODELS, Given, lengths_of, one_model, settings_of, tasks_of
+from rulerkit.cli.given import EXAMPLES, MODELS, Given, one_model, settings_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import ExitStatus, UserError
@@ -186,43 +184,3 @@ def generate(
         paths = [output / f"{cell.length}/data/{cell.task.name}/validation.jsonl" for cell in cells]
     write_grid(cells, paths, workers)
     echo(f"{len(cells)} x {study.num_examples} examples: {output}")
-
-
-@app.command(rich_help_panel=SET_UP)
-def conform(
-    checkout: Annotated[
-        Path, typer.Argument(help="A checkout of RULER, with its data downloaded.")
-    ],
-    tokenizer: Annotated[str, typer.Option(help="A folder or hub id that both sides can read.")],
-    python: Annotated[
-        Path | None,
-        typer.Option(help="The Python of an environment that runs the checkout, if another."),
-    ] = None,
-    tasks: Tasks = None,
-    lengths: Lengths = None,
-    num_examples: NumExamples = 60,
-    timeout: Annotated[float, typer.Option(min=1, help="Seconds for each task and length.")] = 600,
-) -> None:
-    """Run the generator of a checkout of RULER beside ours, and say task by task whether the
-    prompts are alike: template, size, fill, depths, layouts, and what copying the beginning scores.
-
-    Ours are those of `protocol: paper`, in the edition of the checkout (2024, or since May 2025).
-    Ends with 0 where all are equal, else with 1. `docs/benchmark.md` names what is known to differ.
-
-    Example: rulerkit conform ~/RULER --python ~/RULER/venv/bin/python --tokenizer Qwen/Qwen2.5-7B
-    """
-    from rulerkit.analysis.conform import Upstream
-    from rulerkit.analysis.conform import conform as run_both
-
-    upstream = Upstream(checkout, python or Path(sys.executable), timeout)
-    echo(f"upstream of {upstream.edition} / ours")
-    at_lengths = lengths_of(lengths or ["4096"])
-    names = tasks_of(tasks or ["all"])
-    num_equal, num_all = 0, 0
-    for found in run_both(upstream, tokenizer, names, at_lengths, max(2, num_examples or 0)):
-        echo(found.text)
-        num_all += 1
-        num_equal += found.is_equal
-    echo(f"{num_equal} of {num_all} are equal")
-    if num_equal < num_all:
-        raise typer.Exit(ExitStatus.FAILED)

@@ -124,20 +124,20 @@ def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.S
 
 
 def published_scores(
-    models: str | Iterable[str], category: str = "all", version: str = "v3"
+    models: str | Iterable[str], category: str = "all"
 ) -> dict[str, dict[int, float]]:
     """Printed scores by length of each model, under its name in the paper.
 
     A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
     the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
     """
-    rows = _printed(version, category)
+    rows = _printed("v3", category)
     if category in ("all", "all13"):
         listed = _upstream_list()
         rows = pd.concat([rows, listed.assign(slug=listed["model"].map(_key))])
 
     if models == "all":
-        of_table_3 = _printed(version, "all13").query("aligned == 'chat'")
+        of_table_3 = _printed("v3", "all13").query("aligned == 'chat'")
         # The two rows of Llama2-7B are thresholds: only their 4K is printed.
         models = of_table_3.dropna(subset=[*PAPER_LENGTHS])["slug"]
     elif isinstance(models, str):
@@ -242,14 +242,14 @@ def published_lengths(models: str | Iterable[str] = "all") -> "pd.DataFrame":
 # --- our models beside the paper's ----------------------------------------------------------------
 
 
-def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
+def against_paper(summary: Summary) -> "pd.DataFrame":
     """Our scores beside the paper's, for the models, categories and lengths that it has.
 
-    Columns model, category, length (0 for the mean over all of ours), score, low, high, paper, z
-    (of the difference: the paper's own noise is that of 500 right-or-wrong examples per task),
-    verdict, effective_length and paper_effective_length. The verdict is 'agrees' where |z| is below
-    the critical value, 'differs', or 'not comparable: ' and what differs from the paper's set-up
-    (protocol, tokenizer, template, examples, tasks).
+    Columns model, category, length (0 for the mean over all of ours), score, low, high, paper,
+    verdict, effective_length and paper_effective_length. The verdict is 'agrees' where chance may
+    explain the difference (the paper's own noise is that of 500 right-or-wrong examples per task),
+    'differs', or 'not comparable: ' and what differs from the paper's set-up (protocol, tokenizer,
+    template, examples, tasks).
     """
     summary = as_summary(summary, "against_paper")
     of_models = summary.models.rename(
@@ -266,9 +266,9 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
     rows = []
     for _, row in ours.iterrows():
         lengths = [row["length"]] if row["length"] else all_lengths
-        paper = paper_row(row["model"], row["category"], version)
+        paper = paper_row(row["model"], row["category"])
         if paper is None:
-            paper = paper_row(row["label"], row["category"], version)
+            paper = paper_row(row["label"], row["category"])
         if paper is None or paper.reindex(lengths).isna().any():
             continue
 
@@ -282,12 +282,11 @@ def against_paper(summary: Summary, version: str = "v3") -> "pd.DataFrame":
             verdict = f"not comparable: {', '.join(reasons)}"
 
         row["paper"] = paper_score
-        row["z"] = round(z, 2)
         row["verdict"] = verdict
         row["paper_effective_length"] = paper["effective_length"]
         rows.append(row)
 
-    columns = ["model", "category", "length", "score", "low", "high", "paper", "z"]
+    columns = ["model", "category", "length", "score", "low", "high", "paper"]
     columns += ["verdict", "effective_length", "paper_effective_length"]
     return pd.DataFrame([{**row} for row in rows], columns=columns)
 

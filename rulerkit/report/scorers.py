@@ -13,7 +13,7 @@ PLACE = ["run", "model", "task", "length", "index"]
 """The columns that say which answer was judged."""
 
 
-def scorers_text(judged: "pd.DataFrame", format: str = "table") -> str:
+def scorers_text(judged: "pd.DataFrame") -> str:
     """The scores of `score_as` in points: a table for each model with a row per task and length,
     the mean over the tasks of each length below; behind each other score what it differs."""
     names = [name for name in judged.columns if name not in (*PLACE, "score")]
@@ -42,7 +42,7 @@ def scorers_text(judged: "pd.DataFrame", format: str = "table") -> str:
             *texts_notes(judged),
         ]
         header = [f"{model} ({run})", "score", *names]
-        texts.append(render(header, body, format, notes))
+        texts.append(render(header, body, notes=notes))
     return "\n".join(texts)
 
 

@@ -7,7 +7,7 @@ form.
 - RULER's data: `<length>/data/<task>/validation.jsonl`, which `rulerkit generate` also writes.
 - lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
   in one file.
-- Files with a suffix of `READERS`, or of a plug-in's `readers`.
+- Files with a suffix of a plug-in's `readers`.
 """
 
 import json
@@ -40,8 +40,6 @@ _PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
 _SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
-READERS = {".eval": "rulerkit.store.inspect_logs:read_log"}
-"""Suffix -> the function that reads the cells of such a file, as `readers` of a plug-in."""
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 """What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
 
@@ -159,9 +157,8 @@ def read_predictions(
 
 
 def _readers() -> dict[str, Callable[[Path], list[Cell]]]:
-    """Suffix -> what reads such files, ours and those of plug-ins."""
-    found = by_name("readers", READERS, "reader of")
-    found |= {suffix: (name, "rulerkit") for suffix, name in READERS.items()}
+    """Suffix -> what reads such files, of the plug-ins."""
+    found = by_name("readers", (), "reader of")
     used = {suffix: use(thing, module) for suffix, (thing, module) in found.items()}
     return {suffix: reader for suffix, reader in used.items() if reader}
 

@@ -301,13 +301,13 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     return table.rename_axis(None)
 
 
-def thresholds(models: "pd.DataFrame", category: str = "all") -> dict[str, float]:
+def thresholds(models: "pd.DataFrame") -> dict[str, float]:
     """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
     tasks are not the thirteen."""
     needed = ["category", "threshold", "threshold_of"]
     models = as_table(models, "models", needed, "thresholds")
     # A threshold that no line was held against must not be drawn.
-    judged = models[(models["category"] == category) & (models["effective_length"] != "")]
+    judged = models[(models["category"] == "all") & (models["effective_length"] != "")]
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
     kinds = zip(judged["aligned"], judged["threshold"], strict=True)
     return {f"Llama2-7B ({kind}) at 4K": float(value) for kind, value in kinds}

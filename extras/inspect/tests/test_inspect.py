@@ -13,10 +13,11 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
+from rulerkit.common.plugins import load_plugins
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.store.other_formats import read_predictions
-from tests.conftest import ENCODINGS
+from tests.conftest import ENCODINGS, data  # noqa: F401
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 
@@ -24,7 +25,8 @@ ASKED = {"tasks": "vt,qa_1", "lengths": "1K", "num_examples": 3}
 
 
 def needs_inspect():
-    return pytest.importorskip("inspect_ai", reason="the extra `inspect` is not installed")
+    load_plugins(["rulerkit_inspect"])
+    return pytest.importorskip("inspect_ai", reason="pip install -e extras/inspect")
 
 
 ENCODING = f"{ENCODINGS}/o200k_base.tiktoken"
@@ -32,12 +34,12 @@ ENCODING = f"{ENCODINGS}/o200k_base.tiktoken"
 
 
 @pytest.mark.slow
-def test_the_command_finds_the_task_and_its_log_is_scored(tmp_path, data):
-    """`inspect eval rulerkit/ruler --model mockllm/model`, in a process of its own."""
+def test_the_command_finds_the_task_and_its_log_is_scored(tmp_path, data):  # noqa: F811
+    """`inspect eval rulerkit_inspect/ruler --model mockllm/model`, in a process of its own."""
     needs_inspect()
     points = entry_points(group="inspect_ai")
-    if "rulerkit" not in {point.name for point in points}:
-        pytest.skip("rulerkit was installed before it had this entry point")
+    if "rulerkit_inspect" not in {point.name for point in points}:
+        pytest.skip("extras/inspect is not installed: its entry point is not there")
     cache = tmp_path / "cache"
     cache.mkdir()
     shutil.copyfile(
@@ -47,7 +49,7 @@ def test_the_command_finds_the_task_and_its_log_is_scored(tmp_path, data):
     given = [f"-T{name}={value}" for name, value in ASKED.items()]
     asked = [*given, "--model", "mockllm/model", "--display", "none"]
     done = subprocess.run(
-        [sys.executable, "-m", "inspect_ai", "eval", "rulerkit/ruler", *asked]
+        [sys.executable, "-m", "inspect_ai", "eval", "rulerkit_inspect/ruler", *asked]
         + ["--log-dir", logs],
         capture_output=True,
         text=True,
@@ -72,8 +74,7 @@ def evaluated(tmp_path, answer, **more):
     """The log of a mock model that answers by a function of the prompt."""
     inspect_ai = needs_inspect()
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
-
-    from rulerkit.evaluation.inspect_task import ruler
+    from rulerkit_inspect.ruler_task import ruler
 
     def said(messages, *_):
         output = answer(messages[-1].text)
@@ -99,8 +100,7 @@ def test_a_local_server_gets_the_score_that_evaluate_gives(tmp_path):
     pytest.importorskip("openai", reason="pip install openai")
     import inspect_ai
     from inspect_ai.model import get_model
-
-    from rulerkit.evaluation.inspect_task import ruler
+    from rulerkit_inspect.ruler_task import ruler
 
     def with_total(_, reply):
         usage = reply["usage"]
@@ -209,21 +209,9 @@ def test_thoughts_limits_and_errors_of_a_log(tmp_path):
     assert not summary.cells.iloc[0]["complete"]
 
 
-def test_a_log_without_inspect_says_what_to_install(tmp_path, monkeypatch):
+def test_a_damaged_log_is_named(tmp_path):
+    needs_inspect()
     file = tmp_path / "one.eval"
     file.write_bytes(b"no zip")
-    if "inspect_ai" in sys.modules or _can_import("inspect_ai"):
-        with pytest.raises(UserError, match="cannot be read as a log"):
-            read_predictions(file)
-    for name in [name for name in sys.modules if name.startswith("inspect_ai")]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "inspect_ai", None)
-    monkeypatch.setitem(sys.modules, "inspect_ai.log", None)
-    with pytest.raises(UserError, match=r"not installed: pip install .*inspect"):
+    with pytest.raises(UserError, match="cannot be read as a log"):
         read_predictions(file)
-
-
-def _can_import(name):
-    from importlib.util import find_spec
-
-    return find_spec(name) is not None

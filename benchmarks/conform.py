@@ -1,23 +1,30 @@
 """Whether our prompts are upstream's: the generator of a checkout of RULER, run beside ours.
 
+    python benchmarks/conform.py ~/RULER --python ~/RULER/venv/bin/python --tokenizer PATH
+
 Both make prompts of the same tasks with the same tokenizer, and what a score may depend on is held
-side by side: template, size, fill, layouts, depths, and what copying the beginning scores.
+side by side: template, size, fill, layouts, depths, and what copying the beginning scores. Ours are
+those of `protocol: paper`, in the edition of the checkout (2024, or since May 2025). Ends with 0
+where all are equal, with 1 where one is not. docs/benchmark.md names what is known to differ.
 """
 
+import argparse
 import json
 import os
 import re
 import statistics
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from rulerkit.common.errors import UserError, shorten
+from rulerkit.common.lengths import parse_length
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import Task, task
+from rulerkit.generation.tasks import THIRTEEN, Task, task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 _UNITS = {
@@ -259,3 +266,36 @@ def _copied(asked: Task, prompt: Prompt, tokenizer: Tokenizer) -> float:
     beginning = context.strip()[: _LONGEST_TOKEN * asked.answer_tokens]
     ids = tokenizer.encode(beginning)[: asked.answer_tokens]
     return 100 * asked.score(tokenizer.decode(ids), prompt.references)
+
+
+def main() -> None:
+    """Compare the tasks and lengths that were asked for, a line each."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    add = parser.add_argument
+    add("checkout", type=Path, help="a checkout of RULER, with its data downloaded")
+    add("--tokenizer", required=True, help="a folder or hub id that both sides can read")
+    add("--python", type=Path, default=Path(sys.executable), help="that runs the checkout")
+    add("--tasks", default=",".join(THIRTEEN), help="names with commas between")
+    add("--lengths", default="4K", help="with commas between")
+    add("--num-examples", type=int, default=60)
+    add("--timeout", type=float, default=600, help="seconds for each task and length")
+    asked = parser.parse_args()
+
+    upstream = Upstream(asked.checkout, asked.python, asked.timeout)
+    try:
+        lengths = [parse_length(text) for text in asked.lengths.split(",")]
+        print(f"upstream of {upstream.edition} / ours")
+        num_equal = num_all = 0
+        names = asked.tasks.split(",")
+        for found in conform(upstream, asked.tokenizer, names, lengths, asked.num_examples):
+            print(found.text, flush=True)
+            num_all += 1
+            num_equal += found.is_equal
+    except UserError as error:
+        parser.error(str(error))
+    print(f"{num_equal} of {num_all} are equal")
+    sys.exit(num_equal < num_all)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,19 +1,16 @@
-"""Logs of inspect_ai (`.eval` files) that `inspect eval rulerkit/ruler` wrote, as cells.
+"""Logs of inspect_ai (`.eval` files) that `inspect eval rulerkit_inspect/ruler` wrote, as cells.
 
 What the model wrote is judged again here; the scores in the log are not read. A sample that ended
 with an error has no answer, and its cell is incomplete.
 """
 
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from rulerkit.common.errors import UserError, first_line
-from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
 from rulerkit.store.cells import Cell
 
-SUFFIX = ".eval"
 _FINISH = {"stop": "stop", "max_tokens": "length", "model_length": "length"}
 """Why an answer ended; after any other reason there is none."""
 _USAGE = {
@@ -28,13 +25,11 @@ _USAGE = {
 def read_log(file: Path) -> list[Cell]:
     """The cells of a log, a run for each repetition (`epochs`).
 
-    Raises UserError where inspect_ai is not installed, and for logs that are damaged or of another
-    task.
+    Raises UserError for logs that are damaged or of another task.
     """
-    try:
-        log = import_module("inspect_ai.log")
-    except ImportError:
-        raise missing_extra(f"{file} is a log that is read by", "inspect_ai", "inspect") from None
+    # A second to import, which only logs need.
+    from inspect_ai import log
+
     try:
         header = log.read_eval_log(str(file), header_only=True)
         # Messages and events are most of a file, and hold nothing more.
@@ -45,14 +40,14 @@ def read_log(file: Path) -> list[Cell]:
         )
         if header.eval.task.rpartition("/")[2] != "ruler":
             raise UserError(
-                f"{file} is a log of the task {header.eval.task}, not of rulerkit/ruler"
+                f"{file} is a log of the task {header.eval.task}, not of rulerkit_inspect/ruler"
             )
         return _cells(file, header.eval, list(samples))
     except UserError:
         raise
     except Exception as error:  # whatever its readers raise for a damaged file
         raise UserError(
-            f"{file} cannot be read as a log of rulerkit/ruler ({type(error).__name__}: "
+            f"{file} cannot be read as a log of rulerkit_inspect/ruler ({type(error).__name__}: "
             f"{first_line(error)}): evaluate again, or take the file away"
         ) from error
 

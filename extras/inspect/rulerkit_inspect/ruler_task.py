@@ -1,7 +1,8 @@
-"""RULER as a task of inspect_ai, for any of its model providers: `inspect eval rulerkit/ruler`.
+"""RULER as a task of inspect_ai, for any of its model providers:
+`inspect eval rulerkit_inspect/ruler`.
 
 An example is one user message, which ends in the answer prefix: a chat message cannot be continued
-with every provider. `inspect_logs` reads the logs back. Only inspect_ai imports this module.
+with every provider. `logs` reads them back. Only inspect_ai imports this module.
 """
 
 from collections.abc import Iterator
