@@ -217,7 +217,6 @@ def test_figures_take_the_summary_or_what_makes_it(answered):
         rk.plots.tasks_by_length,
         rk.plots.failures_by_length,
         rk.plots.scores_by_scorer,
-        rk.plots.capability_map,
         rk.correlation.task_vectors,
         rk.comparison.difference_table,
         rk.show,
