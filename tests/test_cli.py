@@ -120,7 +120,8 @@ def test_help_of_each_command_teaches(rulerkit, monkeypatch):
 
 def test_tasks_lists_all_with_their_knobs(rulerkit):
     lines = rulerkit("tasks").out.split("\n\n")[0].splitlines()
-    assert [line.removeprefix("+").split()[0] for line in lines] == list(TASKS)
+    names = [line.removeprefix("+").split()[0] for line in lines]
+    assert names[: len(TASKS)] == list(TASKS), "those of plug-ins come behind"
     assert "  niah_multikey_1    niah         num_keys=4" in lines
     assert "num_hops=4" in rulerkit("tasks").out
 

@@ -27,7 +27,7 @@ planted = pytest.mark.slow
 
 def test_the_demo_has_every_notebook():
     there = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
-    assert {run.notebook.stem for run in read_batch(DEMO).runs} == there
+    assert {run.notebook.stem for run in read_batch(DEMO).runs} >= there
 
 
 # --- what was planted -----------------------------------------------------------------------------

@@ -1,6 +1,5 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
-import re
 from inspect import isfunction, signature
 from itertools import combinations
 
@@ -179,9 +178,9 @@ def test_an_incomplete_length_is_a_gap():
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
     note = "reference readers; stand-in corpora; incomplete"
     below = " ".join(axes.figure.get_supxlabel().split())
-    assert re.fullmatch(f"{note}; digest [0-9a-f]{{16}}", below)
+    assert below == note
     plain = plots.remarks(summary_of("a", engine="transformers").cells)
-    assert re.fullmatch(r"digest [0-9a-f]{16}", plain)
+    assert plain == ""
     assert_fit_for_print(axes)
 
 

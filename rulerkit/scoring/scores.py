@@ -251,7 +251,7 @@ def _check_numbers(rows: Any, who: str) -> None:
                 "meant: read a file with pd.read_csv(path) alone, which finds the types"
             )
     scores = rows["score"]
-    wrong = scores[~scores.between(0, 1)]
+    wrong = scores[~scores.between(0, 1 + 1e-9)]  # a mean of ones may be a hair above 1
     if len(wrong):
         raise UserError(
             f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
