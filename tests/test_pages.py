@@ -173,6 +173,19 @@ def test_links_lead_to_files(page):
     assert [name for name in relative if not (page.parent / name).is_file()] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
+def test_links_lead_to_sections(page):
+    """A section that has got another title breaks the build of the site."""
+    text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+    for name, section in re.findall(r"\]\(([^)#\s]*)#([^)\s]+)\)", text):
+        if "://" in name:
+            continue
+        target = page.parent / name if name else page
+        titles = re.findall(r"^#+ (.*)$", target.read_text(encoding="utf-8"), re.MULTILINE)
+        slugs = [re.sub(r"[^\w\s-]", "", title.lower()).replace(" ", "-") for title in titles]
+        assert section in slugs, f"{page.name}: {name}#{section}"
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_no_paragraph_stands_twice(page):
     paragraphs = page.read_text(encoding="utf-8").split("\n\n")
