@@ -21,7 +21,7 @@ adjusted by Holm's method. Tests of the same cells, such as a task with one leng
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ from rulerkit.analysis.sides import (
     missing_cells,
     paired,
 )
-from rulerkit.common.errors import UserError, check_known, check_type, listed, points_text
+from rulerkit.common.errors import UserError, check_known, listed, points_text
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
@@ -357,13 +357,13 @@ def _notes_of_public(a: Side, b: Side, pairs: "pd.DataFrame") -> list[str]:
     ]
 
 
-def compare_study(study: Any, cells: Any, margin: float = 1.0, by: str = "digest") -> Comparison:
+def compare_study(
+    study: Study, cells: Iterable[Cell], margin: float = 1.0, by: str = "digest"
+) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks. Raises UserError where the cells are not of two."""
-    takes = "a study of two models, and their cells"
-    check_type(study, Study, "compare_study", takes)
     by_side: dict[str, list[Cell]] = {}
-    for cell in as_cells(cells, "compare_study"):
+    for cell in cells:
         name = cell.run if len(study.models) == 1 else cell.model
         by_side.setdefault(name, []).append(cell)
 

@@ -32,7 +32,7 @@ from rulerkit.report.tables import (
 )
 from rulerkit.report.view import Html
 from rulerkit.scoring.effective_length import THRESHOLDS
-from rulerkit.scoring.scores import THIRTEEN, as_scores
+from rulerkit.scoring.scores import THIRTEEN
 from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
 
 if TYPE_CHECKING:
@@ -178,8 +178,6 @@ def boards(
     lengths do not depend on them. `upstream`: whether the rows of upstream's list stand in them
     too.
     """
-    if scores is not None:
-        scores = as_scores(scores, "boards", remark)
     columns = tuple(sorted(lengths))
     # Several tables show the same tasks: each summary is made once.
     summary_of = cache(partial(_summary, scores))

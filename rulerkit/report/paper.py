@@ -18,7 +18,7 @@ from rulerkit.common.errors import check_known, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.scoring.effective_length import effective_length
 from rulerkit.scoring.statistics import critical_value
-from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, as_summary, length_weights
+from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, length_weights
 
 VERSIONS = ("v3", "v1")
 PAPER_CATEGORIES = ("all13", "niah", "vt", "aggregation", "qa", "passkey", "vanilla_niah")
@@ -251,7 +251,6 @@ def against_paper(summary: Summary) -> "pd.DataFrame":
     'differs', or 'not comparable: ' and what differs from the paper's set-up (protocol, tokenizer,
     template, examples, tasks).
     """
-    summary = as_summary(summary, "against_paper")
     of_models = summary.models.rename(
         columns={"avg": "score", "avg_low": "low", "avg_high": "high"}
     )

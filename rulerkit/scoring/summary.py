@@ -33,7 +33,6 @@ from rulerkit.scoring.effective_length import (
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
-from rulerkit.store.places import check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -141,25 +140,6 @@ def length_weights(num_lengths: int) -> "NDArray[np.float64]":
     lengths: 1..6 over 21, Section 4)."""
     rising = np.arange(1, num_lengths + 1) / (num_lengths * (num_lengths + 1) / 2)
     return np.stack([np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]])
-
-
-def as_summary(given: Any, who: str) -> Summary:
-    """A summary as it is, else that of whatever `summarize` takes, for the function `who`."""
-    if isinstance(given, Summary):
-        return given
-    return summarize(scoring.as_scores(given, who))
-
-
-def as_table(given: Any, name: str, columns: Iterable[str], who: str) -> "pd.DataFrame":
-    """The table `cells`, `lengths` or `models` of a summary, for the function `who`: as it is, of
-    the summary, or of what `summarize` takes. Raises UserError where it lacks `columns`."""
-    if is_table(given) and not set(scoring.ROW_COLUMNS) <= set(given.columns):
-        takes = f"`{name}` of a summary (`rk.summarize`), or the summary"
-        check_columns(given, columns, who, takes)
-        table: pd.DataFrame = given
-    else:
-        table = getattr(as_summary(given, who), name)
-    return table
 
 
 def summarize(
@@ -544,12 +524,7 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
     first = next((row for row in rows if row["adaptive"]), None)
     if first is None:
         return ""
-    asked = json.loads(first["adaptive"])
-    # Former versions also asked for an average, and for a comparison with another model.
-    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
-        return "adaptive: what a former version asked here is not judged any more"
-    asked.pop("margin", None)
-    rule = StoppingRule(**asked)
+    rule = StoppingRule(**json.loads(first["adaptive"]))
 
     # The scores of each cell of the rule, by index.
     nothing = WeightedCell(1.0, "", np.empty(0))

@@ -22,7 +22,7 @@ from rulerkit.report.plots.canvas import (
     wrapped,
 )
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 
@@ -35,8 +35,7 @@ def tasks_by_length(
     `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
     incomplete shows what it has (`300/500`).
     """
-    needed = ["run", "model", "label", "task", "length", "score", "have"]
-    cells = as_table(cells, "cells", needed, "tasks_by_length")
+    check_columns(cells, ["label", "task", "length", "score", "have"], "tasks_by_length")
     if model is not None:
         cells = cells[(cells["model"] == model) | (cells["label"] == model)]
     if cells.empty:
@@ -82,8 +81,6 @@ def correlation_heatmap(
 
     `groups` names the cluster of each task, in the order of the frame.
     """
-    takes = "the table of `rk.correlation.correlations`"
-    check_columns(correlations, getattr(correlations, "index", ()), "correlation_heatmap", takes)
     if correlations.empty:
         raise UserError("no correlations to draw: give at least two tasks")
     text = correlations.map(

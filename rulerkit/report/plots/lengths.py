@@ -14,7 +14,7 @@ from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.report.paper import published_lengths
 from rulerkit.report.plots.canvas import GREY_LINE, Panels, color_of, draw_in, set_title, wrapped
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.scoring.summary import texts_words
 
 
 def claimed_and_effective(
@@ -30,9 +30,6 @@ def claimed_and_effective(
     that the intervals allow. `published` names the rows in grey (see `paper.published_lengths`):
     'paper', 'upstream', 'all' (a panel for each), or single models; [] for none.
     """
-    if models is not None:
-        needed = ["run", "model", "label", "category", "effective_length"]
-        models = as_table(models, "models", needed, "claimed_and_effective")
     panels_of: dict[str, Any] = {}
     if len(published):
         rows = published_lengths(published).assign(is_own=False)
