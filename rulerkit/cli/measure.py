@@ -50,7 +50,7 @@ def evaluate(
 
     Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
     """
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     study = given.study()
     if dry_run:
         list_cells(study)
@@ -98,7 +98,7 @@ def check(
     """
     from rulerkit.batch import checks
 
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     study = given.study()
     ends = sorted({min(study.lengths), max(study.lengths)})
     at_lengths = " and ".join(str(length) for length in ends)
@@ -144,7 +144,7 @@ def plan(
 
     Example: rulerkit plan gpt-4-1106 -f params/sizes/paper.yaml
     """
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     if compare:
         from rulerkit.analysis.power import power_text
 
@@ -248,11 +248,11 @@ def _model_to_serve(
             raise UserError(
                 f"{model[0]} says all of its model: leave out -f, or give keys of the model as -y"
             )
-        _, changes = Given.of(settings=settings).parameters(MODELS[:1])
+        _, changes = Given(settings=settings).parameters(MODELS[:1])
         described = read_yaml(resolve_file(model[0]))["model"]
         return {"base": described, **changes} if changes else described
 
-    return one_model(Given.of(model, files=files, settings=settings).study(uses=MODELS))
+    return one_model(Given(model, files=files, settings=settings).study(uses=MODELS))
 
 
 def _end_on_signal(*_: Any) -> NoReturn:

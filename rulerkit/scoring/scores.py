@@ -108,7 +108,6 @@ _ROW = {
     "index": "number of the example, from 0; the same question at every length",
     "score": "0 to 1: the share of references found, or whether any is (qa)",
     "strict": "0 to 1: F1 over all items that the prediction names",
-    "precision": "0 to 1: the share of the items named that are references",
     "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
     "and count the score",
     "other_form": "whether all references stand at the end of the prediction, in a form that is "
@@ -511,7 +510,6 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "index": row["index"],
         "score": value,
         "strict": strict.f1,
-        "precision": strict.precision,
         "exact": strict.exact,
         "other_form": judge.in_another_form(text, references),
         "empty": not text and not unfinished,

@@ -728,8 +728,7 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     in_all = scores[answers == repetitions]
 
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    means = ["score", "precision", *_MEANS]
-    rules |= dict.fromkeys(means, "mean")
+    rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
 

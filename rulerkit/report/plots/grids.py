@@ -26,22 +26,15 @@ from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 
-def tasks_by_length(
-    cells: "pd.DataFrame", model: str | None = None, note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
+def tasks_by_length(cells: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
     """Tasks against lengths as a table in colour, the score printed in each field; a panel per
     model.
 
-    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
-    incomplete shows what it has (`300/500`).
+    `cells` is `Summary.cells`. A field whose cell is incomplete shows what it has (`300/500`).
     """
     check_columns(cells, ["label", "task", "length", "score", "have"], "tasks_by_length")
-    if model is not None:
-        cells = cells[(cells["model"] == model) | (cells["label"] == model)]
     if cells.empty:
-        raise UserError(
-            f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
-        )
+        raise UserError("no cells to draw: give those of a summary that has some")
 
     texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
     cells = cells.assign(name=names_of(cells), text=texts)
