@@ -319,7 +319,6 @@ def _compare_sides(
     pairs, notes = paired(a, b, by)
 
     rows, cells = judge_pairs(pairs, margin, confidence)
-    notes += _notes_of_public(a, b, pairs)
     compared = a.scores[a.scores["task"].isin(rows["task"])]
     rows.attrs["texts"] = texts_words(compared)
     if rows.attrs["texts"]:
@@ -341,20 +340,6 @@ def _compare_sides(
         missing=tuple(missing),
         notes=tuple(notes),
     )
-
-
-def _notes_of_public(a: Side, b: Side, pairs: "pd.DataFrame") -> list[str]:
-    """Of sides with other seeds, which tasks ask public questions under both."""
-    is_qa = pairs["category"] == "qa"
-    keys = set(zip(pairs["task"], pairs["length"], strict=True))
-    same = all(a.results[key]["seed"] == b.results[key]["seed"] for key in keys)
-    if same or not is_qa.any():
-        return []
-    names = " and ".join(sorted(set(pairs.loc[is_qa, "task"])))
-    return [
-        f"{names}: the questions are public under every seed, which only draws others of the same "
-        "set; leave QA out to compare public with unseen questions"
-    ]
 
 
 def compare_study(

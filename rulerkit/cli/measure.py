@@ -2,10 +2,8 @@
 whether one model is worse than another."""
 
 import os
-import signal
-import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +22,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, list_cells, name_root, print_scores, say_error
+from rulerkit.cli.printing import echo, end_in_order, list_cells, name_root, print_scores, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted
 from rulerkit.common.paths import resolve_file
 
@@ -230,7 +228,7 @@ def serve(
     if node:
         serving.follow(engine, node)
 
-    signal.signal(signal.SIGTERM, _end_on_signal)
+    end_in_order()
     try:
         serving.serve(engine, echo)
     except KeyboardInterrupt:
@@ -253,8 +251,3 @@ def _model_to_serve(
         return {"base": described, **changes} if changes else described
 
     return one_model(Given(model, files=files, settings=settings).study(uses=MODELS))
-
-
-def _end_on_signal(*_: Any) -> NoReturn:
-    """End as on an error, so that servers are ended, too."""
-    sys.exit(128 + signal.SIGTERM)

@@ -19,17 +19,10 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
-from rulerkit.report.tables import (
-    board_rows,
-    cell_notes,
-    footnotes,
-    model_notes,
-    models_text,
-    names_of,
-    number_range,
-    origin,
-    thresholds_text,
-)
+from rulerkit.report.tables.footnotes import footnotes
+from rulerkit.report.tables.layout import number_range
+from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.report.view import Html
 from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.scores import THIRTEEN

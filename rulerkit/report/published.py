@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables import Field, render
+from rulerkit.report.tables.layout import Field, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def published_rows() -> "pd.DataFrame":
 
 def published_table(format: str = "table") -> str:
     """All published scores as printed, a row per model and source; what was not published is
-    empty. `format` is one of tables.FORMATS, or csv for the rows themselves."""
+    empty. `format` is table, markdown or latex, or csv for the rows themselves."""
     rows = published_rows()
     if format == "csv":
         return csv_text(rows)

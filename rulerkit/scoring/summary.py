@@ -524,7 +524,12 @@ def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> s
     first = next((row for row in rows if row["adaptive"]), None)
     if first is None:
         return ""
-    rule = StoppingRule(**json.loads(first["adaptive"]))
+    asked = json.loads(first["adaptive"])
+    # Former versions also asked for an average, and for a comparison with another model.
+    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
+        return "adaptive: what a former version asked here is not judged any more"
+    asked.pop("margin", None)
+    rule = StoppingRule(**asked)
 
     # The scores of each cell of the rule, by index.
     nothing = WeightedCell(1.0, "", np.empty(0))

@@ -26,7 +26,7 @@ from rulerkit.report.plots.lines import (
 )
 from rulerkit.report.plots.plugins import of_suite
 from rulerkit.report.plots.words import word_counts, word_frequencies
-from rulerkit.report.tables import remarks
+from rulerkit.report.tables.notes import remarks
 
 __all__ = [
     "DOUBLE",

@@ -24,11 +24,6 @@ def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
 
-def suite_words(suite: str) -> str:
-    """What figures and tables call the tasks of a suite that is not RULER's."""
-    return "small protocol" if suite == "small" else f"suite {suite}"
-
-
 _SENTENCES = {
     "reference readers": "Reference readers, no language models",
     COMPRESSED: "The context was compressed without the question",
@@ -50,7 +45,8 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     facts = {"reference readers": cells["engine"] == "reader"}
     for suite in cells["suite"].unique():
         if suite != "ruler":
-            facts[suite_words(suite)] = cells["suite"] == suite
+            words = "small protocol" if suite == "small" else f"suite {suite}"
+            facts[words] = cells["suite"] == suite
     if "note" in cells:
         notes = cells["note"].fillna("").str.split("; ")
         facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
