@@ -1,6 +1,5 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
-import re
 from inspect import isfunction, signature
 from itertools import combinations
 
@@ -172,7 +171,7 @@ def test_an_incomplete_length_is_a_gap():
     below = " ".join(axes.figure.get_supxlabel().split())
     assert below == note
     plain = plots.remarks(summary_of("a", engine="transformers").cells)
-    assert re.fullmatch(r"digest [0-9a-f]{16}", plain)
+    assert not plain
     assert_fit_for_print(axes)
 
 

@@ -264,7 +264,9 @@ def compare(
     name_a, cells_a = _cells_of(a, outputs)
     name_b, cells_b = _cells_of(b, outputs)
     grid = Grid(*parse_grid(tasks, lengths), num_examples)
-    _check_tasks(grid, [*cells_a, *cells_b])
+    known = dict.fromkeys([*(cell.task for cell in (*cells_a, *cells_b)), *all_tasks()])
+    for task in grid.tasks or ():
+        check_known("task", task, known)
     cells_a, cells_b = _of_one_suite(cells_a, cells_b, grid)
     side_a = make_side(name_a, cells_a, cells_b, max_failures, grid)
     side_b = make_side(name_b, cells_b, cells_a, max_failures, grid)
@@ -277,13 +279,6 @@ def compare(
 
     missing = missing_cells(side_a, side_b, grid)
     return _compare_sides(side_a, side_b, missing, margin, by, confidence)
-
-
-def _check_tasks(grid: Grid, cells: list[Cell]) -> None:
-    """Raise `UserError` for a named task that nobody knows."""
-    known = dict.fromkeys([*(cell.task for cell in cells), *all_tasks()])
-    for task in grid.tasks or ():
-        check_known("task", task, known)
 
 
 def _cells_of(given: Any, outputs: str | Path) -> tuple[str, list[Cell]]:

@@ -192,7 +192,9 @@ def boards(
 
         rows = rows[rows["aligned"].str.contains(aligned)]
         rows = _judged(rows, our_category if category in JUDGED else None)
-        rows = _ordered(rows, "wavg_dec" if category in JUDGED else "avg")
+        # Chat models first, each after the threshold's row; equal averages as the paper has them.
+        by = ["aligned", "baseline", "wavg_dec" if category in JUDGED else "avg"]
+        rows = rows.sort_values(by, ascending=False, kind="stable")
         rows = rows.reindex(columns=_columns(columns)).reset_index(drop=True)
 
         notes = _notes(rows)
@@ -263,13 +265,6 @@ def _judged(rows: "pd.DataFrame", our_category: str | None) -> "pd.DataFrame":
 
     limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
     return rows.assign(threshold=rows["aligned"].map(limits))
-
-
-def _ordered(rows: "pd.DataFrame", average: str) -> "pd.DataFrame":
-    """Chat models first, the threshold's row at their head; equal averages as the paper has
-    them."""
-    by = ["aligned", "baseline", average]
-    return rows.sort_values(by, ascending=False, kind="stable")
 
 
 def _columns(lengths: Iterable[int]) -> list[str | int]:

@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 SECOND_HAND = "second-hand"
 """How `checked` begins where the source itself was not seen."""
-KINDS = ("base", "chat", "unknown")
-"""Base models, chat models, and those of which the source does not say."""
 SERIES = ["model", "aligned", "thinking", "source"]
 """What the scores of one row of the table have in common: two sources of one model are two rows."""
 _FILE = Path(__file__).parents[1] / "data" / "paper" / "published.csv"

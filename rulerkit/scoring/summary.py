@@ -7,7 +7,7 @@ Every interval is that of `statistics.weighted_sum`.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -187,9 +187,15 @@ def summarize(
         )
         cell_rows += [row for row in cells if row["task"] in grid.shown]
         adaptive = _adaptive(cells, examples)
-        for by_length, whole in _rows_of_categories(cells, about, grid, confidence):
+        for category in dict.fromkeys([*CATEGORIES, *(row["category"] for row in cells)]):
+            members = grid.members(cells, category)
+            if grid.answered.isdisjoint(row["task"] for row in members):
+                continue
+            by_length, over_lengths = _rows_of_category(
+                members, about, category, grid.lengths, confidence
+            )
             length_rows += by_length
-            model_rows.append(whole | {"adaptive": adaptive})
+            model_rows.append(over_lengths | {"adaptive": adaptive})
 
     all_cells = pd.DataFrame(cell_rows, columns=_COLUMNS)
     lengths_of, models = pd.DataFrame(length_rows), pd.DataFrame(model_rows)
@@ -238,19 +244,6 @@ def each_once(scores: "pd.DataFrame") -> "pd.DataFrame":
     once = scores[~is_again]
     once.attrs = scores.attrs
     return once
-
-
-def _rows_of_categories(
-    cells: "list[_Row]", about: Any, grid: "_Grid", confidence: float
-) -> "Iterator[tuple[list[_Row], _Row]]":
-    """The rows by length, and that of the mean over them, of each category of which any task was
-    answered."""
-    of_others = (row["category"] for row in cells)
-    for category in dict.fromkeys([*CATEGORIES, *of_others]):
-        members = grid.members(cells, category)
-        if grid.answered.isdisjoint(row["task"] for row in members):
-            continue
-        yield _rows_of_category(members, about, category, grid.lengths, confidence)
 
 
 def of_one_suite(

@@ -58,11 +58,6 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     return facts
 
 
-def _sentence(what: str) -> str:
-    """What is unusual in some cells, as a sentence; of a suite, that its scores are others."""
-    return _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
-
-
 def texts_notes(frame: "pd.DataFrame") -> list[str]:
     """The lines below a table that say what the texts are where they are not the paper's."""
     return [f"{_SENTENCES[words]}." for words in texts_words(frame).split("; ") if words]
@@ -79,7 +74,8 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
     for what, is_so in unusual(cells).items():
-        sentence, who = _sentence(what), names[is_so].unique()
+        sentence = _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
+        who = names[is_so].unique()
         if not len(who):
             continue
         is_shown = marked and what in (*_MARKS, "incomplete")
