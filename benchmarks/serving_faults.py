@@ -30,7 +30,7 @@ from rulerkit.common.lengths import parse_length
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import resolve
 from rulerkit.evaluation.study import load_files
-from rulerkit.report.tables import Field, render
+from rulerkit.report.tables.layout import Field, render
 
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200)
 FAULTS: dict[str, dict[str, Any]] = {

@@ -13,9 +13,14 @@ import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
+import numpy as np
+import pandas as pd
+from matplotlib.axes import Axes
+
 import rulerkit as rk
 from rulerkit.analysis.scorers import NAMES
-from rulerkit.report.scorers import scorers_text
+from rulerkit.report.plots.canvas import add_legend, color_of, draw_in, properties_of
+from rulerkit.report.scorers import PLACE, scorers_text
 from rulerkit.store.other_formats import read_predictions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -73,10 +78,28 @@ def scorers() -> None:
 
     print(scorers_text(judged))
     judged = judged.drop(columns="score").rename(columns={"rulerkit": "score"})
-    axes = rk.plots.scores_by_scorer(
-        judged, "500 questions of qa_1 (SQuAD), references of its authors"
-    )
+    axes = scores_by_scorer(judged, "500 questions of qa_1 (SQuAD), references of its authors")
     axes.figure.savefig(DOCS / "scorers.png")
+
+
+def scores_by_scorer(judged: pd.DataFrame, note: str) -> Axes:
+    """A row per scorer, a mark per model; the thin lines are the scores of this kit."""
+    names = [name for name in judged.columns if name not in PLACE]
+    scores = judged.groupby(["model", "task", "length"], sort=False)[names]
+    means = 100 * scores.mean().groupby("model", sort=False).mean()
+    labels = {"score": "this kit"}
+    with draw_in(1, 1, 0.17 * len(names), None, note) as (axes,):
+        for i, (model, row) in enumerate(means.iterrows()):
+            # Marks of equal scores stand side by side, not one on the other.
+            y = np.arange(len(names)) + 0.22 * (i - (len(means) - 1) / 2)
+            properties = properties_of(i) | {"linestyle": "", "markersize": 3.6}
+            axes.plot(row.to_numpy(), y, label=str(model), clip_on=False, **properties)
+            axes.axvline(row["score"], color=color_of(i), linewidth=0.5, zorder=0)
+        axes.set_yticks(range(len(names)), [labels.get(name, name) for name in names])
+        axes.set(xlim=(0, 100), xlabel="Score (%)", ylim=(len(names) - 0.4, -0.6))
+        axes.grid(axis="y", visible=False)
+        add_legend(axes)
+    return axes
 
 
 def frontier() -> None:

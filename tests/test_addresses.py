@@ -309,11 +309,11 @@ def test_the_gate_sends_no_key_to_the_other_side(recorders, folder, monkeypatch,
     ours.headers.clear()
     ended = rulerkit("gate", ours.url, theirs.url, *ASKED, "-y", "api_key_env: MY_KEY")
     assert ended.status == 2
-    assert "would go to 2 servers" in ended.err
+    assert "would go to 2 models" in ended.err
     assert ours.headers == []
     both = f"models: ['{ours.url}', '{theirs.url}']"
     ended = rulerkit("plan", "-y", both, *ASKED, "-y", "headers: {x-key: $MY_KEY}")
-    assert "would go to 2 servers" in ended.err
+    assert "would go to 2 models" in ended.err
     assert ours.headers == []
 
 

@@ -116,7 +116,6 @@ def test_cells_places_and_rows_mean_the_same(answered):
         assert len(rk.failures.label(given)) == len(scores)
         assert len(rk.load(given)) == len(scores)
         assert rk.browse(given).num_examples == len(scores)
-        assert "Reference readers" in rk.tables.table_text(given)
     assert (rk.score_as("outputs").filter(like=":think").count() == len(scores)).all()
     assert len(rk.score(answered[0])) == 2
     a, b = (scores[scores["model"] == name] for name in ("perfect", "reader-1024"))
@@ -159,7 +158,7 @@ def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
 )
 def test_a_table_of_other_scores_is_refused(answered, change, seen):
     rows = change(rk.load("main/perfect"))
-    for function in (rk.summarize, rk.score, rk.tables.table_text):
+    for function in (rk.summarize, rk.score):
         with pytest.raises(UserError, match=seen):
             function(rows)
 
@@ -190,14 +189,6 @@ def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
     assert len(rk.load(answers=False).attrs["empty_cells"]) == 4
 
 
-def test_figures_take_the_summary_or_what_makes_it(answered):
-    summary = rk.summarize("outputs")
-    for given in ("outputs", answered, summary, summary.lengths):
-        assert len(rk.plots.score_by_length(given).get_lines()) >= 2
-    assert len(rk.plots.tasks_by_length("outputs")) == 2
-    rk.plots.scores_by_scorer("outputs")
-
-
 @pytest.mark.parametrize("given", [5, None, {"a": 1}, pd.DataFrame({"a": [1]}), "nowhere"], ids=str)
 @pytest.mark.parametrize(
     "function",
@@ -216,7 +207,6 @@ def test_figures_take_the_summary_or_what_makes_it(answered):
         rk.plots.score_by_length,
         rk.plots.tasks_by_length,
         rk.plots.failures_by_length,
-        rk.plots.scores_by_scorer,
         rk.correlation.task_vectors,
         rk.comparison.difference_table,
         rk.show,

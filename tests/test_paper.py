@@ -17,7 +17,7 @@ import rulerkit as rk
 from rulerkit.common.errors import UserError
 from rulerkit.report import leaderboard, paper
 from rulerkit.report.leaderboard import boards, page
-from rulerkit.report.tables import TITLES
+from rulerkit.report.tables.models import TITLES
 from rulerkit.scoring.summary import summarize
 
 SIX = paper.PAPER_LENGTHS

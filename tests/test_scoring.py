@@ -142,7 +142,6 @@ def test_strict_scores_ask_for_nothing_else():
     for task in ("vt", "cwe", "fwe"):
         found = score([cell(rows, task=task)])
         assert found["exact"].tolist() == [1, 0]
-        assert found["precision"].tolist() == [1, pytest.approx(2 / 3)]
 
 
 @pytest.mark.parametrize("task", ["vt", "cwe", "fwe"])

@@ -5,18 +5,5 @@ Open `results` first."""
 import lazy_loader
 
 __getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=[
-        "claims",
-        "compare",
-        "correlation",
-        "depth",
-        "differences",
-        "failure_rules",
-        "failures",
-        "power",
-        "remake",
-        "results",
-        "sides",
-    ],
+    __name__, submodules=["claims", "correlation", "depth", "failures"]
 )

@@ -23,10 +23,8 @@ from rulerkit.common.errors import unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import task
-from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import CELL, merge_repetitions, weighted_cells
-from rulerkit.store.places import check_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,7 +64,6 @@ def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
 def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
     the answer is missing. Of an adaptive run only answered examples have rows."""
-    scores = as_scores(scores, "asked")
     scores = merge_repetitions(scores)
     models = scores[["run", "model", "label", "claimed_length"]]
     models = models.drop_duplicates(["run", "model"])
@@ -86,10 +83,6 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
 def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
-    check_columns(frame, ["task"], "by_label", "rows of `rk.score`, and tasks")
-    if not isinstance(tasks, Mapping):
-        names = [tasks] if isinstance(tasks, str) else tasks
-        tasks = {task(name).name: name for name in names}
     parts = []
     for label, spec in tasks.items():
         of_task = frame[frame["task"] == task(spec).name]

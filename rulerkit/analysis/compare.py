@@ -21,7 +21,7 @@ adjusted by Holm's method. Tests of the same cells, such as a task with one leng
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -46,7 +46,7 @@ from rulerkit.analysis.sides import (
     missing_cells,
     paired,
 )
-from rulerkit.common.errors import UserError, check_known, check_type, listed, points_text
+from rulerkit.common.errors import UserError, check_known, listed, points_text
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
@@ -264,7 +264,9 @@ def compare(
     name_a, cells_a = _cells_of(a, outputs)
     name_b, cells_b = _cells_of(b, outputs)
     grid = Grid(*parse_grid(tasks, lengths), num_examples)
-    _check_tasks(grid, [*cells_a, *cells_b])
+    known = dict.fromkeys([*(cell.task for cell in (*cells_a, *cells_b)), *all_tasks()])
+    for task in grid.tasks or ():
+        check_known("task", task, known)
     cells_a, cells_b = _of_one_suite(cells_a, cells_b, grid)
     side_a = make_side(name_a, cells_a, cells_b, max_failures, grid)
     side_b = make_side(name_b, cells_b, cells_a, max_failures, grid)
@@ -277,13 +279,6 @@ def compare(
 
     missing = missing_cells(side_a, side_b, grid)
     return _compare_sides(side_a, side_b, missing, margin, by, confidence)
-
-
-def _check_tasks(grid: Grid, cells: list[Cell]) -> None:
-    """Raise `UserError` for a named task that nobody knows."""
-    known = dict.fromkeys([*(cell.task for cell in cells), *all_tasks()])
-    for task in grid.tasks or ():
-        check_known("task", task, known)
 
 
 def _cells_of(given: Any, outputs: str | Path) -> tuple[str, list[Cell]]:
@@ -319,7 +314,6 @@ def _compare_sides(
     pairs, notes = paired(a, b, by)
 
     rows, cells = judge_pairs(pairs, margin, confidence)
-    notes += _notes_of_public(a, b, pairs)
     compared = a.scores[a.scores["task"].isin(rows["task"])]
     rows.attrs["texts"] = texts_words(compared)
     if rows.attrs["texts"]:
@@ -343,27 +337,13 @@ def _compare_sides(
     )
 
 
-def _notes_of_public(a: Side, b: Side, pairs: "pd.DataFrame") -> list[str]:
-    """Of sides with other seeds, which tasks ask public questions under both."""
-    is_qa = pairs["category"] == "qa"
-    keys = set(zip(pairs["task"], pairs["length"], strict=True))
-    same = all(a.results[key]["seed"] == b.results[key]["seed"] for key in keys)
-    if same or not is_qa.any():
-        return []
-    names = " and ".join(sorted(set(pairs.loc[is_qa, "task"])))
-    return [
-        f"{names}: the questions are public under every seed, which only draws others of the same "
-        "set; leave QA out to compare public with unseen questions"
-    ]
-
-
-def compare_study(study: Any, cells: Any, margin: float = 1.0, by: str = "digest") -> Comparison:
+def compare_study(
+    study: Study, cells: Iterable[Cell], margin: float = 1.0, by: str = "digest"
+) -> Comparison:
     """Compare the two models of a study, or its one model that answered twice, on what the study
     asks. Raises UserError where the cells are not of two."""
-    takes = "a study of two models, and their cells"
-    check_type(study, Study, "compare_study", takes)
     by_side: dict[str, list[Cell]] = {}
-    for cell in as_cells(cells, "compare_study"):
+    for cell in cells:
         name = cell.run if len(study.models) == 1 else cell.model
         by_side.setdefault(name, []).append(cell)
 

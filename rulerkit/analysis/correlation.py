@@ -21,7 +21,7 @@ from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf
 
 from rulerkit.common.errors import UserError
 from rulerkit.scoring.statistics import Estimate, critical_value
-from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 RESAMPLES = 1000
@@ -35,8 +35,7 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
     Raises UserError where fewer than three rows are complete: no correlation could be told from
     chance.
     """
-    columns = ["run", "model", "task", "length", "score"]
-    cells = as_table(cells, "cells", columns, "task_vectors")
+    check_columns(cells, ["run", "model", "task", "length", "score"], "task_vectors")
     wide = cells.pivot_table(
         index=["run", "model", "length"], columns="task", values="score", sort=False
     )
@@ -57,11 +56,6 @@ def task_vectors(cells: pd.DataFrame) -> pd.DataFrame:
 def correlations(vectors: pd.DataFrame) -> pd.DataFrame:
     """Pearson's coefficient between the columns, in the order of the dendrogram; NaN for a task
     that never varies."""
-    check_columns(vectors, (), "correlations", "the table of `task_vectors`")
-    if vectors.shape[1] != vectors.select_dtypes("number").shape[1]:
-        raise UserError(
-            "correlations takes the table of `task_vectors`; seen: a table with columns of text"
-        )
     coefficients = vectors.corr()
     order = coefficients.index[leaves_list(_tree(coefficients))]
     ordered: pd.DataFrame = coefficients.loc[order, order]

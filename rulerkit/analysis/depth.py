@@ -186,8 +186,7 @@ def by_bin(
 
     Items of one example are drawn together in the interval.
     """
-    needed = [*_CELL, "index", by, "recalled"]
-    check_columns(recall, needed, "by_bin", "the table of `recall_by_depth`")
+    check_columns(recall, [*_CELL, "index", by, "recalled"], "by_bin")
     binned = recall[recall[by].notna()]
     numbers = bin_numbers(binned[by], bins)
     groups: Any = binned.groupby([*_CELL, numbers])

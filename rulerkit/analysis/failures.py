@@ -74,7 +74,6 @@ def label(cells: Any, no_context: NoContext | None = None) -> pd.DataFrame:
 
 def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     """What each model answered to questions alone, from the cells of tasks with `context: none`."""
-    cells = as_cells(cells, "no_context_answers", in_part=True)
     answers = {}
     for cell in cells:
         result = cell.record["result"]
@@ -158,7 +157,7 @@ def shares(labels: pd.DataFrame) -> pd.DataFrame:
     """How often each label came up: a row per run, model, task, length and label that occurs in
     `labels`, with count, n, share, low and high (0..1, Wilson's 95 % interval); labels that a cell
     has none of count 0."""
-    check_columns(labels, [*_CELL, "label"], "shares", "the table of `label`")
+    check_columns(labels, [*_CELL, "label"], "shares")
     occurring = set(labels["label"])
     kinds = [kind for kind in definitions() if kind in occurring]
 
@@ -180,7 +179,6 @@ def samples(labels: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.Da
     """A few answers of each label but `complete`, from different tasks where there are some: label,
     definition, model, task, length, index, asked (references), written, detail; texts cut at
     `width` characters."""
-    check_columns(labels, COLUMNS, "samples", "the table of `label`")
     failed = labels[labels["label"] != "complete"]
     failed = failed.assign(
         definition=failed["label"].map(definitions()),

@@ -183,7 +183,8 @@ def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> No
                 # A prediction may hold half of a surrogate pair, which UTF-8 has no bytes for.
                 write_whole(path, _json_lines(results))
             else:
-                write_whole(path, escape.csv_text(_lists_as_json(results)))
+                lists = {name: results[name].map(json.dumps) for name in _LISTS if name in results}
+                write_whole(path, escape.csv_text(results.assign(**lists)))
     except ImportError:
         raise UserError(
             f"parquet needs pyarrow: {install_command('parquet')}, or write csv or jsonl"
@@ -204,12 +205,3 @@ def _json_lines(results: "pd.DataFrame") -> str:
     for name in map(str, results.select_dtypes(["object", "str"])):
         texts[name] = results[name].map(writable)
     return str(results.assign(**texts).to_json(orient="records", lines=True, double_precision=10))
-
-
-def _lists_as_json(results: "pd.DataFrame") -> "pd.DataFrame":
-    """The table with its columns of lists as texts that other programs can read."""
-    texts = {}
-    for name in _LISTS:
-        if name in results:
-            texts[name] = results[name].map(json.dumps)
-    return results.assign(**texts)

@@ -31,26 +31,17 @@ LM_EVAL = "lm-eval"
 
 _PAIR = re.compile(r"<think>.*?</think>", re.DOTALL)
 _END = "</think>"
-_DOCUMENT = re.compile(r"Document \d+:(?:.*\n)+?\n")
 
 
 @dataclass(frozen=True)
 class Scorer:
-    """One harness' scorer: the text that it judges, and its rules for tasks whose match rule is
-    `all` (niah, vt, cwe, fwe) and `part` (qa)."""
+    """One harness' scorer: the text that it judges, and its rule for tasks whose match rule is
+    `part` (qa); the others (niah, vt, cwe, fwe) are judged alike by all."""
 
     text: Callable[[str], str]
-    match_all: Match = string_match_all
     match_part: Match = string_match_part
     without_thought: Callable[[str], str] | None = None
     """The judged text where the harness is told to take thoughts out; None: it never does."""
-
-    def score(self, match: str, answer: str, references: Sequence[str], think: bool) -> float:
-        """0..1: the score of an answer as the model wrote it. `match` is `all` or `part`."""
-        prepare = self.without_thought if think else self.text
-        assert prepare
-        rule = self.match_part if match == "part" else self.match_all
-        return rule(prepare(answer), references)
 
 
 # --- what is judged -------------------------------------------------------------------------------
@@ -94,43 +85,6 @@ def _opencompass_answer(answer: str) -> str:
     return _without_pairs(answer)
 
 
-# --- how it is judged -----------------------------------------------------------------------------
-
-
-def _word_error_match(answer: str, reference: str) -> float:
-    """1 where the reference is found, else 1 minus the word error rate, at least 0: RULERv2."""
-    found = string_match_all(answer, [reference])
-    wanted = reference.lower().split()
-    if found or not wanted:
-        return found
-    errors = _word_distance(answer.lower().split(), wanted)
-    return max(0.0, 1 - errors / len(wanted))
-
-
-def _word_distance(said: Sequence[str], wanted: Sequence[str]) -> int:
-    """Levenshtein's distance over words."""
-    # Row by row of the usual table: above[i] is the distance to the first i words wanted.
-    above = list(range(len(wanted) + 1))
-    for row, word in enumerate(said, start=1):
-        here = [row]
-        for place, other in enumerate(wanted, start=1):
-            replaced = above[place - 1] + (word != other)
-            here.append(min(replaced, above[place] + 1, here[-1] + 1))
-        above = here
-    return above[-1]
-
-
-def _word_error_all(answer: str, references: Sequence[str]) -> float:
-    scores = [_word_error_match(answer, reference) for reference in references]
-    return sum(scores) / len(scores)
-
-
-def _word_error_part(answer: str, references: Sequence[str]) -> float:
-    # Models copy documents before they answer; RULERv2 cuts such blocks out.
-    judged = _DOCUMENT.sub("", answer)
-    return max(_word_error_match(judged, reference) for reference in references)
-
-
 SCORERS: dict[str, Scorer] = {
     "rulerkit": Scorer(clean, without_thought=_our_answer),
     "upstream": Scorer(clean),
@@ -141,7 +95,6 @@ SCORERS: dict[str, Scorer] = {
     "nemo-gym": Scorer(str.strip, without_thought=_without_pairs),
     "opencompass": Scorer(_raw, without_thought=_opencompass_answer),
     "sieval": Scorer(_blank_is_empty),
-    "ruler2": Scorer(_raw, match_all=_word_error_all, match_part=_word_error_part),
 }
 """Name -> scorer. `NAME:think` is the same harness with its removal of thoughts."""
 
@@ -155,7 +108,10 @@ def score_answer(name: str, match: str, answer: str, references: Sequence[str]) 
     `part`."""
     check_known("scorer", name, NAMES)
     scorer = SCORERS[name.removesuffix(THINK)]
-    return scorer.score(match, answer, references, name.endswith(THINK))
+    prepare = scorer.without_thought if name.endswith(THINK) else scorer.text
+    assert prepare
+    rule = scorer.match_part if match == "part" else string_match_all
+    return rule(prepare(answer), references)
 
 
 def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":

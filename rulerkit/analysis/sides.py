@@ -121,8 +121,12 @@ def make_side(
     cells = _compared(name, cells, grid)
     most = math.inf if grid.num_examples is None else grid.num_examples
 
+    # of a side that was given by name the files that lack answers are named
+    answers = score(cells)
+    if name and (line := lacking_line(cells)):
+        remark(line)
+
     # an example that one of several repetitions did not answer is left out of the mean over them
-    answers = _answers(cells, name)
     answers = answers[answers["index"] < most]
     scores = merge_repetitions(answers)
     num_answered = len(answers.drop_duplicates(_EXAMPLE))
@@ -165,15 +169,6 @@ def make_side(
         repetitions=answers["run"].nunique(),
         lacking=num_answered - len(scores),
     )
-
-
-def _answers(cells: list[Cell], name: str) -> "pd.DataFrame":
-    """The judged answers of a side. Of one that was given by name the files that lack some are
-    named."""
-    answers = score(cells)
-    if name and (line := lacking_line(cells)):
-        remark(line)
-    return answers
 
 
 def _compared(name: str, cells: Sequence[Cell], grid: Grid) -> list[Cell]:

@@ -12,7 +12,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import Spec
 from rulerkit.evaluation.study import Study, bills
 from rulerkit.inference.model import Model, load_model
-from rulerkit.report.tables import render
+from rulerkit.report.tables.layout import render
 from rulerkit.scoring.stopping import FIRST
 
 

@@ -25,29 +25,14 @@ EXAMPLES = (*MODELS, *["tasks", "lengths", "seed", "corpora", "protocol", "editi
 
 
 class Given(NamedTuple):
-    """The words behind a command that say what is asked of which model."""
+    """The words behind a command that say what is asked of which model, as typer gives them."""
 
-    models: Sequence[str] = ()
-    tasks: Sequence[str] = ()
-    lengths: Sequence[str] = ()
+    models: Sequence[str] | None = None
+    tasks: Sequence[str] | None = None
+    lengths: Sequence[str] | None = None
     num_examples: int | None = None
-    files: Sequence[Path] = ()
-    settings: Sequence[str] = ()
-
-    @classmethod
-    def of(
-        cls,
-        models: list[str] | None = None,
-        tasks: list[str] | None = None,
-        lengths: list[str] | None = None,
-        num_examples: int | None = None,
-        files: list[Path] | None = None,
-        settings: list[str] | None = None,
-    ) -> "Given":
-        """What typer gives, with nothing for None."""
-        return cls(
-            models or (), tasks or (), lengths or (), num_examples, files or (), settings or ()
-        )
+    files: Sequence[Path] | None = None
+    settings: Sequence[str] | None = None
 
     def study(self, default: str = "", uses: Collection[str] = (), **more: Any) -> "Study":
         """The study that is meant; `more` are parameters that hold where none are given, `uses` as
@@ -82,7 +67,7 @@ class Given(NamedTuple):
             for key in list(given)
             if key in MODEL_KEYS and key not in Parameters.model_fields
         }
-        values = rk.load_files(self.files) | given
+        values = rk.load_files(self.files or ()) | given
         uses = uses or Parameters.model_fields
         check_used(given, values, uses, "this command", " and keys of the model")
         if self.tasks:
@@ -97,21 +82,22 @@ class Given(NamedTuple):
 
     def _model_of(self, values: "JSON") -> Any:
         """The one model that is named, as an argument or among the parameters; else None."""
-        if len(self.models) > 1:
+        models = self.models or ()
+        if len(models) > 1:
             raise UserError(
-                f"one MODEL is meant, seen: {' and '.join(self.models)}; several tasks or lengths "
+                f"one MODEL is meant, seen: {' and '.join(models)}; several tasks or lengths "
                 "have commas between them, `rulerkit gate` and `compare` take two models, and a "
                 "batch many"
             )
         named = {key for key in ("model", "models") if values.get(key) is not None}
-        if self.models:
+        if models:
             if named:
                 key = named.pop()
                 raise UserError(
-                    f"two models are named: {self.models[0]} as an argument, and `{key}: "
+                    f"two models are named: {models[0]} as an argument, and `{key}: "
                     f"{shortened(values[key])}` in -y or -f; leave one of the two out"
                 )
-            return self.models[0]
+            return models[0]
         return values.get("model") if "models" not in named else None
 
 
@@ -142,46 +128,15 @@ def settings_of(settings: Sequence[str] | None) -> "JSON":
 
 def models_of(described: Sequence[Any], changes: "JSON | None" = None) -> list[Any]:
     """As `model_of`, for several models. A key or headers that -y names are for one server:
-    `UserError` where the models have several."""
+    `UserError` where there are several models."""
     changes = changes or {}
-    keys = {key: changes[key] for key in ("api_key_env", "headers") if key in changes}
-    if not keys or len(described) < 2:
-        return [model_of(one, changes) for one in described]
-
-    origins = [_origins(one) for one in described]
-    servers = sorted(set[str]().union(*origins))
-    if len(servers) > 1:
+    keys = [key for key in ("api_key_env", "headers") if key in changes]
+    if keys and len(described) > 1:
         raise UserError(
-            f"-y '{next(iter(keys))}: ...' would go to {len(servers)} servers ({', '.join(servers)}"
-            "): write it into the mapping of the one that it is for, such as '{base: "
-            f"{servers[-1]}, api_key_env: NAME}}'"
+            f"-y '{keys[0]}: ...' would go to {len(described)} models: write it into the mapping "
+            f"of the one that it is for, such as '{{base: MODEL, {keys[0]}: ...}}'"
         )
-    others = {key: changes[key] for key in changes if key not in keys}
-    return [
-        model_of(one, changes if places else others)
-        for one, places in zip(described, origins, strict=True)
-    ]
-
-
-def _origins(described: Any) -> set[str]:
-    """The servers that are sent what a model is asked: scheme, host and port of each."""
-    from rulerkit.common.model_files import read_spec
-    from rulerkit.common.urls import is_address, origin_of, url_of
-    from rulerkit.inference.openai import OPENAI
-
-    if isinstance(described, str) and described.lstrip().startswith("{"):
-        described = mapping_of(described, "MODEL")
-    if isinstance(described, dict) and is_address(described.get("base")):
-        described = described.get("base_url") or described["base"]
-    if is_address(described):
-        return {origin_of(url_of(described))}
-    if not isinstance(described, str | dict):
-        return set()
-    spec = read_spec(described)
-    if spec["engine"] != "openai" or "serve" in spec:
-        return set()
-    urls = spec.get("base_url", OPENAI)
-    return {origin_of(url) for url in ([urls] if isinstance(urls, str) else urls)}
+    return [model_of(one, changes) for one in described]
 
 
 def model_of(described: Any, changes: "JSON | None" = None) -> Any:
@@ -255,7 +210,8 @@ def is_folder_of_answers(name: str, outputs: str = "outputs") -> bool:
     if "/" in name and stored.is_dir():
         return True
     place = resolve_file(name)
-    return place.is_dir() and _holds_answers(place)
+    files = (place.glob(pattern) for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl"))
+    return place.is_dir() and any(next(found, None) for found in files)
 
 
 def is_checkpoint(name: str) -> bool:
@@ -263,9 +219,3 @@ def is_checkpoint(name: str) -> bool:
     from rulerkit.common.paths import holds_checkpoint, resolve_file
 
     return holds_checkpoint(resolve_file(name))
-
-
-def _holds_answers(folder: Path) -> bool:
-    return any(
-        next(folder.glob(pattern), None) for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl")
-    )

@@ -110,21 +110,25 @@ def show(
 
     Example: rulerkit show llama-3.1-8b --tasks vt,qa_1 --lengths 1K --index 3
     """
-    given = Given.of(model, tasks, lengths, files=files, settings=settings)
+    from rulerkit.common.model_files import is_known_model
+
+    given = Given(model, tasks, lengths, files=files, settings=settings)
+    names = model or []
     indices = range(index, index + (num_examples or 1))
-    _refuse_a_task(given)
-    if len(given.models) == 1 and is_folder_of_answers(given.models[0]):
+    if names and names[0] in rk.TASKS and not is_known_model(names[0]):
+        raise UserError(
+            f"{names[0]} is a task, and MODEL stands here: rulerkit show --tasks {names[0]}"
+        )
+    if len(names) == 1 and is_folder_of_answers(names[0]):
         if files or settings:
-            raise UserError(
-                f"{given.models[0]} holds answers, whose records say all: leave out -f and -y"
-            )
-        names = [
-            one if isinstance(one, str) else rk.task(one).name for one in tasks_of(given.tasks)
+            raise UserError(f"{names[0]} holds answers, whose records say all: leave out -f and -y")
+        asked = [
+            one if isinstance(one, str) else rk.task(one).name for one in tasks_of(tasks or ())
         ]
-        places = product(names or [""], lengths_of(given.lengths) or [0])
+        places = product(asked or [""], lengths_of(lengths or ()) or [0])
         for task, length in places:
             for number in indices:
-                _show(*_answered(given.models[0], task, length, number))
+                _show(*_answered(names[0], task, length, number))
         return
 
     study = given.study(
@@ -142,17 +146,6 @@ def _show(example: "Example", answer: str) -> None:
     typer.echo(rk.view.to_terminal(example, color=sys.stdout.isatty()))
     if answer:
         echo(answer)
-
-
-def _refuse_a_task(given: Given) -> None:
-    """Whoever writes a task where the model stands is told how it is written."""
-    from rulerkit.common.model_files import is_known_model
-
-    for name in given.models[:1]:
-        if name in rk.TASKS and not is_known_model(name):
-            raise UserError(
-                f"{name} is a task, and MODEL stands here: rulerkit show --tasks {name}"
-            )
 
 
 @app.command(rich_help_panel=LOOK)

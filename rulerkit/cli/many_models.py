@@ -1,8 +1,6 @@
 """Commands over many models: batches on this machine and on Slurm, and their progress."""
 
 import os
-import signal
-import sys
 import time
 from collections.abc import Iterable
 from contextlib import closing
@@ -14,7 +12,7 @@ import typer
 from rulerkit.cli.app import MANY_MODELS, app
 from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import BatchSettings, Gpus, PlanOnly, SideBySide
-from rulerkit.cli.printing import echo, name_root
+from rulerkit.cli.printing import echo, end_in_order, name_root
 from rulerkit.common import escape
 from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
 from rulerkit.common.paths import from_root, project_files, resolve_file
@@ -212,11 +210,6 @@ def _refuse_windows() -> None:
         )
 
 
-def _end_in_order() -> None:
-    """End on SIGTERM as on an error, so that servers and steps are ended, too."""
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-
-
 def _execute(jobs: "list[Job]", gpus: str | None, side_by_side: int | None) -> tuple[int, int]:
     """Do jobs, print each step that ends; returns how many steps are not done, and how many jobs
     were left to another process."""
@@ -225,7 +218,7 @@ def _execute(jobs: "list[Job]", gpus: str | None, side_by_side: int | None) -> t
     from rulerkit.batch.execution import check, execute
     from rulerkit.batch.gpu_pool import use_gpus
 
-    _end_in_order()
+    end_in_order()
     usable = use_gpus(gpus)
     check(jobs, usable)
 

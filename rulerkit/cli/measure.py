@@ -2,10 +2,8 @@
 whether one model is worse than another."""
 
 import os
-import signal
-import sys
 from pathlib import Path
-from typing import Annotated, Any, NoReturn
+from typing import Annotated, Any
 
 import typer
 
@@ -24,7 +22,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, list_cells, name_root, print_scores, say_error
+from rulerkit.cli.printing import echo, end_in_order, list_cells, name_root, print_scores, say_error
 from rulerkit.common.errors import ExitStatus, UserError, counted
 from rulerkit.common.paths import resolve_file
 
@@ -50,7 +48,7 @@ def evaluate(
 
     Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
     """
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     study = given.study()
     if dry_run:
         list_cells(study)
@@ -98,7 +96,7 @@ def check(
     """
     from rulerkit.batch import checks
 
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     study = given.study()
     ends = sorted({min(study.lengths), max(study.lengths)})
     at_lengths = " and ".join(str(length) for length in ends)
@@ -144,7 +142,7 @@ def plan(
 
     Example: rulerkit plan gpt-4-1106 -f params/sizes/paper.yaml
     """
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     if compare:
         from rulerkit.analysis.power import power_text
 
@@ -230,7 +228,7 @@ def serve(
     if node:
         serving.follow(engine, node)
 
-    signal.signal(signal.SIGTERM, _end_on_signal)
+    end_in_order()
     try:
         serving.serve(engine, echo)
     except KeyboardInterrupt:
@@ -248,13 +246,8 @@ def _model_to_serve(
             raise UserError(
                 f"{model[0]} says all of its model: leave out -f, or give keys of the model as -y"
             )
-        _, changes = Given.of(settings=settings).parameters(MODELS[:1])
+        _, changes = Given(settings=settings).parameters(MODELS[:1])
         described = read_yaml(resolve_file(model[0]))["model"]
         return {"base": described, **changes} if changes else described
 
-    return one_model(Given.of(model, files=files, settings=settings).study(uses=MODELS))
-
-
-def _end_on_signal(*_: Any) -> NoReturn:
-    """End as on an error, so that servers are ended, too."""
-    sys.exit(128 + signal.SIGTERM)
+    return one_model(Given(model, files=files, settings=settings).study(uses=MODELS))

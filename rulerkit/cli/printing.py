@@ -1,5 +1,7 @@
 """What commands print: texts made safe for a terminal, tables of scores, lists of cells."""
 
+import signal
+import sys
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +30,11 @@ def say_error(text: str) -> None:
     name = typer.style("rulerkit:", fg="red", bold=True)
     # Without a terminal the colour is left out.
     typer.echo(f"{name} {escape.one_line(text)}", err=True)
+
+
+def end_in_order() -> None:
+    """End on SIGTERM as on an error, so that servers and steps are ended, too."""
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
 
 
 def name_root() -> None:

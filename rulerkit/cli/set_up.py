@@ -54,7 +54,7 @@ def fetch(
             )
         wanted = [read_batch(path, settings_of(settings)) for path in paths]
     else:
-        given = Given.of(model, files=paths, settings=settings)
+        given = Given(model, files=paths, settings=settings)
         wanted = [given.study("reader-8192", (*MODELS, "corpora"))]
     models = [model for entry in wanted for model in entry.models]
     is_original = any(entry.corpora == "original" for entry in wanted)
@@ -169,7 +169,7 @@ def generate(
     """
     from rulerkit.store.other_formats import write_grid
 
-    given = Given.of(model, tasks, lengths, num_examples, files, settings)
+    given = Given(model, tasks, lengths, num_examples, files, settings)
     study = given.study("perfect", (*EXAMPLES, "num_examples"))
     described = one_model(study)
     form = rk.load_model(described).prompt_format

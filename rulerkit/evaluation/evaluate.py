@@ -8,11 +8,11 @@ does, from the outside to the inside:
 - `writer.predict_cells` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.lengths import length_name
@@ -22,7 +22,7 @@ from rulerkit.evaluation.adaptive import planned, stored_cells, wanted
 from rulerkit.evaluation.session import Session
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
-from rulerkit.evaluation.writer import predict_cells
+from rulerkit.evaluation.writer import Predicted, predict_cells
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Model
@@ -151,7 +151,7 @@ def _ask_models(
             of_model = replace(study, models=(described,))
             _set_spent(model, of_model)
             try:
-                answered = _ask_model(of_model, model, fits, fresh, bar, not_run)
+                answered, any_asked = _ask_model(of_model, model, fits, fresh, bar, not_run)
             except ModelError as error:
                 # The next model still runs; what this one answered is on disk.
                 session.close()
@@ -162,8 +162,10 @@ def _ask_models(
                 session.close()
                 raise
 
-            cells += answered.cells
-            if answered.cells and not answered.any_asked and _is_from_python(described):
+            cells += answered
+            # Of a model that is a Python object, or made by one, not all changes are seen.
+            is_from_python = isinstance(described, Model) or "entry" in described
+            if answered and not any_asked and is_from_python:
                 remark(
                     f"{model.name}: nothing was asked, all answers are stored; a change that its "
                     "record does not hold, such as a patch elsewhere, is not seen: another `name` "
@@ -235,46 +237,29 @@ def _set_spent(model: Any, study: Study) -> None:
     model.spent = spent
 
 
-def _is_from_python(described: JSON | Model) -> bool:
-    """Whether a model is a Python object, or made by one: not all its changes are seen."""
-    return isinstance(described, Model) or "entry" in described
-
-
 # --- one model ------------------------------------------------------------------------------------
-
-
-class _Answered(NamedTuple):
-    """The cells of one model by the path of their file, and whether it was asked for anything."""
-
-    by_path: dict[Path, Cell]
-    any_asked: bool
-
-    @property
-    def cells(self) -> list[Cell]:
-        return list(self.by_path.values())
-
-    def join(self, later: "_Answered") -> "_Answered":
-        """These cells and those of a later round, which replace earlier states of the same."""
-        return _Answered(self.by_path | later.by_path, self.any_asked or later.any_asked)
 
 
 def _ask_model(
     study: Study, model: Any, fits: _Fits, fresh: bool, bar: Any, not_run: NotRun | None
-) -> _Answered:
-    """Let the only model of a study answer at all lengths that it can be given.
+) -> tuple[list[Cell], bool]:
+    """Let the only model of a study answer at all lengths that it can be given; returns its cells,
+    and whether it was asked for anything.
 
     A study with a number of examples is one round. An adaptive run asks a few examples of each
     cell, looks at the scores, and asks for more where its question needs them; it ends when the
     question is settled or requests fail.
     """
-    answered = _Answered({}, False)
+    answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
+    any_asked = False
     asked: Counts = {}  # examples of each cell that were asked for, in all rounds
     lengths, rule = list(study.lengths), study.adaptive
 
     while lengths:
         try:
             for length in lengths:
-                _refuse_too_long(model, length)
+                if reason := model.too_long(length):
+                    raise TooLong(reason)
 
             # The examples that each cell is to have after this round.
             state = planned(study, lengths, fresh)
@@ -289,17 +274,17 @@ def _ask_model(
             missing = dict(due.items() - asked.items())
             for length in [n for n in lengths if _at_length(missing, n)]:
                 counts = _at_length(due, length)
-                answered = answered.join(
-                    _ask_length(study, model, length, counts, fresh, bar, rule)
-                )
+                for told in _ask_length(study, model, length, counts, fresh, bar, rule):
+                    answered |= {cell.path: cell for cell in told.cells}
+                    any_asked |= told.any_asked
                 asked |= counts
 
             # Only the first round starts anew: the next one goes on with its rows.
             fresh = False
-        except TooLong as reason:
-            remark(f"not run: {model.name} at {length_name(length)}: {reason}")
+        except TooLong as error:
+            remark(f"not run: {model.name} at {length_name(length)}: {error}")
             if not_run:
-                not_run(model.name, length, str(reason))
+                not_run(model.name, length, str(error))
             lengths.remove(length)
             if rule:
                 # The rule speaks of the lengths that remain, so its rounds begin again.
@@ -307,13 +292,7 @@ def _ask_model(
 
     if rule and lengths:
         remark(f"{model.label or model.name}: {rule.describe(state)}")
-    return answered
-
-
-def _refuse_too_long(model: Model, length: int) -> None:
-    reason = model.too_long(length)
-    if reason:
-        raise TooLong(reason)
+    return list(answered.values()), any_asked
 
 
 def _at_length(counts: Counts, length: int) -> Counts:
@@ -328,9 +307,8 @@ def _ask_length(
     fresh: bool,
     bar: Any,
     rule: StoppingRule | None,
-) -> _Answered:
+) -> Iterator[Predicted]:
     """Let a model answer so many examples of each task at one length, in each repetition."""
-    answered = _Answered({}, False)
     for repetition, folder in enumerate(study.folders):
         # A model that draws its answers draws others in each repetition.
         model.repetition = repetition
@@ -340,12 +318,7 @@ def _ask_length(
             for task in study.tasks
             if (task.name, length) in counts
         ]
-        cells, any_asked = predict_cells(
-            model, examples, folder, fresh, bar, study.max_failures, rule
-        )
-        by_path = {cell.path: cell for cell in cells}
-        answered = answered.join(_Answered(by_path, any_asked))
-    return answered
+        yield predict_cells(model, examples, folder, fresh, bar, study.max_failures, rule)
 
 
 # --- without asking -------------------------------------------------------------------------------

@@ -46,10 +46,6 @@ class Session:
         if model is not None and described is not model:
             model.close()
 
-    def __repr__(self) -> str:
-        name = self.model.name if self.model else None
-        return f"Session(model={name!r})"
-
     def __enter__(self) -> Self:
         return self
 

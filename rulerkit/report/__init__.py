@@ -4,16 +4,5 @@ Open `tables` first."""
 
 import lazy_loader
 
-__getattr__, __dir__, __all__ = lazy_loader.attach(
-    __name__,
-    submodules=[
-        "browser",
-        "comparison",
-        "leaderboard",
-        "paper",
-        "plots",
-        "tables",
-        "verdicts",
-        "view",
-    ],
-)
+_FOR_USERS = ("comparison", "leaderboard", "paper", "plots", "published", "tables", "view")
+__getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=_FOR_USERS)

@@ -23,7 +23,7 @@ from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.answers import final_items, named_items
 from rulerkit.generation.thoughts import without_thought
-from rulerkit.report.tables import names_of, remarks
+from rulerkit.report.tables.notes import names_of, remarks
 from rulerkit.scoring.scores import as_scores, clean
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import CELL, cells_of_rows

@@ -15,7 +15,7 @@ from rulerkit.common.errors import UserError, check_type, counted, listed, point
 from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
-from rulerkit.report.tables import Field, number_range, render
+from rulerkit.report.tables.layout import Field, number_range, render
 
 
 def difference_table(
@@ -24,7 +24,7 @@ def difference_table(
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
 
-    `format` is one of tables.FORMATS or 'html'; 'csv' is `Comparison.rows`. `verdict` stands in
+    `format` is table, markdown, latex or html; 'csv' is `Comparison.rows`. `verdict` stands in
     place of the comparison's own, such as that of the gate.
     """
     check_type(comparison, Comparison, "difference_table", "a comparison")

@@ -19,20 +19,13 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
-from rulerkit.report.tables import (
-    board_rows,
-    cell_notes,
-    footnotes,
-    model_notes,
-    models_text,
-    names_of,
-    number_range,
-    origin,
-    thresholds_text,
-)
+from rulerkit.report.tables.footnotes import footnotes
+from rulerkit.report.tables.layout import number_range
+from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.report.view import Html
 from rulerkit.scoring.effective_length import THRESHOLDS
-from rulerkit.scoring.scores import THIRTEEN, as_scores
+from rulerkit.scoring.scores import THIRTEEN
 from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
 
 if TYPE_CHECKING:
@@ -178,8 +171,6 @@ def boards(
     lengths do not depend on them. `upstream`: whether the rows of upstream's list stand in them
     too.
     """
-    if scores is not None:
-        scores = as_scores(scores, "boards", remark)
     columns = tuple(sorted(lengths))
     # Several tables show the same tasks: each summary is made once.
     summary_of = cache(partial(_summary, scores))
@@ -201,7 +192,9 @@ def boards(
 
         rows = rows[rows["aligned"].str.contains(aligned)]
         rows = _judged(rows, our_category if category in JUDGED else None)
-        rows = _ordered(rows, "wavg_dec" if category in JUDGED else "avg")
+        # Chat models first, each after the threshold's row; equal averages as the paper has them.
+        by = ["aligned", "baseline", "wavg_dec" if category in JUDGED else "avg"]
+        rows = rows.sort_values(by, ascending=False, kind="stable")
         rows = rows.reindex(columns=_columns(columns)).reset_index(drop=True)
 
         notes = _notes(rows)
@@ -272,13 +265,6 @@ def _judged(rows: "pd.DataFrame", our_category: str | None) -> "pd.DataFrame":
 
     limits = {kind: limits[our_category] for kind, limits in THRESHOLDS.items()}
     return rows.assign(threshold=rows["aligned"].map(limits))
-
-
-def _ordered(rows: "pd.DataFrame", average: str) -> "pd.DataFrame":
-    """Chat models first, the threshold's row at their head; equal averages as the paper has
-    them."""
-    by = ["aligned", "baseline", average]
-    return rows.sort_values(by, ascending=False, kind="stable")
 
 
 def _columns(lengths: Iterable[int]) -> list[str | int]:

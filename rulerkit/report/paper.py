@@ -18,7 +18,7 @@ from rulerkit.common.errors import check_known, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.scoring.effective_length import effective_length
 from rulerkit.scoring.statistics import critical_value
-from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, as_summary, length_weights
+from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, length_weights
 
 VERSIONS = ("v3", "v1")
 PAPER_CATEGORIES = ("all13", "niah", "vt", "aggregation", "qa", "passkey", "vanilla_niah")
@@ -209,34 +209,13 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     return listed
 
 
-def published_lengths(models: str | Iterable[str] = "all") -> "pd.DataFrame":
-    """Claimed (tokens) and effective lengths (text) of models, in the columns of `listed_rows`.
-
-    `models` is 'paper' (the chat models of Table 3), 'upstream' (those of upstream's list that the
-    paper does not have), 'all' (both), or names as `published_scores` takes them. Raises UserError
-    for any other name.
-    """
+def published_lengths() -> "pd.DataFrame":
+    """Claimed (tokens) and effective lengths (text) of the chat models of Table 3, and of those of
+    upstream's list that the paper does not have, in the columns of `listed_rows`."""
     rows = listed_rows()
-    rows = rows[~rows["baseline"]].reset_index(drop=True)
-    rows["claimed_length"] = rows["claimed_length"].map(parse_length)
-
-    is_papers = rows["source"].str.startswith("paper")
-    tables = {"paper": is_papers & (rows["aligned"] == "chat"), "upstream": ~is_papers}
-    tables["all"] = tables["paper"] | tables["upstream"]
-    if isinstance(models, str) and models in tables:
-        return rows[tables[models]]
-
-    # The names of upstream's list have the size behind them here.
-    without_size = rows["model"].str.replace(r" \(.*\)$", "", regex=True)
-    keys = rows["slug"].fillna(without_size.map(_key))
-    found = []
-    for model in [models] if isinstance(models, str) else models:
-        is_named = keys.isin([_slugs().get(_key(model)), _key(model)])
-        is_named |= rows["model"].map(_key) == _key(model)
-        if not is_named.any():
-            raise unknown("model with published lengths", model, rows["model"])
-        found.append(is_named.idxmax())
-    return rows.loc[found]
+    is_other = rows["source"].str.startswith("paper") & (rows["aligned"] != "chat")
+    rows = rows[~(rows["baseline"] | is_other)]
+    return rows.assign(claimed_length=rows["claimed_length"].map(parse_length))
 
 
 # --- our models beside the paper's ----------------------------------------------------------------
@@ -251,7 +230,6 @@ def against_paper(summary: Summary) -> "pd.DataFrame":
     'differs', or 'not comparable: ' and what differs from the paper's set-up (protocol, tokenizer,
     template, examples, tasks).
     """
-    summary = as_summary(summary, "against_paper")
     of_models = summary.models.rename(
         columns={"avg": "score", "avg_low": "low", "avg_high": "high"}
     )

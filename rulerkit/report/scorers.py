@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables import Field, render, texts_notes
+from rulerkit.report.tables.layout import Field, render
+from rulerkit.report.tables.notes import texts_notes
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,10 +5,7 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 """
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from functools import cache, lru_cache
@@ -34,7 +31,6 @@ from rulerkit.store.cells import (
     failure_counts,
     load_cell,
     stamp,
-    time_and_size,
 )
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
@@ -112,7 +108,6 @@ _ROW = {
     "index": "number of the example, from 0; the same question at every length",
     "score": "0 to 1: the share of references found, or whether any is (qa)",
     "strict": "0 to 1: F1 over all items that the prediction names",
-    "precision": "0 to 1: the share of the items named that are references",
     "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
     "and count the score",
     "other_form": "whether all references stand at the end of the prediction, in a form that is "
@@ -284,7 +279,6 @@ def score(
         scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
         return scores if max_failures is None else scores.assign(max_failures=max_failures)
     cells = as_cells(cells, "score", report or remark)
-    _judge_in_parallel(cells)
 
     # A cell that stands in two files would count twice in every mean.
     by_cell: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
@@ -371,9 +365,6 @@ def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
 
 
 # --- judged cells on disk -------------------------------------------------------------------------
-
-_PARALLEL = 20_000_000
-"""Bytes of rows to judge from which on other processes help."""
 
 
 def judged(cell: Cell) -> Rows:
@@ -462,43 +453,6 @@ def code_version() -> str:
     return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
 
 
-def _judge_in_parallel(cells: list[Cell]) -> None:
-    """Fill the cache of the models with much to judge, in one process per CPU.
-
-    Errors are ignored here: what the cache lacks afterwards is judged by the caller.
-    """
-    # A cell whose cache is newer than its file has nothing to be judged.
-    paths = [
-        cell.path
-        for cell in cells
-        if (file := _cache_file(cell)) and time_and_size(cell.path)[0] > time_and_size(file)[0]
-    ]
-
-    # One model's folder is the smallest part that a process takes.
-    folders = sorted({str(path.parent.parent) for path in paths})
-    workers = min(len(folders), os.cpu_count() or 1)
-    if workers < 2 or sum(time_and_size(path)[1] for path in paths) < _PARALLEL:
-        return
-
-    # Processes and not threads: matching strings holds the interpreter's lock.
-    helpers = [
-        subprocess.Popen(
-            [sys.executable, "-m", "rulerkit.scoring.scores", *folders[n::workers]],
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-        for n in range(workers)
-    ]
-
-    # Whatever ends this process must not leave others judging behind it.
-    try:
-        for helper in helpers:
-            helper.wait()
-    finally:
-        for helper in helpers:
-            helper.kill()
-
-
 def _judged(cell: Cell) -> Rows:
     task = cell.record["result"]["task"]
     judge = judge_of(task)
@@ -556,7 +510,6 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
         "index": row["index"],
         "score": value,
         "strict": strict.f1,
-        "precision": strict.precision,
         "exact": strict.exact,
         "other_form": judge.in_another_form(text, references),
         "empty": not text and not unfinished,
@@ -609,12 +562,3 @@ def _completeness(path: Path, wanted: int, _: str) -> Completeness:
         refused = sum(failure.refused for failure in failed)
         problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
     return Completeness(have, "; ".join(problems))
-
-
-if __name__ == "__main__":  # a process of `_judge_in_parallel`
-    from rulerkit.store.cells import read_cells
-
-    for argument in sys.argv[1:]:
-        for judged_elsewhere in read_cells(Path(argument), scan=False):
-            with suppress(UserError):
-                judged(judged_elsewhere)

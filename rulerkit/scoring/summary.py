@@ -7,7 +7,7 @@ Every interval is that of `statistics.weighted_sum`.
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -33,7 +33,6 @@ from rulerkit.scoring.effective_length import (
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
-from rulerkit.store.places import check_columns, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -143,25 +142,6 @@ def length_weights(num_lengths: int) -> "NDArray[np.float64]":
     return np.stack([np.full(num_lengths, 1 / num_lengths), rising, rising[::-1]])
 
 
-def as_summary(given: Any, who: str) -> Summary:
-    """A summary as it is, else that of whatever `summarize` takes, for the function `who`."""
-    if isinstance(given, Summary):
-        return given
-    return summarize(scoring.as_scores(given, who))
-
-
-def as_table(given: Any, name: str, columns: Iterable[str], who: str) -> "pd.DataFrame":
-    """The table `cells`, `lengths` or `models` of a summary, for the function `who`: as it is, of
-    the summary, or of what `summarize` takes. Raises UserError where it lacks `columns`."""
-    if is_table(given) and not set(scoring.ROW_COLUMNS) <= set(given.columns):
-        takes = f"`{name}` of a summary (`rk.summarize`), or the summary"
-        check_columns(given, columns, who, takes)
-        table: pd.DataFrame = given
-    else:
-        table = getattr(as_summary(given, who), name)
-    return table
-
-
 def summarize(
     scores: Any,
     tasks: str | Sequence[str] | None = None,
@@ -207,9 +187,15 @@ def summarize(
         )
         cell_rows += [row for row in cells if row["task"] in grid.shown]
         adaptive = _adaptive(cells, examples)
-        for by_length, whole in _rows_of_categories(cells, about, grid, confidence):
+        for category in dict.fromkeys([*CATEGORIES, *(row["category"] for row in cells)]):
+            members = grid.members(cells, category)
+            if grid.answered.isdisjoint(row["task"] for row in members):
+                continue
+            by_length, over_lengths = _rows_of_category(
+                members, about, category, grid.lengths, confidence
+            )
             length_rows += by_length
-            model_rows.append(whole | {"adaptive": adaptive})
+            model_rows.append(over_lengths | {"adaptive": adaptive})
 
     all_cells = pd.DataFrame(cell_rows, columns=_COLUMNS)
     lengths_of, models = pd.DataFrame(length_rows), pd.DataFrame(model_rows)
@@ -258,19 +244,6 @@ def each_once(scores: "pd.DataFrame") -> "pd.DataFrame":
     once = scores[~is_again]
     once.attrs = scores.attrs
     return once
-
-
-def _rows_of_categories(
-    cells: "list[_Row]", about: Any, grid: "_Grid", confidence: float
-) -> "Iterator[tuple[list[_Row], _Row]]":
-    """The rows by length, and that of the mean over them, of each category of which any task was
-    answered."""
-    of_others = (row["category"] for row in cells)
-    for category in dict.fromkeys([*CATEGORIES, *of_others]):
-        members = grid.members(cells, category)
-        if grid.answered.isdisjoint(row["task"] for row in members):
-            continue
-        yield _rows_of_category(members, about, category, grid.lengths, confidence)
 
 
 def of_one_suite(
@@ -753,8 +726,7 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     in_all = scores[answers == repetitions]
 
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
-    means = ["score", "precision", *_MEANS]
-    rules |= dict.fromkeys(means, "mean")
+    rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
 

@@ -381,22 +381,21 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
 
 
 def stamp(path: Path) -> list[list[int]]:
-    """Time and size of the files of a cell, which change when it changes."""
-    return [time_and_size(file) for file in cell_files(path)]
+    """Nanoseconds and bytes of the files of a cell, which change when it changes; [0, 0] of one
+    that is not there."""
+    stamps = []
+    for file in cell_files(path):
+        try:
+            status = os.stat(file)
+            stamps.append([status.st_mtime_ns, status.st_size])
+        except OSError:
+            stamps.append([0, 0])
+    return stamps
 
 
 def cell_files(path: Path) -> list[Path]:
     """The files of a cell: rows, record, failed requests."""
     return [path, path.with_suffix(".json"), failures_file(path)]
-
-
-def time_and_size(file: Path) -> list[int]:
-    """Nanoseconds and bytes; [0, 0] where there is no such file."""
-    try:
-        status = os.stat(file)
-    except OSError:
-        return [0, 0]
-    return [status.st_mtime_ns, status.st_size]
 
 
 def failure_counts(failed: int, refused: int) -> str:

@@ -4,7 +4,7 @@
 """
 
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path
@@ -60,16 +60,15 @@ def is_table(given: Any) -> bool:
     return hasattr(given, "columns") and hasattr(given, "iloc")
 
 
-def check_columns(table: Any, names: Iterable[str], who: str, takes: str) -> None:
+def check_columns(table: Any, names: Collection[str], who: str, takes: str = "") -> None:
     """Raise UserError where a table lacks columns, or is none; `takes` are the words for what the
-    function `who` takes."""
+    function `who` takes, by default such a table."""
+    takes = takes or f"a table with the columns {listed(names, 8)}"
     if not is_table(table):
         raise UserError(f"{who} takes {takes}; seen: {shortened(table)}")
     missing = [name for name in names if name not in table.columns]
     if missing:
-        raise UserError(
-            f"{who} takes {takes}; seen: a table without the columns {listed(missing, 5)}"
-        )
+        raise UserError(f"{who} takes {takes}; seen: one without {listed(missing, 5)}")
 
 
 def cells_of_rows(

@@ -116,7 +116,7 @@ def gate(
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
     """
     check_known("format", format, ("text", "github"))
-    given = Given.of(None, tasks, lengths, num_examples, files, settings)
+    given = Given(None, tasks, lengths, num_examples, files, settings)
     limits = _limits_of(max_examples, budget, minutes)
     planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
     result = _run(planned)

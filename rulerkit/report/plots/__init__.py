@@ -12,7 +12,7 @@ A module holds the figures of one subject, `canvas` what all of them share.
 """
 
 from rulerkit.report.plots.canvas import DOUBLE, SINGLE, Panels, PrintFigure, Threshold, style
-from rulerkit.report.plots.comparisons import differences_by_task, scores_by_scorer
+from rulerkit.report.plots.comparisons import differences_by_task
 from rulerkit.report.plots.depth import depth_map, recall_by_depth
 from rulerkit.report.plots.failures import failures_by_length
 from rulerkit.report.plots.grids import correlation_heatmap, tasks_by_length
@@ -26,7 +26,7 @@ from rulerkit.report.plots.lines import (
 )
 from rulerkit.report.plots.plugins import of_suite
 from rulerkit.report.plots.words import word_counts, word_frequencies
-from rulerkit.report.tables import remarks
+from rulerkit.report.tables.notes import remarks
 
 __all__ = [
     "DOUBLE",
@@ -43,7 +43,6 @@ __all__ = [
     "recall_by_depth",
     "remarks",
     "score_by_length",
-    "scores_by_scorer",
     "scores_over_models",
     "series_by_length",
     "series_table",

@@ -11,7 +11,6 @@ from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import line_with_bars
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.summary import texts_words
-from rulerkit.store.places import check_columns
 
 
 def recall_by_depth(
@@ -19,9 +18,6 @@ def recall_by_depth(
 ) -> "list[Axes]":
     """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
-    takes = "the table of `rk.depth.by_bin`"
-    needed = ["label", "task", "length", f"{by}_from", f"{by}_to", "score"]
-    check_columns(bins, needed, "recall_by_depth", takes)
     groups = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
 
@@ -44,9 +40,6 @@ def recall_by_depth(
 def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
     """Recall of one task by depth and length as a map, a panel per model. `bins` is what
     `depth.by_bin` gives."""
-    takes = "the table of `rk.depth.by_bin`"
-    needed = ["label", "task", "length", "depth_from", "depth_to", "score"]
-    check_columns(bins, needed, "depth_map", takes)
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
     if not models:
         raise UserError(f"no depths of task {task!r} to draw: name one that was asked")

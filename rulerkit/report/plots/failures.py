@@ -22,9 +22,7 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
 
     `shares` is `failures.shares`. A label looks the same in every figure.
     """
-    takes = "the table of `rk.failures.shares`"
-    needed = ["name", "task", "length", "label", "count", "share"]
-    check_columns(shares, needed, "failures_by_length", takes)
+    check_columns(shares, ["name", "task", "length", "label", "share"], "failures_by_length")
     if shares.empty:
         raise UserError("no labels to draw; label the cells of a run that has some")
     counts = shares.groupby("label")["count"].sum()

@@ -22,27 +22,19 @@ from rulerkit.report.plots.canvas import (
     wrapped,
 )
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 
-def tasks_by_length(
-    cells: "pd.DataFrame", model: str | None = None, note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
+def tasks_by_length(cells: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
     """Tasks against lengths as a table in colour, the score printed in each field; a panel per
     model.
 
-    `cells` is `Summary.cells`; `model` picks one model by name or label. A field whose cell is
-    incomplete shows what it has (`300/500`).
+    `cells` is `Summary.cells`. A field whose cell is incomplete shows what it has (`300/500`).
     """
-    needed = ["run", "model", "label", "task", "length", "score", "have"]
-    cells = as_table(cells, "cells", needed, "tasks_by_length")
-    if model is not None:
-        cells = cells[(cells["model"] == model) | (cells["label"] == model)]
+    check_columns(cells, ["label", "task", "length", "score", "have"], "tasks_by_length")
     if cells.empty:
-        raise UserError(
-            f"no cells of {model or 'any model'!r} to draw; name one of the summary's models"
-        )
+        raise UserError("no cells to draw: give those of a summary that has some")
 
     texts = cells["score"].map("{:.1f}".format).where(cells["score"].notna(), cells["have"])
     cells = cells.assign(name=names_of(cells), text=texts)
@@ -82,8 +74,6 @@ def correlation_heatmap(
 
     `groups` names the cluster of each task, in the order of the frame.
     """
-    takes = "the table of `rk.correlation.correlations`"
-    check_columns(correlations, getattr(correlations, "index", ()), "correlation_heatmap", takes)
     if correlations.empty:
         raise UserError("no correlations to draw: give at least two tasks")
     text = correlations.map(

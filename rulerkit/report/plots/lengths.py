@@ -2,7 +2,7 @@
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -14,12 +14,12 @@ from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.report.paper import published_lengths
 from rulerkit.report.plots.canvas import GREY_LINE, Panels, color_of, draw_in, set_title, wrapped
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.scoring.summary import texts_words
 
 
 def claimed_and_effective(
     models: "pd.DataFrame | None" = None,
-    published: str | Sequence[str] = "all",
+    published: bool = True,
     note: str = "",
     ax: "Panels" = None,
 ) -> "list[Axes]":
@@ -27,18 +27,13 @@ def claimed_and_effective(
     effective length on top.
 
     `models` is `Summary.models`: yours, in colour, with a thin line over all effective lengths
-    that the intervals allow. `published` names the rows in grey (see `paper.published_lengths`):
-    'paper', 'upstream', 'all' (a panel for each), or single models; [] for none.
+    that the intervals allow. `published`: whether the models of the paper and those of upstream's
+    list stand there too, in grey, a panel for each.
     """
-    if models is not None:
-        needed = ["run", "model", "label", "category", "effective_length"]
-        models = as_table(models, "models", needed, "claimed_and_effective")
     panels_of: dict[str, Any] = {}
-    if len(published):
-        rows = published_lengths(published).assign(is_own=False)
+    if published:
+        rows = published_lengths().assign(is_own=False)
         titles = rows["source"].str.startswith("paper").map(_SOURCES)
-        if not isinstance(published, str):
-            titles[:] = ""
         panels_of = dict(iter(rows.groupby(titles, sort=False)))
     texts = ""
     if models is not None:
@@ -49,11 +44,11 @@ def claimed_and_effective(
         first = next(iter(panels_of), "")
         panels_of[first] = pd.concat([own, panels_of.get(first)])
     if not any(map(len, panels_of.values())):
-        raise UserError("no models to draw: give `models` of a summary, or name published ones")
+        raise UserError("no models to draw: give `models` of a summary, or `published=True`")
 
     notes = ["dot: effective length", "arrow: beyond the lengths tested"]
     notes += ["ring: claimed length", note, texts]
-    if len(published) and models is not None:
+    if published and models is not None:
         notes.insert(3, "grey: as published")
     count, most = len(panels_of), max(map(len, panels_of.values()))
     with draw_in(count, count, 0.14 * most + 0.1, ax, *notes) as panels:

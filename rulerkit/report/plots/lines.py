@@ -28,12 +28,11 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
-from rulerkit.scoring.summary import as_table, texts_words
+from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 Printed = Mapping[str, Mapping[int, float]]
 """Scores by length of each model, as `paper.published_scores` gives them."""
-_DRAWN = ("length", "score", "low", "high")
 _MOST_GREY = 8  # printed lines in one panel, beyond which they are a band
 
 
@@ -86,8 +85,7 @@ def series_by_length(
     lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
     gives, drawn in grey; `lines` as in `score_by_length`, by the names that these have.
     """
-    takes = "a table such as `lengths` of a summary"
-    check_columns(frame, [*_DRAWN, series], "series_by_length", takes)
+    check_columns(frame, ["length", "score", "low", "high", series], "series_by_length")
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
         raise UserError("no scores to draw; give the scores of a run that has some")
@@ -281,8 +279,6 @@ def line_with_bars(
 def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
     """The numbers of `series_by_length` as text: a row per line, a column per length, `score [low,
     high]` or what there is of an incomplete score."""
-    names = ["label", "length", "score", "low", "high", "have"]
-    check_columns(frame, names, "series_table", "the table of `series_by_length`")
     # Only what differs names a line.
     keys = [key for key in ("label", "panel", "series") if key in frame]
     several = [key for key in keys if frame[key].nunique() > 1]
@@ -304,8 +300,6 @@ def series_table(frame: "pd.DataFrame") -> "pd.DataFrame":
 def thresholds(models: "pd.DataFrame") -> dict[str, float]:
     """The paper's thresholds that `Summary.models` was judged by, with their names; none where the
     tasks are not the thirteen."""
-    needed = ["category", "threshold", "threshold_of"]
-    models = as_table(models, "models", needed, "thresholds")
     # A threshold that no line was held against must not be drawn.
     judged = models[(models["category"] == "all") & (models["effective_length"] != "")]
     judged = judged[judged["threshold_of"] == PAPERS_THRESHOLD]
@@ -316,8 +310,7 @@ def thresholds(models: "pd.DataFrame") -> dict[str, float]:
 def means_of(lengths: Any, category: str, who: str) -> pd.DataFrame:
     """The rows of a category of `Summary.lengths`, for the figure `who`, with the names of their
     models."""
-    needed = ["label", "category", "length", "score"]
-    lengths = as_table(lengths, "lengths", needed, who)
+    check_columns(lengths, ["label", "category", "length", "score"], who)
     rows = lengths[lengths["category"] == category]
     if rows.empty:
         raise UserError(

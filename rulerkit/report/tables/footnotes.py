@@ -8,10 +8,8 @@ from typing import TYPE_CHECKING
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
-from rulerkit.scoring.scores import as_scores
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes
-from rulerkit.store.places import as_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,8 +42,6 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     its GPU) is no difference.
     """
     import pandas as pd
-
-    cells = as_cells(cells, "footnotes", in_part=True)
 
     # The names of the table, so that a note can be held against its rows.
     models = pd.DataFrame(
@@ -140,7 +136,6 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
 def usage_notes(scores: "pd.DataFrame") -> list[str]:
     """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
     answers of a service cost."""
-    scores = as_scores(scores, "usage_notes")
     notes = []
     for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
         # Thoughts grow with the length, and with them the price of a score.

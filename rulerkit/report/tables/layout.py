@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from rulerkit.common import escape
 from rulerkit.common.errors import unknown
 from rulerkit.scoring.summary import texts_words
-from rulerkit.store.places import check_columns
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -136,9 +135,6 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequen
 def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     """A DataFrame for a notebook: its text is never read as HTML or mathematics. Its caption says
     where the texts are not the paper's. `format` goes to `Styler.format`."""
-
-    takes = "a table"
-    check_columns(frame, (), "show", takes)
 
     def visible(value: Any) -> Any:
         return escape.one_line(value) if isinstance(value, str) else value

@@ -6,12 +6,12 @@ from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, check_known, counted, listed
+from rulerkit.common.errors import UserError, check_known, check_type, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, ordinal, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
-from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary, as_summary
+from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -36,7 +36,7 @@ def table_text(
     `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
     whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
     """
-    summary = as_summary(summary, "table_text")
+    check_type(summary, Summary, "table_text", "a summary, such as `rk.summarize(...)`")
     of_others = summary.models["category"]
     check_known("category", category, dict.fromkeys([*CATEGORIES, *of_others]))
     if format == "csv":

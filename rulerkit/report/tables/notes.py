@@ -10,8 +10,7 @@ from rulerkit.inference.model import COMPRESSED
 from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.scores import own_labels
-from rulerkit.scoring.summary import STAND_IN, as_summary, as_table, texts_words
-from rulerkit.store.places import check_columns, is_table
+from rulerkit.scoring.summary import STAND_IN, texts_words
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,13 +24,6 @@ def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
 
-def suite_words(suite: str) -> str:
-    """What figures and tables call the tasks of a suite that is not RULER's."""
-    return "small protocol" if suite == "small" else f"suite {suite}"
-
-
-_SHOWN = ["run", "model", "label", "task", "length", "engine", "suite", "note"]
-"""The columns that notes are made from."""
 _SENTENCES = {
     "reference readers": "Reference readers, no language models",
     COMPRESSED: "The context was compressed without the question",
@@ -50,11 +42,11 @@ _MARKS = {"reference readers": "reader", STAND_IN: "stand-in"}
 def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
-    check_columns(cells, ["engine", "suite"], "remarks", "rows of a summary")
     facts = {"reference readers": cells["engine"] == "reader"}
     for suite in cells["suite"].unique():
         if suite != "ruler":
-            facts[suite_words(suite)] = cells["suite"] == suite
+            words = "small protocol" if suite == "small" else f"suite {suite}"
+            facts[words] = cells["suite"] == suite
     if "note" in cells:
         notes = cells["note"].fillna("").str.split("; ")
         facts[COMPRESSED] = notes.map(lambda parts: COMPRESSED in parts)
@@ -64,11 +56,6 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     if "complete" in cells:
         facts["incomplete"] = ~cells["complete"]
     return facts
-
-
-def _sentence(what: str) -> str:
-    """What is unusual in some cells, as a sentence; of a suite, that its scores are others."""
-    return _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
 
 
 def texts_notes(frame: "pd.DataFrame") -> list[str]:
@@ -82,13 +69,13 @@ def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
     Names of models are listed only where a line holds for some of them, and the table has no marks
     of its own for it (`marked`).
     """
-    cells = as_table(cells, "cells", [*_SHOWN, "complete", "n"], "cell_notes")
     notes, names = [], names_of(cells)
     if cells["complete"].any():
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
     for what, is_so in unusual(cells).items():
-        sentence, who = _sentence(what), names[is_so].unique()
+        sentence = _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
+        who = names[is_so].unique()
         if not len(who):
             continue
         is_shown = marked and what in (*_MARKS, "incomplete")
@@ -144,12 +131,9 @@ def model_notes(models: "pd.DataFrame") -> list[str]:
 def remarks(cells: "pd.DataFrame") -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
-    if not is_table(cells):
-        cells = as_summary(cells, "remarks").cells
     return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
-    cells = as_table(cells, "cells", _SHOWN, "saved_notes")
     return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]

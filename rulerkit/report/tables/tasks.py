@@ -9,7 +9,7 @@ from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.layout import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes
-from rulerkit.scoring.summary import Summary, as_summary
+from rulerkit.scoring.summary import Summary
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -27,7 +27,6 @@ def task_table_text(
     A score has its interval, and marks for what is unusual in its cell, which the lines below
     explain. `notes` are further lines below the table.
     """
-    summary = as_summary(summary, "task_table_text")
     cells = model_rows(summary.cells, model)
     runs = list(cells["run"].unique())
     if run is None and len(runs) > 1:
