@@ -177,8 +177,8 @@ families = [Bare]
 def test_what_is_optional_is_optional(tmp_path):
     (tmp_path / "bare_tasks.py").write_text(BARE)
     asked = {
-        "plugins": ["bare_tasks"],
-        "models": ["perfect", "mute"],
+        "plugins": ["bare_tasks", "tests.planted_readers"],
+        "models": ["perfect", "floor-copy"],
         "tasks": ["bare"],
         "lengths": [1024],
         "num_examples": 5,
@@ -188,7 +188,7 @@ def test_what_is_optional_is_optional(tmp_path):
     table = rulerkit("report", "outputs/predictions", "--category", "bare", **here)
     assert "No effective length" in table
     rulerkit("browse", "outputs", "-o", "page.html", **here)
-    rulerkit("compare", "main/perfect", "main/mute", **here)
+    rulerkit("compare", "main/perfect", "main/floor-copy", **here)
     # A named rule needs no module: the record says which, and the score is the same.
     (tmp_path / "bare_tasks.py").unlink()
     shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
