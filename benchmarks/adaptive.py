@@ -170,11 +170,12 @@ def simulate(
 def simulate_readers(repetitions: int, drop: float = 0.06) -> None:
     """Print how often a reader with a window of 2K that leaves out a share of the items of `vt` is
     certified 2K, by whole runs of `rulerkit.evaluate`, each with another seed."""
-    model = {"base": "reader-2048", "drop": drop, "name": "noisy"}
+    model = {"base": "reader-2048", "engine": "planted", "drop": drop, "name": "noisy"}
     right, certain, examples = 0, 0, 0
     with TemporaryDirectory() as folder, redirect_stderr(StringIO()):
         for seed in range(repetitions):
             study = rk.study(
+                plugins=["tests.planted_readers"],
                 model=model,
                 tasks=["vt"],
                 lengths=[1024, 2048, 4096],

@@ -105,6 +105,7 @@ def scores_by_scorer(judged: pd.DataFrame, note: str) -> Axes:
 def frontier() -> None:
     """Both suites on two reference readers: one with a window of 16K, one that fades."""
     readers = {
+        "plugins": ["tests.planted_readers"],
         "models": ["reader-16384", "reader-fading"],
         "lengths": ["4K", "8K", "16K", "32K"],
         "num_examples": 20,

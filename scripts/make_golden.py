@@ -90,6 +90,7 @@ def original_corpora() -> str:
 # --- the demo -------------------------------------------------------------------------------------
 
 DEMO = {
+    "plugins": ["tests.planted_readers"],
     "models": ["reader-4096", "reader-8192", "reader-16384", "perfect", "mute", "reader-dropping"],
     "lengths": [4096, 8192, 16384, 32768],
     "num_examples": 4,

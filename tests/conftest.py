@@ -13,9 +13,12 @@ from typing import NamedTuple
 import pytest
 
 from rulerkit.cli import main
+from rulerkit.common.plugins import load_plugins
 from rulerkit.generation import corpora
 from rulerkit.generation.tokenizers import load_tokenizer
 from tests.text_server import ReaderServer
+
+load_plugins(["tests.planted_readers"])
 
 VOCABULARIES = (
     "builtin",

@@ -21,7 +21,7 @@ from rulerkit.store.cells import failures_file, read_cells
 from tests.records import lines_of
 
 LENGTHS = (1024, 2048, 4096)
-NOISY = {"base": "reader-2048", "drop": 0.06, "name": "noisy"}
+NOISY = {"base": "reader-2048", "engine": "planted", "drop": 0.06, "name": "noisy"}
 
 
 def planted(random, *means, n=500):
@@ -134,6 +134,7 @@ def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
 
 def test_a_killed_run_ends_as_any_other(tmp_path):
     command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", f"model: {json.dumps(NOISY)}"]
+    command += ["-y", "plugins: [tests.planted_readers]"]
     command += ["-y", "tasks: [vt]", "-y", "lengths: [1024, 2048, 4096]"]
     command += ["-y", "num_examples: adaptive", "-y", f"outputs: {tmp_path / 'killed'}"]
     whole = rows_of(evaluate(tmp_path / "whole"))

@@ -21,12 +21,17 @@ from rulerkit.analysis.margin import PairedDifferences
 from rulerkit.analysis.power import power_text
 from rulerkit.analysis.sides import Side
 from rulerkit.common.errors import UserError
+from rulerkit.common.paths import home
 from rulerkit.report.comparison import difference_table
 from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
 ASKED = {
-    "models": ["reader-1024", {"base": "perfect", "name": "dropping", "drop": 0.3}, "perfect"],
+    "models": [
+        "reader-1024",
+        {"base": "perfect", "engine": "planted", "name": "dropping", "drop": 0.3},
+        "perfect",
+    ],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 8,
@@ -469,13 +474,23 @@ def test_command(made, arguments, status, expected, rulerkit):
 
 # --- notebook -------------------------------------------------------------------------------------
 
+PLANTED = ["tests.planted_readers"]
 SMALL = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 
 
 @pytest.mark.slow
-def test_notebook_recovers_a_dropping_reader(tmp_path):
-    model_b = {"base": "perfect", "name": "dropping", "drop": 0.25, "label": "drops 25 %"}
-    cells = run("13_compare_models", tmp_path, model_a="perfect", model_b=model_b, **SMALL)
+def test_notebook_recovers_a_dropping_reader(tmp_path, monkeypatch):
+    monkeypatch.setenv("RULERKIT_HOME", str(home()))  # where the kernel finds the plug-in
+    model_b = {
+        "base": "perfect",
+        "engine": "planted",
+        "name": "dropping",
+        "drop": 0.25,
+        "label": "drops 25 %",
+    }
+    cells = run(
+        "13_compare_models", tmp_path, model_a="perfect", model_b=model_b, plugins=PLANTED, **SMALL
+    )
     assert "main/dropping is worse than" in shown(cells, "verdict", "text/html")
     assert shown(cells, "figure", "image/png")
     assert "| mean |" in shown(cells, "differences", "text/markdown")

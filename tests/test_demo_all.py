@@ -13,6 +13,7 @@ import pytest
 
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
+from rulerkit.common.paths import project_files
 from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.store.cells import read_cells
 from tests.batches import outcomes
@@ -26,8 +27,8 @@ planted = pytest.mark.slow
 
 
 def test_the_demo_has_every_notebook():
-    there = {path.stem for path in (REPOSITORY / "notebooks").glob("*.ipynb")}
-    assert {run.notebook.stem for run in read_batch(DEMO).runs} >= there
+    there = set(project_files("notebooks", ".ipynb"))
+    assert {run.notebook.stem for run in read_batch(DEMO).runs} == there
 
 
 # --- what was planted -----------------------------------------------------------------------------

@@ -177,7 +177,7 @@ families = [Bare]
 def test_what_is_optional_is_optional(tmp_path):
     (tmp_path / "bare_tasks.py").write_text(BARE)
     asked = {
-        "plugins": ["bare_tasks"],
+        "plugins": ["bare_tasks", "tests.planted_readers"],
         "models": ["perfect", "floor-copy"],
         "tasks": ["bare"],
         "lengths": [1024],

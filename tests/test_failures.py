@@ -219,7 +219,7 @@ def test_examples_that_cannot_be_generated_again(where, value, words):
     ],
 )
 def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
-    model = load_model({"engine": "reader", "name": "planted", **effects})
+    model = load_model({"engine": "planted", "name": "planted", **effects})
     labels = label(
         [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)]
     )
@@ -229,7 +229,7 @@ def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
 
 
 def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
-    model = load_model({"engine": "reader", "name": "planted", "memory": 0.3, "drop": 0.5})
+    model = load_model({"engine": "planted", "name": "planted", "memory": 0.3, "drop": 0.5})
     specs = ["qa_1", {"base": "qa_1", "context": "none"}]
     cells = [
         predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
@@ -244,8 +244,11 @@ def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
 
 
 @pytest.mark.slow
-def test_the_notebook_finds_what_is_planted(tmp_path):
+def test_the_notebook_finds_what_is_planted(tmp_path, monkeypatch):
+    monkeypatch.setenv("RULERKIT_HOME", str(home()))  # where the kernel finds the plug-in
     given = {
+        "model": "reader-failing",
+        "plugins": ["tests.planted_readers"],
         "outputs": str(tmp_path),
         "tasks": ["cwe", "qa_1"],
         "lengths": [4096, 12288],

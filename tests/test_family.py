@@ -90,8 +90,9 @@ from rulerkit.cli import app
 
 effects = {"reader": {}, "confused": {"confuse": 1.0}, "copying": {"copy": 1.0}}
 effects |= {"window": {"window": 200}}
-models = [{"engine": "reader", "name": name} | effect for name, effect in effects.items()]
-study = rk.study(models=models, tasks=["colours"], lengths=["1K"], num_examples=12)
+models = [{"engine": "planted", "name": name} | effect for name, effect in effects.items()]
+plugins = ["tests.planted_readers"]
+study = rk.study(plugins=plugins, models=models, tasks=["colours"], lengths=["1K"], num_examples=12)
 cells = rk.evaluate(study, progress=False)
 scores = rk.score(cells)
 means = scores.groupby("model")["score"].mean()
@@ -134,7 +135,11 @@ def test_everything_works_for_a_new_family(tmp_path):
     ):
         text = text.replace(line, new + line)
     (tasks / "__init__.py").write_text(text)
-    environment = {**os.environ, "PYTHONPATH": str(tmp_path), "RULERKIT_HOME": str(tmp_path)}
+    environment = {
+        **os.environ,
+        "PYTHONPATH": f"{tmp_path}:{PACKAGE.parent}",
+        "RULERKIT_HOME": str(tmp_path),
+    }
     done = subprocess.run(
         [sys.executable, "-c", SCRIPT],
         cwd=tmp_path,

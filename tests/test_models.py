@@ -76,7 +76,7 @@ def test_readers_of_any_window_need_no_file(project):
     write(project, "reader-8192", "model: reader-8192")  # a file may say just its name
     write(project, "seven", "model: org/seven")
     assert read_spec("reader-8192")["window"] == 8192
-    names = ["perfect", "mute", "floor-copy", "reader-<tokens>"]
+    names = ["perfect", "mute", "reader-<tokens>"]
     assert {"reader-8192", "seven", *names} <= set(known_models())
 
 

@@ -59,7 +59,7 @@ def outputs(tmp_path_factory):
 
 
 def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
-    page = write_page(outputs, "tuesday", {"drop": 0.3})
+    page = write_page(outputs, "tuesday", {"engine": "planted", "drop": 0.3})
     text = page.read_text()
     assert re.search("done +checkpoint predictions +2/2 cells, 80/80 examples\n", text)
     assert re.search("missing +checkpoint 01_main_results", text)
@@ -79,15 +79,19 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
 
 
 def test_each_model_is_compared_with_the_baseline_too(outputs):
-    write_page(outputs, "tuesday", {"drop": 0.3})
-    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="monday", margin=60)
+    write_page(outputs, "tuesday", {"engine": "planted", "drop": 0.3})
+    page = write_page(
+        outputs, "thursday", {"engine": "planted", "drop": 0.3}, baseline="monday", margin=60
+    )
     verdicts = re.findall(r"<h2>checkpoint since (\w+)</h2>\s*<p>([^:]*)", page.read_text())
     assert (
         "checkpoint is not worse than monday/checkpoint by more than 60 points"
         in dict(verdicts)["monday"]
     )
     assert "<h2>reader-4096 since monday</h2>" in page.read_text()
-    page = write_page(outputs, "thursday", {"drop": 0.3}, baseline="tuesday/checkpoint")
+    page = write_page(
+        outputs, "thursday", {"engine": "planted", "drop": 0.3}, baseline="tuesday/checkpoint"
+    )
     assert page.read_text().count("<h2>checkpoint since ") == 1, "the last run is the baseline"
     pages = [path for path, _ in links(page) if path.parent.parent.name == "batches"]
     assert [path.parent.name for path in pages][:2] == ["thursday", "tuesday"]
@@ -114,11 +118,11 @@ def test_figures_and_notebooks_are_linked(outputs):
     figure.write_bytes(b"")
     cells = [nbformat.v4.new_markdown_cell("# A <script>title</script>")]
     nbformat.write(nbformat.v4.new_notebook(cells=cells), notebook)
-    page = write_page(outputs, "wednesday", {"drop": 0.9})
+    page = write_page(outputs, "wednesday", {"engine": "planted", "drop": 0.9})
     others = ["m-tasks", "reader-4096-tasks", "checkpoint", "checkpoint+reader-4096"]
     for name in others:
         figure.with_stem(name).write_bytes(b"")
-    page = write_page(outputs, "wednesday", {"drop": 0.9})
+    page = write_page(outputs, "wednesday", {"engine": "planted", "drop": 0.9})
     shown = re.findall(r"<figcaption>(.*?)</figcaption>", page.read_text())
     assert shown == ["checkpoint+reader-4096", "m", "m-tasks", "checkpoint", "reader-4096-tasks"], (
         "of several models or none first, then the lowest mean"
@@ -126,7 +130,7 @@ def test_figures_and_notebooks_are_linked(outputs):
     assert {(figure, ""), (notebook.with_suffix(".html"), "")} <= set(links(page))
     assert " src=" not in notebook.with_suffix(".html").read_text(), "nothing loaded"
     before = notebook.with_suffix(".html").stat().st_mtime_ns
-    write_page(outputs, "wednesday", {"drop": 0.9})
+    write_page(outputs, "wednesday", {"engine": "planted", "drop": 0.9})
     assert notebook.with_suffix(".html").stat().st_mtime_ns == before  # made once
 
 

@@ -20,7 +20,7 @@ def asked(spec, length=2048, num_examples=MANY):
 
 
 def reader(**effects):
-    return load_model({"engine": "reader", "name": "planted", **effects})
+    return load_model({"engine": "planted", "name": "planted", **effects})
 
 
 def said(model, examples):
@@ -145,16 +145,11 @@ def test_answers_repeat_exactly_whatever_else_was_asked():
 
 
 def test_effects_belong_to_the_identity_and_the_label():
-    plain, dropping = (load_model("reader-8192"), load_model({"base": "reader-8192", "drop": 0.2}))
+    plain, dropping = (load_model("reader-8192"), reader(base="reader-8192", drop=0.2))
     assert plain.identity() == {"engine": "reader", "window": 8192, "reader_version": 1}, (
         "old predictions stay valid"
     )
     assert dropping.identity() == plain.identity() | {"drop": 0.2}
-    assert (dropping.name, dropping.label) == (
-        "reader-8192-drop_0.2",
-        "reader (8K window, drops 20%)",
-    )
-    assert (
-        load_model({"engine": "reader", "fade": "8K"}).label
-        == "reader (fades by half every 8192 tokens)"
-    )
+    assert dropping.engine == "reader"
+    assert dropping.label == "reader (8K window, drops 20%)"
+    assert reader(fade="8K").label == "reader (fades by half every 8192 tokens)"

@@ -27,7 +27,13 @@ TASKS = ["niah_multikey_1", "vt", "cwe", {"base": "qa_1", "name": "questions"}]
 ASKED: dict[str, Any] = {
     "models": [
         "perfect",
-        {"base": "perfect", "name": "nearby", "label": "perfect reader", "confuse": 1.0},
+        {
+            "base": "perfect",
+            "engine": "planted",
+            "name": "nearby",
+            "label": "perfect reader",
+            "confuse": 1.0,
+        },
     ],
     "tasks": TASKS,
     "lengths": [1024, 2048],

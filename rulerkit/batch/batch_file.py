@@ -254,7 +254,8 @@ class _Planner:
                 f"{', '.join(known)}"
             )
         else:
-            own = {name: value for name, value in values.items() if name in known}
+            # Its tasks or models may be a plug-in's.
+            own = {name: values[name] for name in values if name in {*known, "plugins"}}
             by_subject = {"all": own}
         runs = []
         for subject, own in by_subject.items():

@@ -19,7 +19,6 @@ from rulerkit.common.settings import (
     ENGINE_KEYS,
     ENGINE_OF,
     JSON,
-    READER_EFFECTS,
     READERS,
     UNNAMED_KEYS,
     Spec,
@@ -37,8 +36,8 @@ def read_spec(spec: str | Spec) -> JSON:
     """The checked mapping of a model, with `name` and `engine` set and `base` merged in.
 
     A string is a file `params/models/<name>.yaml`, a path to such a file or to a model folder, a
-    reader (`perfect`, `mute`, `floor-copy`, `reader-<tokens>` for any window), or
-    a hub id `org/name`, in this order. A mapping may name a `base` and say what differs; without a
+    reader (`perfect`, `mute`, `reader-<tokens>` for any window), or a hub id
+    `org/name`, in this order. A mapping may name a `base` and say what differs; without a
     `name` such a variant is named after what differs.
     """
     full = _expand(spec, ())
@@ -208,7 +207,8 @@ def _name(spec: Spec) -> str:
     if "name" in spec:
         name: str = spec["name"]
     elif spec["engine"] == "reader":
-        name = _reader_name(spec)
+        window = spec.get("window")
+        name = {None: "perfect", 0: "mute"}.get(window, f"reader-{window}")
     elif "path" in spec:
         name = resolve(spec["path"]).name
     else:
@@ -223,17 +223,3 @@ def _name(spec: Spec) -> str:
             f"model: {{path: {spec.get('path', 'PATH')!r}, name: mine}}"
         )
     return name
-
-
-def _reader_name(spec: Spec) -> str:
-    """The name of a reference reader: its window or its floor, and its effects."""
-    window = spec.get("window")
-    if "floor" in spec:
-        name = f"floor-{spec['floor']}"
-    elif window is None:
-        name = "perfect"
-    elif window == 0:
-        name = "mute"
-    else:
-        name = f"reader-{window}"
-    return name + _suffix({key: spec[key] for key in READER_EFFECTS if key in spec})

@@ -149,26 +149,11 @@ class ModelKeys(OptionalKeys):
 
 
 class ReaderKeys(ModelKeys):
-    """Reference readers, with or without planted effects."""
+    """Reference readers."""
 
     window: Tokens
     """a number of tokens, such as 8192 or 8K (0 sees nothing; without a window it sees
     everything)"""
-    copy_: Share = Field(alias="copy")
-    """a share from 0 to 1: how often it answers with the demonstration's answer"""
-    copy_from: Tokens
-    """a number of tokens: it does not copy in shorter prompts"""
-    fade: Length
-    """a number of tokens (at least 1): at this distance from the end it finds half of the items"""
-    drop: Share
-    """a share from 0 to 1: how often it leaves out an item of an answer"""
-    thought: Length
-    """a number of tokens (at least 1): each so many tokens of thought halve the share `drop`"""
-    confuse: Share
-    """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
-    memory: Share
-    """a share from 0 to 1: of the questions about documents, those answered without reading"""
-    floor: Literal["copy"]
 
 
 class FunctionKeys(ModelKeys):
@@ -403,9 +388,6 @@ ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 
 READERS: dict[str, JSON] = _KEYS["readers"]
 """The reference readers that have a name; `reader-<tokens>` has a window."""
-
-READER_EFFECTS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory")
-"""The keys of a reader that plant effects, in the order in which these are applied."""
 
 UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 """The keys that do not enter a variant's name: they do not change what is answered."""

@@ -3,10 +3,9 @@ about the model.
 
 The rules are the beginning of the context copied, the form of nothing where nothing can be right,
 and a guess among things of the kind that is asked for; a family brings the last two, and may leave
-out all (`Task.floors`). A guess counts with the mean over all that could be guessed. The reference
-reader `floor-copy` answers by the first. What solves a task from a part of the text is no floor,
-however short the part. Another floor, an answer to the question alone, needs the model itself: a
-task with `context: none`.
+out all (`Task.floors`). A guess counts with the mean over all that could be guessed. What solves a
+task from a part of the text is no floor, however short the part. Another floor, an answer to the
+question alone, needs the model itself: a task with `context: none`.
 """
 
 from collections.abc import Callable, Mapping

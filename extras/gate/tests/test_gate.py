@@ -139,7 +139,7 @@ def test_equal_servers_are_not_worse_and_their_noise_is_measured(nowhere, serve,
 
 
 def test_limits_end_it_with_what_it_would_take(nowhere, rulerkit):
-    both = ("perfect", "{base: perfect, drop: 0.02}", *GRID)
+    both = ("perfect", "{base: perfect, engine: planted, drop: 0.02}", *GRID)
     small = rulerkit("gate", *both, "--max-examples", "100")
     assert small.status == 3, small.err
     assert "stopped by --max-examples 100; it would take about" in small.out

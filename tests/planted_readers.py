@@ -1,0 +1,249 @@
+"""Reference readers with planted effects: faults of known size that make a reader err as real models
+do (paper, section 5); tables, figures and claims must then show them.
+
+A plug-in: `plugins: [tests.planted_readers]`. The readers of `planted/params/models` come with it.
+"""
+
+import hashlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import cache, partial
+from itertools import accumulate
+from pathlib import Path
+from random import Random
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+
+from rulerkit.common.settings import Length, ReaderKeys, Share, Tokens
+from rulerkit.generation.tasks import read_prompt
+from rulerkit.generation.tasks.base import Reading
+from rulerkit.generation.without_reading import copy_beginning
+from rulerkit.inference.readers import Reader, window_words
+
+project = Path(__file__).parent / "planted"
+
+_CHUNK = 64
+_COPIED_WORDS = 40
+_MARKS = 8  # tokens that the marks of a thought may take
+_NEIGHBOURS = 2
+"""How many values on either side of an item `_confuse` chooses from."""
+
+Distances = Callable[[Sequence[int]], Sequence[float]]
+"""Positions of characters -> how many tokens before the end of the prompt they stand."""
+
+
+class PlantedKeys(ReaderKeys):
+    """Reference readers with planted effects."""
+
+    copy_: Share = Field(alias="copy")
+    """a share from 0 to 1: how often it answers with the demonstration's answer"""
+    copy_from: Tokens
+    """a number of tokens: it does not copy in shorter prompts"""
+    fade: Length
+    """a number of tokens (at least 1): at this distance from the end it finds half of the items"""
+    drop: Share
+    """a share from 0 to 1: how often it leaves out an item of an answer"""
+    thought: Length
+    """a number of tokens (at least 1): each so many tokens of thought halve the share `drop`"""
+    confuse: Share
+    """a share from 0 to 1: how often it takes a neighbouring item instead, where there is one"""
+    memory: Share
+    """a share from 0 to 1: of the questions about documents, those answered without reading"""
+    floor: Literal["copy"]
+    """copy: it does not read, and answers with the beginning of the context"""
+
+
+KEYS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory", "floor")
+
+
+class Planted(Reader):
+    """A reader with the effects of its spec. Its answers and records are those of engine `reader`,
+    which had these effects once."""
+
+    keys = PlantedKeys
+
+    def __init__(self, spec):
+        super().__init__(spec)
+        self.engine = "reader"
+        self._thought = spec.get("thinking_tokens", 0)
+
+    def identity(self):
+        return super().identity() | self.given(KEYS)
+
+    def answer_text(self, example):
+        """The answer, with the thought before it where the reader thinks.
+
+        Each effect has a random stream of its own, keyed by the model's name, the effect and the
+        text, so answers repeat exactly and effects are independent of each other.
+        """
+        text = self._text_after_thought(example)
+        if "thought" in self.spec and self._thought > _MARKS:
+            thought = " hm" * (self._thought - _MARKS)
+            text = f"<think>{thought}</think>{text}"
+        return text
+
+    def _text_after_thought(self, example):
+        tokenizer = self.prompt_format.tokenizer
+        if "floor" in self.spec:
+            return copy_beginning(example, tokenizer)
+        ids = self.visible(example)
+        text = tokenizer.decode(ids) if len(ids) else ""
+        if (reading := read_prompt(text)) is None:
+            return ""
+
+        # The effects are drawn from the text that was read, so the same prompt has the
+        # same answer in every process.
+        digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+        distances = partial(tokens_to_end, ids, tokenizer)
+        for key, (effect, _) in _EFFECTS.items():
+            too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
+            if key in self.spec and reading.fixed_answer is None and not too_short:
+                random, size = Random(f"{self.name}/{key}/{digest}"), self.spec[key]
+                if key == "drop" and "thought" in self.spec:
+                    size *= 2 ** (-self._thought / self.spec["thought"])
+                reading = effect(reading, size, random, distances)
+        return reading.text
+
+    def _label(self):
+        """The name of a reader in tables and figures: what is wrong with it."""
+        if "floor" in self.spec:
+            return "floor (beginning copied)"
+        parts = [
+            words.format(tokens=self.spec[key], percent=100 * self.spec[key])
+            for key, (_, words) in _EFFECTS.items()
+            if key in self.spec
+        ]
+        if not parts:
+            return super()._label()
+        if self.window is not None:
+            parts.insert(0, window_words(self.window))
+        return f"reader ({', '.join(parts)})"
+
+
+engines = {"planted": Planted}
+
+
+def tokens_to_end(ids, tokenizer, positions: Sequence[int]) -> Sequence[float]:
+    """How many tokens before the end of a prompt the characters at these positions stand, to a few
+    tokens."""
+    # Decoding token by token would take far longer; chunks are near
+    # enough.
+    starts = range(0, len(ids), _CHUNK)
+    characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
+    before: Sequence[float] = np.interp(
+        positions, [0, *accumulate(characters)], [*starts, len(ids)]
+    )
+    return [len(ids) - tokens for tokens in before]
+
+
+# --- effects --------------------------------------------------------------------------------------
+
+
+def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Answers with the demonstration's answer; without a demonstration, with the beginning of the
+    context."""
+    copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
+    return replace(reading, fixed_answer=copied) if copied and random.random() < share else reading
+
+
+def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
+    """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
+    positions = _positions(reading)
+    away = distances([positions[item] for item in reading.items])
+    items = [
+        item
+        for item, tokens in zip(reading.items, away, strict=True)
+        if random.random() < 2 ** (-tokens / half)
+    ]
+    return replace(reading, items=items)
+
+
+def _drop(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Leaves out each item with the same probability."""
+    return replace(reading, items=[item for item in reading.items if random.random() >= share])
+
+
+def _confuse(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Replaces an item by one of its nearest neighbours: another key's value (for several values,
+    also one already given), another chain's variable, a less frequent word. An item without such
+    neighbours stays."""
+    given: list[str] = []
+
+    # Values that were given stay candidates only where one key has several values.
+    positions = _positions(reading)
+    for item in reading.items:
+        confused = random.random() < share
+        repeatable = given if reading.family == "niah" else []
+        near = _nearest(
+            item, [*repeatable, *(o for o in reading.others if o not in given)], positions
+        )
+        given.append(random.choice(near) if confused and near else item)
+    return replace(reading, items=given)
+
+
+def _remember(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+    """Answers a share of the invented questions from memory; where it reads no answer, it guesses,
+    always the same."""
+    if reading.question not in _answers():
+        return reading
+    answer, guess = _remembered(reading.question)
+    if Random(f"known/{reading.question}").random() < share:
+        return replace(reading, fixed_answer=answer)
+    return reading if reading.items else replace(reading, fixed_answer=guess)
+
+
+_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading], str]] = {
+    "copy": (_copy, "copies {percent:g}%"),
+    "fade": (_fade, "fades by half every {tokens} tokens"),
+    "drop": (_drop, "drops {percent:g}%"),
+    "confuse": (_confuse, "confuses {percent:g}%"),
+    "memory": (_remember, "remembers {percent:g}%"),
+}
+"""Key of a spec -> its effect and the words of a label, in the order in which effects apply."""
+
+
+def _positions(reading: Reading) -> dict[str, int]:
+    """The character at which each value stands: the mean for a word that occurs often, 0 for one
+    that occurs nowhere (yes and no are answers of HotpotQA)."""
+    # A word that is asked for may stand in a text a thousand times.
+    starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
+    for match in reading.occurrences():
+        value = match["item"]
+        if value in starts:
+            starts[value].append(match.start())
+    return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
+
+
+def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
+    """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
+    place = positions[item]
+    nearest = sorted(others, key=lambda other: abs(positions[other] - place))
+    before = [other for other in nearest if positions[other] < place]
+    after = [other for other in nearest if positions[other] >= place]
+    return before[:_NEIGHBOURS] + after[:_NEIGHBOURS]
+
+
+@cache
+def _answers() -> dict[str, tuple[str, ...]]:
+    """All questions of the invented worlds with their answers."""
+    from rulerkit.generation.corpora import load_qa
+
+    names = ("fictional", "fictional_two_hop")
+    return {
+        question.text: question.answers for name in names for question in load_qa(name).questions
+    }
+
+
+@cache
+def _remembered(question: str) -> tuple[str, str]:
+    """The answer to a question, and the wrong guess of a reader that does not know it: another
+    question's answer."""
+    # The guess must be wrong, and must not hold the answer by chance either.
+    answers, random = _answers()[question], Random(f"guess/{question}")
+    others = list(_answers().values())
+    while True:
+        guess = random.choice(others)[0]
+        if not any(answer.lower() in guess.lower() for answer in answers):
+            return answers[0], guess
