@@ -36,7 +36,6 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "failed": 0,
         "failed_refused": 0,
         "max_failures": 0.0,
-        "floor": NAN,
         "adaptive": "",
     }
     blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "stand_in"), False)
@@ -68,7 +67,7 @@ def test_ranks_share_ties():
     rights = {("a", K4): 0.9, ("b", K4): 0.96, ("c", K4): 0.9, ("d", K4): 0.8}
     scores = scores_of(rights, n=lambda model, length, task: 49 if model == "d" else 50)
     third = (scores["model"] == "c") & (scores["task"] == "vt")
-    scores.loc[third, "score"] *= 1 + 5e-11
+    scores.loc[third, "score"] *= 1 - 5e-11
     models = summarize(scores).models.query("category == 'all'")
     assert models["rank_inc"].fillna(0).tolist() == [2, 1, 2, 0]
 
