@@ -285,7 +285,7 @@ def pool(
 @lru_cache(maxsize=32)
 def _pool(kind: str, form: str, size: int, encoder: PieceEncoder, words: Words) -> Units:
     texts = _KINDS[kind](Random(f"pool of {kind}"), words, size)
-    return encode_units([form.format(text) for text in texts], encoder, keep=True)
+    return encode_units([form.format(text) for text in texts], encoder)
 
 
 # --- contexts of lines ----------------------------------------------------------------------------

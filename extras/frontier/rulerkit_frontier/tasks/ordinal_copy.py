@@ -323,7 +323,7 @@ def _pools(length: int, encoder: PieceEncoder) -> _Pools:
     def sentences(count: int, ending: str = "") -> Units:
         forms = random.choices(SENTENCES, k=count)
         texts = [f" {_sentence(random, form)}{ending}" for form in forms]
-        return encode_units(texts, encoder, keep=True)
+        return encode_units(texts, encoder)
 
     # Each topic has the same number of openings.
     openings = [
@@ -332,8 +332,8 @@ def _pools(length: int, encoder: PieceEncoder) -> _Pools:
         for opening in random.choices(OPENINGS, k=pool_size(length, 128) // len(TOPICS))
     ]
     return (
-        encode_units([request.turn for request in REQUESTS], encoder, keep=True),
-        encode_units([f"Assistant: {_sentence(random, o)}" for o in openings], encoder, keep=True),
+        encode_units([request.turn for request in REQUESTS], encoder),
+        encode_units([f"Assistant: {_sentence(random, o)}" for o in openings], encoder),
         sentences(pool_size(length, 16)),
         sentences(pool_size(length, 64), "\n\n"),
     )
