@@ -13,7 +13,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.analysis.failures import label
 from rulerkit.common.errors import UserError
-from rulerkit.generation.answers import final_items
 from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
@@ -23,6 +22,7 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.generation.without_reading import copy_beginning
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.scores import score
+from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.scores import frontier
 from rulerkit_frontier.table import frontier_text
 from rulerkit_frontier.tasks import FAMILIES

@@ -170,7 +170,8 @@ class Task(ABC):
     (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
 
     It may bring
-    - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`;
+    - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`,
+      `items_of`;
     - a reference reader: `question_form` and `read_context`, and `place`;
     - `failure_rules` of its own;
     - `category`, `short_name`, `suite`, `threshold`.
@@ -365,6 +366,13 @@ class Task(ABC):
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
         return self.rule.missing(text, references)
+
+    @classmethod
+    def items_of(cls, text: str) -> list[str]:
+        """The items that an answer names, lower case; of an answer in a sentence its numbers and
+        long words."""
+        items = [item for item in named_items(text) if len(item.split()) <= 4]
+        return items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
         """Whether an answer that is not right holds all references in a form that the rule does not

@@ -9,12 +9,13 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Literal
 
-from rulerkit.generation.answers import in_doubt, plain, says_nothing
+from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
+from rulerkit_frontier.answer_line import in_doubt, says_nothing
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     Frontier,

@@ -16,7 +16,7 @@ from typing import ClassVar
 import numpy as np
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.answers import comparable, final_items, plain
+from rulerkit.generation.answers import comparable, plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Piece
 from rulerkit.generation.match_rules import Strict
@@ -30,6 +30,7 @@ from rulerkit.generation.tasks.haystacks import (
     part_of,
 )
 from rulerkit.generation.tasks.niah import draw_pair
+from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.match_rules import RULES, LineRule, is_at_the_end
 
 ANSWER_PREFIX = "\nFinal Answer:"
@@ -97,6 +98,11 @@ class FrontierTask(Task):
         """An item of an answer line, lower case and without marks around it, as it is compared;
         None is no item. A family may take a part of it, such as its digits."""
         return item
+
+    @classmethod
+    def items_of(cls, text: str) -> list[str]:
+        items = final_items(text)
+        return super().items_of(text) if items is None else items
 
     @property
     def rule(self) -> LineRule:

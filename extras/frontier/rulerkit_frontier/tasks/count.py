@@ -10,11 +10,11 @@ from typing import Literal
 
 import numpy as np
 
-from rulerkit.generation.answers import said_number
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.answer_line import said_number
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     EMPTY_EVERY,
