@@ -36,7 +36,6 @@ def record_of(name="m", **fields):
         "adaptive": None,
         "num_examples": 4,
         "environment": {"python": "3.11", "packages": {"numpy": "2"}},
-        "floors": {},
     }
     assert fields.keys() <= record.keys() | {"environments"}
     return record | fields

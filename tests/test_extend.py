@@ -99,8 +99,6 @@ def test_both_are_used_like_ours(project):
     assert record["result"]["task"]["module"] == "boxes"
     assert record["result"]["task"]["match"] == "own"
     assert re.fullmatch(r"[0-9a-f]{16}", record["family_source"])
-    assert set(record["floors"]) == {"copy", "nothing"}
-    assert record["floors"]["nothing"] == pytest.approx(0.2)
 
 
 @pytest.mark.slow
@@ -159,7 +157,6 @@ from rulerkit.generation.tasks.haystacks import fill_with_sentences
 class Bare(Task):
     family = "bare"
     new_tokens = (8, 1)
-    floors = ()
 
     def draft(self, stream, length):
         word = stream.random.choice(["ochre", "teal"])
@@ -203,8 +200,8 @@ BREAKS = [
     ),
     ('family = "bare"', 'family = "niah"', "its family niah has the name of one of rulerkit"),
     ("new_tokens = (8, 1)", "", "the family Bare brings no `new_tokens`"),
-    ("floors = ()", 'match = "own"', "says match = 'own'"),
-    ("floors = ()", 'match = "f11"', "says match = 'f11'"),
+    ("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"', "says match = 'own'"),
+    ("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "f11"', "says match = 'f11'"),
     ("families = [", "NOTHING = [", "it brings none of families, engines"),
     ("families = [Bare]", "families = [3]", "which is no family"),
     ("families = [Bare]", "families = 3", "families is 3"),
@@ -272,8 +269,8 @@ RAISES = [
     ("(word,), plan", "(), plan", "has no references"),
     ("(word,), plan", "(' ',), plan", "has an empty reference"),
     (
-        "    floors = ()",
-        "    floors = ()\n    right_answer = lambda self, references: 'Final Answer: [one, two]'",
+        "    new_tokens = (8, 1)",
+        "    new_tokens = (8, 1)\n    right_answer = lambda self, references: 'Final Answer: [one, two]'",
         "gives 0.00 to the right answer 'Final Answer: [one, two]'",
     ),
 ]
@@ -393,7 +390,7 @@ def test_a_broken_installed_plug_in_is_named_and_left_out(tmp_path, text, proble
 @pytest.mark.slow
 def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     (tmp_path / "own.py").write_text(
-        BARE.replace("floors = ()", 'match = "own"').replace(
+        BARE.replace("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"').replace(
             "families", "    def score(self, text, references):\n        return 1\n\nfamilies"
         )
     )
@@ -418,7 +415,9 @@ def test_an_engine_with_the_name_of_one_of_ours_is_refused(tmp_path, monkeypatch
         rk.study(plugins=[name], model="perfect", tasks=["vt"])
 
 
-ONE_FILE = BARE.replace("floors = ()", 'match = "own"\n    suite = "bare"').replace(
+ONE_FILE = BARE.replace(
+    "new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"\n    suite = "bare"'
+).replace(
     "families = [Bare]",
     '''    def score(self, text, references):
         return float(references[0] in text)

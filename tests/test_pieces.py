@@ -4,12 +4,11 @@ clean cuts."""
 from itertools import pairwise
 
 import numpy as np
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rulerkit.generation.pieces import PieceEncoder, encode_units, piece_encoder
-from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.generation.pieces import PieceEncoder, piece_encoder
+from rulerkit.generation.tokenizers import Tokenizer
 
 WHITE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2009", "\u200b"]
 ATOMS = [
@@ -116,20 +115,3 @@ def test_a_tokenizer_that_merges_across_borders_is_not_called_exact():
         return [[len(text[: i + 1]) * 7 % 251 for i in range(len(text))] for text in texts]
 
     assert not PieceEncoder(Tokenizer(encode_many, str)).exact
-
-
-@pytest.mark.parametrize("harm", [None, b"", b"PK\x03\x04 torn"])
-def test_units_kept_in_a_file_are_the_same(data, tmp_path, monkeypatch, harm):
-    """The second process reads what the first wrote; a torn file is encoded anew, never
-    believed."""
-    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path))
-    encoder = piece_encoder(load_tokenizer(str(data / "tokenizers/gpt-neox")))
-    texts = [" one", " two", " one", " three-four"]
-    first = encode_units(texts, encoder, keep=True)
-    (file,) = tmp_path.glob("tokens/*/*.npz")
-    if harm is not None:
-        file.write_bytes(harm)
-    again = encode_units(texts, encoder, keep=True)
-    assert again.ids.tolist() == first.ids.tolist()
-    assert again.offsets.tolist() == first.offsets.tolist()
-    assert list(file.parent.iterdir()) == [file]

@@ -326,7 +326,7 @@ def test_a_long_name_of_a_task_is_whole():
 
 @pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
 def test_names_of_many_lengths_do_not_touch(lengths):
-    cells = summary_of("a").cells.head(4).assign(floor=99.0, label="cut off", count=3, share=1.0)
+    cells = summary_of("a").cells.head(4).assign(label="cut off", count=3, share=1.0)
     cells = pd.concat(
         cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
     )

@@ -7,7 +7,6 @@ from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks import task
-from rulerkit.generation.without_reading import NUM_EXAMPLES, floors
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import wilson
@@ -111,17 +110,6 @@ def test_a_confused_reader_takes_a_neighbouring_line():
         wanted = next(i for i, piece in enumerate(lines) if piece.role == "needle")
         taken = next(i for i, piece in enumerate(lines) if piece.value == answer.text)
         assert 0 < abs(taken - wanted) <= 2
-
-
-@pytest.mark.parametrize(("name", "copied"), [("niah_single_2", 0), ("cwe", 0.2), ("fwe", 0.8)])
-def test_floors_are_the_scores_of_readers_that_do_not_read(name, copied, tmp_path):
-    """BENCHMARK.md, section 7: aggregation tasks reward copying a part of the context."""
-    examples = asked(name, 8192, NUM_EXAMPLES)
-    seen = floors(examples)
-    reader = mean_score(load_model("floor-copy"), examples, tmp_path)
-    assert seen == pytest.approx({"copy": reader})
-    assert seen["copy"] >= copied
-    assert max(seen.values()) == 0 if name == "niah_single_2" else max(seen.values()) <= 1
 
 
 # --- the same again -------------------------------------------------------------------------------

@@ -35,7 +35,6 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "failed": 0,
         "failed_refused": 0,
         "max_failures": 0.0,
-        "floor": NAN,
         "adaptive": "",
     }
     blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "stand_in"), False)

@@ -20,7 +20,7 @@ from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import begins_alike, copy_beginning, floors
+from rulerkit.generation.without_reading import begins_alike, copy_beginning
 from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
@@ -215,12 +215,6 @@ class CellWriter:
 
         self._record["result"] = self.result
         self._add_environment()
-        # The floors of fewer examples are not those of all.
-        had_fewer = self._stored_record.get("num_examples", 0) < len(self.examples)
-        if "floors" not in self._record or had_fewer:
-            # Nothing is known of examples that this package did not make.
-            is_ours = isinstance(self.examples, Examples)
-            self._record["floors"] = floors(self.examples) if is_ours else {}
         self.left = set(self.missing)
 
     def write(self, example: Any, answer: Answer | Failure, bar: Any) -> None:

@@ -12,20 +12,13 @@ whole.
 """
 
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from hashlib import sha256
 from itertools import accumulate, chain
 
 import numpy as np
 
-from rulerkit.common.paths import cache_dir, completed
 from rulerkit.generation.tokenizers import Ids, Tokenizer
-
-RULES = 2
-"""Raised whenever ids kept on disk would come out otherwise or be stored in another way, so that
-they are made anew."""
 
 _REMEMBERED = 300_000
 _AT_ONCE = 32_768
@@ -83,11 +76,6 @@ class PieceEncoder:
         self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
         self.exact = self._calibrate()
         self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
-
-    @property
-    def fingerprint(self) -> str:
-        """What the ids of a piece depend on: the vocabulary and the anchors in use."""
-        return f"{self.tokenizer.fingerprint}-{len(self._head)}{len(self._tail)}"
 
     def clean_cut(self, left: str, right: str) -> bool:
         """Whether a text may be cut between `left` and `right`: before a run of blanks or after a
@@ -233,36 +221,15 @@ def row_by_row(columns: Sequence[tuple[Units, np.ndarray]]) -> Units:
     return Units(texts, units.counts[places], units.pick(places))
 
 
-def encode_units(texts: Sequence[str], encoder: PieceEncoder, keep: bool = False) -> Units:
-    """Texts as pieces of a longer text, each distinct one encoded once.
-
-    With `keep` their ids stay beside the corpora, in a file named after the texts and the
-    vocabulary, so that the next process need not encode them. The ids of `builtin` mean something
-    in one process only: they are not kept.
-    """
-
-    # Words repeat many times in a haystack: each is encoded once.
-    def encoded() -> Units:
-        distinct = list(dict.fromkeys(texts))
-        batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
-        ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
-        rows = [ids[text] for text in texts]
-        counts = np.fromiter(map(len, rows), np.int64, len(rows))
-        return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
-
-    # A row that may be kept is looked for beside the corpora first.
-    if not keep or encoder.tokenizer.name == "builtin":
-        return encoded()
-    digest = sha256("\0".join(texts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
-    file = cache_dir() / "tokens" / f"v{RULES}" / f"{digest}-{encoder.fingerprint}.npz"
-    with suppress(Exception), np.load(file) as stored:  # a damaged file is made anew
-        return Units(texts, stored["counts"], stored["ids"])
-
-    # Where the file cannot be written only time is lost, in the next process.
-    units = encoded()
-    with suppress(OSError), completed(file) as part:  # without the file, only time is lost
-        np.savez(part, counts=units.counts, ids=units.ids)
-    return units
+def encode_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
+    """Texts as pieces of a longer text. Words repeat many times in a haystack, so each distinct
+    text is encoded once."""
+    distinct = list(dict.fromkeys(texts))
+    batches = (distinct[i : i + _AT_ONCE] for i in range(0, len(distinct), _AT_ONCE))
+    ids = dict(zip(distinct, chain.from_iterable(map(encoder.encode, batches)), strict=True))
+    rows = [ids[text] for text in texts]
+    counts = np.fromiter(map(len, rows), np.int64, len(rows))
+    return Units(texts, counts, np.concatenate([np.empty(0, np.int32), *rows]))
 
 
 def numbered(form: str, encoder: PieceEncoder, least: int) -> Units:
@@ -274,4 +241,4 @@ def numbered(form: str, encoder: PieceEncoder, least: int) -> Units:
 @lru_cache(maxsize=16)
 def _numbered(form: str, encoder: PieceEncoder, last: int) -> Units:
     first, *others = [form.format(number) for number in range(1, last + 1)]
-    return encode_units([first.lstrip(" "), *others], encoder, keep=True)
+    return encode_units([first.lstrip(" "), *others], encoder)

@@ -21,7 +21,7 @@ from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
-from rulerkit.generation.answers import final_items, named_items
+from rulerkit.generation.tasks import family_of
 from rulerkit.generation.thoughts import without_thought
 from rulerkit.report.tables.notes import names_of, remarks
 from rulerkit.scoring.scores import as_scores, clean
@@ -187,17 +187,12 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
 
 
 def _wrong_items(row: Any) -> list[str]:
-    """Items of an answer that are no reference, lower case; of an answer in a sentence its numbers
-    and long words."""
+    """Items of an answer that are no reference, lower case."""
     wanted = {reference.lower() for reference in row["references"]}
     if row["category"] == "qa" and row["score"]:
         return []
-    whole = clean(without_thought(row["prediction"]) or "")
-    text = whole[:_WRITTEN]
-    items = final_items(whole)
-    if items is None:
-        items = [item for item in named_items(text) if len(item.split()) <= 4]
-        items = items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
+    text = clean(without_thought(row["prediction"]) or "")
+    items = family_of(row["task"], row["family"]).items_of(text)
     wrong = [
         item
         for item in dict.fromkeys(items)

@@ -24,7 +24,6 @@ from rulerkit.generation.match_rules import Judging
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
-from rulerkit.generation.without_reading import FLOORS
 from rulerkit.store.cells import (
     Cell,
     Report,
@@ -133,7 +132,6 @@ _PROTOCOL = {
     "own_threshold": "percent that the family brings for its effective length; NaN where it brings "
     "none",
     "max_failures": "share or number of failures with which a mean is taken over the rest",
-    "floor": "0 to 1: the best score of the rules that do not read; NaN where not recorded",
     "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the "
     "paper's",
     "texts": "corpora that the examples are made from, each with the digest of its content",
@@ -178,9 +176,6 @@ def describe(cell: Cell) -> JSON:
     elif protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
 
-    # Only rules that still count as floors.
-    known_floors = [about.floors[name] for name in FLOORS if name in about.floors]
-
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
     return {
@@ -200,7 +195,6 @@ def describe(cell: Cell) -> JSON:
         "adaptive": _as_json(about.adaptive) if about.adaptive else "",
         "own_threshold": np.nan if about.threshold is None else about.threshold,
         "max_failures": float(about.max_failures),
-        "floor": max(known_floors, default=float("nan")),
         "stand_in": any(source.stand_in for source in sources),
         "texts": ", ".join(sorted(texts)),
         "engine": result.model.engine,

@@ -55,7 +55,6 @@ _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 _NOTHING: "_Row" = {
     **dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0),
     "stand_in": False,
-    "floor": np.nan,
     "own_threshold": np.nan,
     "engine": np.nan,
     "adaptive": "",
@@ -72,7 +71,6 @@ _COLUMNS = [
     "exact",
     "copied",
     "n",
-    "floor",
     "wanted",
     *COUNTS,
     "reasoning_tokens",
@@ -98,11 +96,11 @@ class Summary(NamedTuple):
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
     claimed_length, task, category, suite, length, score, low, high, strict, exact, copied (the
-    score of the beginning of the context, copied; NaN but for cwe and fwe), n, floor (of suites
-    that take it off), wanted, other_form, empty, cut_off, cut_thought, is_copy (numbers of answers;
-    is_copy: that begin as the context does), reasoning_tokens (mean of a thought), stand_in,
-    complete, failed (number of requests), have ('300/500' where incomplete, else ''), rest
-    ('498/500, 2 failed' where the mean is over the rest, as `max_failures` allows, else ''),
+    score of the beginning of the context, copied; NaN but for cwe and fwe), n, wanted, other_form,
+    empty, cut_off, cut_thought, is_copy (numbers of answers; is_copy: that begin as the context
+    does), reasoning_tokens (mean of a thought), stand_in, complete, failed (number of requests),
+    have ('300/500' where incomplete, else ''), rest ('498/500, 2 failed' where the mean is over the
+    rest, as `max_failures` allows, else ''),
     engine, seed, prompt_version, protocol, texts, tokenizer, template, note, threshold (of the 13
     tasks). Where a cell is incomplete its scores are NaN. `lengths`: a row per model, category
     ('all', 'niah', 'vt', 'aggregation', 'qa') and length: score (mean over the category's tasks),
@@ -561,7 +559,6 @@ def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
     row["have"] = "" if complete else have
     row["rest"] = have if complete and n < wanted else ""
     row["threshold"] = THRESHOLDS[row["aligned"]]["all"]
-    row["floor"] = 100 * row["floor"]
     for name in ("strict", "exact", "copied"):
         row[name] = 100 * row[name] if complete else np.nan
     estimate = _mean([row], [1.0], confidence)

@@ -53,7 +53,6 @@ _UNSAID: JSON = {
     "suite": "ruler",
     "threshold": None,
     "max_failures": 0,
-    "floors": {},
     "environment": {"packages": {}},
 }
 """What files of other programs do not say, in the fields of a record."""

@@ -130,7 +130,6 @@ class Record(_Part):
     adaptive: JSON | None
     protocol_note: str | None = None
     """How the model reads prompts, where it does so in a way of its own."""
-    floors: dict[str, Share] = {}
     environment: _Environment
     """That of the last writer."""
     environments: list[_Environment] = []

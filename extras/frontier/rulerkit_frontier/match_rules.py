@@ -8,15 +8,9 @@ from dataclasses import dataclass
 from difflib import SequenceMatcher
 from functools import partial
 
-from rulerkit.generation.answers import (
-    ItemForm,
-    comparable,
-    final_items,
-    plain,
-    said_number,
-    stand_at_the_end,
-)
+from rulerkit.generation.answers import comparable, plain
 from rulerkit.generation.match_rules import MatchRule, Strict, overlap, strict_share
+from rulerkit_frontier.answer_line import ItemForm, final_items, said_number, stand_at_the_end
 
 _FAR = 1000
 """A distance at which `count` gives nothing that a float holds beside other scores."""

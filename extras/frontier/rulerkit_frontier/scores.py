@@ -13,6 +13,7 @@ lower than that for most models, so the relative length here is kinder than NoLi
 this enters a mean or a threshold of RULER.
 """
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -44,9 +45,6 @@ LEAST_BASE = 30.0
 reached by luck."""
 LONGEST_BASE = 8192
 """The longest length, in tokens, whose mean can be what a model keeps a share of."""
-FULL_FLOOR = "full floor"
-"""What there is of a mean in which a guess answers a task without a mistake, as it does by luck
-where few examples were asked: nothing can be above it."""
 
 _ABOUT = ["run", "model", "label", "aligned", "claimed_length"]
 _Row = dict[str, Any]
@@ -111,6 +109,7 @@ def frontier(
     examples = weighted_cells(asked, CELL)
 
     cells = summary.cells.assign(capability=summary.cells["category"].map(capability_names()))
+    cells["floor"] = 100 * cells["task"].map(_floors(of_suite))
     cells["normalised"] = _normalised(cells)
     parts: dict[str, list[_Row]] = {"capabilities": [], "lengths": [], "models": []}
     for _, of_model in cells.groupby(["run", "model"], sort=False):
@@ -149,8 +148,19 @@ def headline(model: Mapping[str, Any]) -> str:
     return f"Frontier suite: {reach}"
 
 
+def _floors(scores: "pd.DataFrame") -> dict[str, float]:
+    """The floor (0 to 1) of each task by its settings, which stand in the rows."""
+    families = {family.family: family for family in FAMILIES}
+    floors = {}
+    for task, name, knobs in scores[["task", "family", "knobs"]].drop_duplicates("task").values:
+        family, settings = families[name], json.loads(knobs)
+        known = {knob: settings[knob] for knob in family.knobs() if knob in settings}
+        floors[task] = family(name=task, **known).floor
+    return floors
+
+
 def _normalised(cells: "pd.DataFrame") -> "pd.Series[float]":
-    """Scores in percent with their floor taken off, at least 0; NaN where no floor is known."""
+    """Scores in percent with their floor taken off, at least 0."""
     score, floor = cells["score"].astype(float), cells["floor"].astype(float)
     return 100 * (score - floor).clip(lower=0) / (100 - floor)
 
@@ -261,7 +271,7 @@ def _capability_row(length: int, rows: Sequence[_Row], mean: _Means) -> _Row:
         "low": estimate.low,
         "high": estimate.high,
         "floor": floor,
-        "above_floor": bool(score > floor or score >= 100),
+        "above_floor": round(score - floor, 9) > 0,
         "other_form": _other_form(rows),
         "tasks": len(rows),
         "complete": all(row["complete"] for row in rows),
@@ -285,8 +295,6 @@ def _length_row(length: int, rows: Sequence[_Row], missing: Sequence[str], mean:
     if not missing:
         estimate = _mean_of(rows, mean)
     have = next((row["have"] for row in rows if row["have"]), "")
-    if not have and any(row["floor"] >= 100 for row in rows):
-        have = FULL_FLOOR
     return {
         "length": length,
         "normalised": estimate.value,
@@ -309,8 +317,7 @@ def _model_row(
     scores = {row["length"]: row["normalised"] for row in lengths}
     shortest = min(scores)
     base = scores[shortest]
-    full_floors = [row["task"] for row in by_length[shortest] if row["floor"] >= 100]
-    no_share, why = _why_not(shortest, base, full_floors)
+    no_share, why = _why_not(shortest, base)
 
     # How far the mean at each length lies above each of the thresholds: low and high limits.
     own_share = round(OWN_SHARE * base, 1)
@@ -351,15 +358,13 @@ def _model_row(
     return row
 
 
-def _why_not(shortest: int, base: float, full_floors: Sequence[str]) -> tuple[str, str]:
+def _why_not(shortest: int, base: float) -> tuple[str, str]:
     """Why a model has no share of its own mean to keep, and why it has no headline; '' where it
-    has. `full_floors` are the tasks that a guess answered without a mistake."""
+    has."""
     at = length_name(shortest)
     no_share = ""
     if shortest > LONGEST_BASE:
         no_share = f"the shortest length asked is {at}, above 8K"
-    elif np.isnan(base) and full_floors:
-        no_share = f"a guess scores 100 at {at} in {', '.join(full_floors)}: ask more examples"
     elif np.isnan(base):
         no_share = f"the mean at {at} is not complete"
     elif base <= 0:

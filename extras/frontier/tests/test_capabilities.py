@@ -1,5 +1,7 @@
 """The summary of the frontier suite: three effective lengths, floors taken off, apart from RULER."""
 
+import json
+
 import matplotlib.pyplot as plt
 import pandas as pd
 import pytest
@@ -8,6 +10,7 @@ import rulerkit as rk
 import rulerkit_frontier as rf
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import suites
+from rulerkit.generation.tasks import task as make_task
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.records import parse_record, record_text
 from rulerkit_frontier.scores import headline
@@ -17,11 +20,22 @@ TASKS = suites()["frontier"]
 SIX = [4096 * 2**i for i in range(6)]
 
 
-def suite_of(shares, floor=0.0, tasks=TASKS, **columns):
-    """Scores of the suite for a model with the same share right on every task: {length: share}."""
+def suite_of(shares, tasks=TASKS):
+    """Scores of the suite for a model that has the same share of what is above the floor on every
+    task: {length: share}."""
     by_cell = {("m", length): share for length, share in shares.items()}
-    columns = {"suite": "frontier", "floor": floor, "wanted": 100} | columns
-    return scores_of(by_cell, tasks, n=100, **columns)
+    return above_floors(scores_of(by_cell, tasks, n=100, suite="frontier", wanted=100))
+
+
+def above_floors(scores):
+    """The rows with the settings of their tasks, and their scores as shares above the floors."""
+    asked = {name: make_task(name) for name in set(scores["task"])}
+    floor = scores["task"].map({name: task.floor for name, task in asked.items()})
+    return scores.assign(
+        family=scores["task"].map({name: task.family for name, task in asked.items()}),
+        knobs=scores["task"].map({name: json.dumps(t.settings()) for name, t in asked.items()}),
+        score=floor + (1 - floor) * scores["score"],
+    )
 
 
 def of_six(*percents):
@@ -79,41 +93,30 @@ def test_the_sets_hold_what_the_data_cannot_rule_out():
 
 
 def test_a_capability_is_the_mean_of_its_tasks_without_their_floors():
-    """Replies at 60 with a floor of 20 are at 50; at 10 they are at 0, not below."""
+    """Eight replies at 60 with a floor of 14.95 are at 53; two at 10 are at 0, not below."""
     scores = suite_of({4096: 0.6})
-    replies = scores["task"].str.startswith("ordinal_copy")
-    scores.loc[replies, "floor"] = 0.2
-    two = scores["task"] == "ordinal_copy_2"
-    scores.loc[two, "score"] = (scores.loc[two, "index"] < 10).astype(float)
+    for name, right in (("ordinal_copy_2", 10), ("ordinal_copy_8", 60)):
+        of_task = scores["task"] == name
+        scores.loc[of_task, "score"] = (scores.loc[of_task, "index"] < right).astype(float)
     frontier = rf.frontier(scores)
     capability = row(frontier.capabilities, capability="which of many")
-    assert capability["normalised"] == pytest.approx((0 + 50) / 2)
+    normalised = 100 * (60 - 14.95) / (100 - 14.95) / 2
+    assert capability["normalised"] == pytest.approx(normalised)
     assert capability["score"] == pytest.approx((10 + 60) / 2)
+    assert capability["floor"] == pytest.approx((51.4 + 14.95) / 2)
     assert capability["low"] <= capability["normalised"] <= capability["high"]
 
     # All capabilities count alike, whatever the number of their tasks.
     mean = frontier.lengths.iloc[0]
-    assert mean["normalised"] == pytest.approx((7 * 60 + 25) / 8)
+    assert mean["normalised"] == pytest.approx((7 * 60 + normalised) / 8)
     assert mean["low"] < mean["normalised"] < mean["high"]
 
 
 def test_what_is_not_above_its_floor_is_marked():
-    scores = suite_of({4096: 0.2}, floor=0.2)
+    scores = suite_of({4096: 0.0})
     capabilities = rf.frontier(scores).capabilities
     assert not capabilities["above_floor"].any()
     assert (capabilities["normalised"] == 0).all()
-
-
-def test_a_guess_without_a_mistake_leaves_no_mean_and_says_so():
-    """Two examples of `absent_4` that both lack what is sought are answered by one guess."""
-    scores = suite_of({4096: 1.0, 8192: 1.0})
-    scores.loc[scores["task"] == "absent_4", "floor"] = 1.0
-    frontier = rf.frontier(scores)
-    assert frontier.lengths["have"].tolist() == ["full floor"] * 2
-    (why,) = frontier.models["why"]
-    assert why == "a guess scores 100 at 4K in absent_4: ask more examples"
-    assert frontier.capabilities["above_floor"].all()
-    assert why in rf.frontier_text(frontier)
 
 
 def test_there_is_no_mean_without_every_capability():
@@ -214,7 +217,7 @@ def frontier_of(*names):
         for i, name in enumerate(names)
         for n, length in enumerate((4096, 8192, 16384))
     }
-    suite = scores_of(share, TASKS, n=20, wanted=20, suite="frontier", floor=0.2)
+    suite = above_floors(scores_of(share, TASKS, n=20, wanted=20, suite="frontier"))
     ruler = scores_of(share, n=20, wanted=20)
     return rf.frontier(pd.concat([suite, ruler]))
 

@@ -4,9 +4,10 @@ import re
 
 import pytest
 
-from rulerkit.generation.answers import comparable, final_items
+from rulerkit.generation.answers import comparable
 from rulerkit.generation.match_rules import MATCH_RULES
 from rulerkit.scoring.scores import answer_of
+from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.match_rules import RULES
 
 THINKS = {"result": {"prompt_format": {"thinking_tokens": 100, "after": "", "before": ""}}}

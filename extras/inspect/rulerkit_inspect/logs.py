@@ -137,7 +137,6 @@ def _record(evaluation: Any, about: JSON) -> JSON:
         "suite": about["suite"],
         "threshold": None,
         "max_failures": 0,
-        "floors": {},
         "environment": {"packages": packages},
         "result": about["asked"]
         | {

@@ -170,10 +170,10 @@ class Task(ABC):
     (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
 
     It may bring
-    - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`;
+    - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`,
+      `items_of`;
     - a reference reader: `question_form` and `read_context`, and `place`;
     - `failure_rules` of its own;
-    - floors: `nothing` (the form of no answer) and `guess`, beside the beginning copied;
     - `category`, `short_name`, `suite`, `threshold`.
 
     What it leaves out the kit does without: no reader answers it, its failures have the labels that
@@ -192,12 +192,6 @@ class Task(ABC):
     """What stands between several items of an answer."""
     failure_rules: ClassVar[tuple[Rule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
-    floors: ClassVar[tuple[str, ...]] = ("copy", "nothing", "guess")
-    """The rules of `without_reading.FLOORS` that say what an answer without reading scores. A rule
-    of which the family brings nothing is left out."""
-    nothing: ClassVar[str] = ""
-    """The answer that says that there is nothing, such as `Final Answer: []`; "" where this is
-    never right."""
     beginning_scores: ClassVar[bool] = False
     """Whether the beginning of the context, copied, names some of what is asked for: then tables
     show its score below the task."""
@@ -373,6 +367,13 @@ class Task(ABC):
         """The references that an answer does not give."""
         return self.rule.missing(text, references)
 
+    @classmethod
+    def items_of(cls, text: str) -> list[str]:
+        """The items that an answer names, lower case; of an answer in a sentence its numbers and
+        long words."""
+        items = [item for item in named_items(text) if len(item.split()) <= 4]
+        return items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
+
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
         """Whether an answer that is not right holds all references in a form that the rule does not
         see. A family that judges an answer line may tell."""
@@ -386,11 +387,6 @@ class Task(ABC):
     def judged_prefix(self, example: Example) -> str:
         """The answer prefix of an example where this is a part of the answer, else nothing."""
         return example.answer_prefix if self.judges_prefix else ""
-
-    def guess(self, example: Example) -> Mapping[str, int]:
-        """All answers of a reader that knows what kind of thing is asked for and takes one at
-        random, each with how often it is taken; none where there are no such answers."""
-        return {}
 
     # --- settings ---------------------------------------------------------------------------------
 

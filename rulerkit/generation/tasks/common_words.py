@@ -275,4 +275,4 @@ def _words(
         return letters or draw_pair(random, words)
 
     texts = distinct(len(words.everything) + num_pairs, draw, words.everything)
-    return encode_units([" " + text for text in texts], encoder, keep=True)
+    return encode_units([" " + text for text in texts], encoder)

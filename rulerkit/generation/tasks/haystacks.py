@@ -314,7 +314,7 @@ def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
-    return encode_units([" " + word for word in words], encoder, keep=True), np.concatenate(starts)
+    return encode_units([" " + word for word in words], encoder), np.concatenate(starts)
 
 
 def _sentence_boundaries(

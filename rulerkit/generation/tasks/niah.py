@@ -318,4 +318,4 @@ def _pool(kind: Kind, words: Words, length: int, ending: str, encoder: PieceEnco
     of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
     texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), words, kind))
-    return encode_units([f" {text}{ending}" for text in texts], encoder, keep=True)
+    return encode_units([f" {text}{ending}" for text in texts], encoder)

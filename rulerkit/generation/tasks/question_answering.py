@@ -306,7 +306,7 @@ def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
 def _bodies(data: QASet, encoder: PieceEncoder) -> Units:
     """The documents of a data set in ids."""
     texts = [document + "\n\n" for document in data.documents]
-    return encode_units(texts, encoder, keep=True)
+    return encode_units(texts, encoder)
 
 
 @lru_cache(maxsize=8)

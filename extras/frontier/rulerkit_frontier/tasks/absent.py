@@ -9,12 +9,13 @@ from functools import lru_cache, partial
 from random import Random
 from typing import Literal
 
-from rulerkit.generation.answers import in_doubt, plain, says_nothing
+from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Words, load
-from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
+from rulerkit_frontier.answer_line import in_doubt, says_nothing
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     Frontier,
@@ -113,6 +114,11 @@ class Absent(Frontier):
     """The list behind the keys: `wonderwords` or a path."""
 
     @property
+    def floor(self) -> float:
+        # Saying nothing: none to all of the keys are present, each number of them as often.
+        return 1 / (self.num_queries + 1) if self.empty else 0.0
+
+    @property
     def num_items(self) -> int:
         return self.num_queries
 
@@ -209,10 +215,6 @@ class Absent(Frontier):
             occurrences=partial(_OCCURRENCE.finditer, text),
             opening=text,
         )
-
-    def guess(self, example: Example) -> Mapping[str, int]:
-        """Any number of seven digits."""
-        return self.guesses(example, 9 * 10**6)
 
 
 def _draw_value(random: Random) -> str:

@@ -6,7 +6,7 @@ lines come from the second.
 """
 
 import re
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from hashlib import md5
@@ -16,9 +16,9 @@ from typing import ClassVar
 import numpy as np
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.answers import comparable, final_items, plain
+from rulerkit.generation.answers import comparable, plain
 from rulerkit.generation.corpora import Words, load
-from rulerkit.generation.example import ContextBudget, Example, Piece
+from rulerkit.generation.example import ContextBudget, Piece
 from rulerkit.generation.match_rules import Strict
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
@@ -30,6 +30,7 @@ from rulerkit.generation.tasks.haystacks import (
     part_of,
 )
 from rulerkit.generation.tasks.niah import draw_pair
+from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.match_rules import RULES, LineRule, is_at_the_end
 
 ANSWER_PREFIX = "\nFinal Answer:"
@@ -80,6 +81,12 @@ class FrontierTask(Task):
     capability: ClassVar[str]
     """What the family measures, in a word or two: its row in the picture of the suite."""
 
+    @property
+    def floor(self) -> float:
+        """The mean score, 0 to 1, of the best answers without reading, over all examples: the form
+        of no answer, or a guess at a thing of the kind that is asked for."""
+        raise NotImplementedError
+
     @classmethod
     def evened(cls, text: str) -> str:
         """An answer as its items are looked for. A family may bring forms that only it knows into
@@ -91,6 +98,11 @@ class FrontierTask(Task):
         """An item of an answer line, lower case and without marks around it, as it is compared;
         None is no item. A family may take a part of it, such as its digits."""
         return item
+
+    @classmethod
+    def items_of(cls, text: str) -> list[str]:
+        items = final_items(text)
+        return super().items_of(text) if items is None else items
 
     @property
     def rule(self) -> LineRule:
@@ -133,12 +145,16 @@ class Frontier(FrontierTask):
     """A task whose answer is a last line `Final Answer: ...`: all but the copying of a reply."""
 
     judges_prefix = True
-    nothing = "Final Answer: []"
     item_pattern: ClassVar[str] = r"\w+-[\w-]+"
     """A regular expression for one item: here a thing."""
 
     empty: bool = True
     """Whether the right answer of one example in ten is nothing."""
+
+    @property
+    def floor(self) -> float:
+        # Saying nothing. Of the things that stand in a context a guess takes one out of a hundred.
+        return 1 / EMPTY_EVERY if self.empty else 0.0
 
     def is_empty(self, index: int) -> bool:
         """Whether the right answer of an example is nothing."""
@@ -152,21 +168,6 @@ class Frontier(FrontierTask):
     def evened(cls, text: str) -> str:
         """A comma between items that have nothing but a blank between them."""
         return _side_by_side(cls.item_pattern).sub(r"\1, ", plain(text))
-
-    def guess(self, example: Example) -> Mapping[str, int]:
-        return self.guesses(example, len(self.candidates(example.context_text)))
-
-    def guesses(self, example: Example, number: int) -> Mapping[str, int]:
-        """The answers of one item out of so many, each with the items that it stands for: all wrong
-        ones score alike."""
-        right = {self.join([item]): 1 for item in example.references}
-        return {**right, self.join(["?"]): number - len(right)}
-
-    @classmethod
-    def candidates(cls, context: str) -> Collection[str]:
-        """What a reader may guess that knows what kind of thing is asked for: all things of that
-        kind that stand in a context, each once."""
-        return ()
 
 
 @cache
@@ -290,7 +291,7 @@ def pool(
 @lru_cache(maxsize=32)
 def _pool(kind: str, form: str, size: int, encoder: PieceEncoder, words: Words) -> Units:
     texts = _KINDS[kind](Random(f"pool of {kind}"), words, size)
-    return encode_units([form.format(text) for text in texts], encoder, keep=True)
+    return encode_units([form.format(text) for text in texts], encoder)
 
 
 # --- contexts of lines ----------------------------------------------------------------------------

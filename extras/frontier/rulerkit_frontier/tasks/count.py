@@ -3,20 +3,21 @@ who gave them. The task asks what Oolong (arXiv 2511.02817) asks of third-party 
 ours."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import Literal
 
 import numpy as np
 
-from rulerkit.generation.answers import said_number
-from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.answer_line import said_number
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
+    EMPTY_EVERY,
     Columns,
     Frontier,
     draw_orders,
@@ -116,7 +117,6 @@ class Count(Frontier):
     family = "count"
     capability = "number"
     match = "count"
-    nothing = "Final Answer: 0"
     new_tokens = (32, 1)
     question_form = r"How many (orders in the log are for|different people bought) a (\w+) (\w+)\?"
     failure_rules = (
@@ -141,6 +141,16 @@ class Count(Frontier):
     def __post_init__(self) -> None:
         super().__post_init__()
         self.check(self.most <= _MOST, "most", f"a whole number from 1 to {_MOST}")
+
+    @property
+    def floor(self) -> float:
+        # Saying 0, or any number up to the largest.
+        numbers = np.arange(1, self.most + 1)
+        empty = 1 / EMPTY_EVERY if self.empty else 0.0
+        score_of_zero = empty + (1 - empty) * np.mean(0.75**numbers)
+        distances = np.abs(numbers[:, None] - numbers)
+        guess = empty * np.mean(0.75**numbers) + (1 - empty) * np.mean(0.75**distances)
+        return float(max(score_of_zero, guess))
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
@@ -222,10 +232,6 @@ class Count(Frontier):
             occurrences=partial(item.finditer, text),
             opening=text,
         )
-
-    def guess(self, example: Example) -> Mapping[str, int]:
-        """Any number up to the largest."""
-        return {f"Final Answer: {number + 1}": 1 for number in range(self.most)}
 
 
 def _others(random: np.random.RandomState, one: int, count: int, size: int) -> np.ndarray:

@@ -2,7 +2,7 @@
 of one. The prompt is that of GraphWalks; `docs/frontier.md` says what differs."""
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
@@ -357,10 +357,6 @@ class Graph(Frontier):
             occurrences=lambda: places,
             opening=text[begins + len(_START) :] if begins >= 0 else "",
         )
-
-    @classmethod
-    def candidates(cls, context: str) -> Collection[str]:
-        return set(chain.from_iterable(_EDGE.findall(context)))
 
 
 # --- drawing --------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from functools import lru_cache, partial
 from rulerkit.common.errors import UserError
 from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
-from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct, shuffled_alike
 from rulerkit.generation.tasks.haystacks import fill_with_essay
 from rulerkit_frontier.data_files import read_data
@@ -186,10 +186,6 @@ class Latent(Frontier):
                 if relation.question.format(y=y) == question[0]:
                     return _reading(text, relation, x)
         return None
-
-    def guess(self, example: Example) -> Mapping[str, int]:
-        """Any person."""
-        return self.guesses(example, len(FIRST_NAMES) * len(LAST_NAMES))
 
 
 def _reading(text: str, relation: Relation, x: str) -> Reading:

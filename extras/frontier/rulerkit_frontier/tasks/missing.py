@@ -1,7 +1,7 @@
 """Which lines of a list were left out of its copy."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -189,7 +189,3 @@ class Missing(Frontier):
             occurrences=lambda: listed,
             opening=text.partition(_OPENING)[2],
         )
-
-    @classmethod
-    def candidates(cls, context: str) -> Collection[str]:
-        return {line["item"] for line in _list_and_copy(_OPENING + context)[0]}

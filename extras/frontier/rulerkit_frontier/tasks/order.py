@@ -2,7 +2,7 @@
 they say and not by where they stand."""
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import cycle, pairwise
 from random import Random
@@ -230,10 +230,6 @@ class Order(Frontier):
             occurrences=lambda: entries,
             opening=text[begins + len(_OPENING) :] if begins >= 0 else "",
         )
-
-    @classmethod
-    def candidates(cls, context: str) -> Collection[str]:
-        return {entry["item"] for entry in _LINE.finditer(context)}
 
 
 def _entry(role: str, day: int, person: str, thing: str, depth: float) -> Piece:

@@ -2,7 +2,7 @@
 its order, as in MRCR v2 (github.com/google-deepmind/eval_hub, eval_hub/mrcr_v2)."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
+from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
 from rulerkit.generation.tasks.haystacks import by_depth, interleaved, part_of, pool_size
@@ -45,6 +45,8 @@ _HASH_LENGTH = 12
 
 _SPARE = 40
 """How many sentences at most make the last reply longer: it takes less than a whole exchange."""
+_OF_ANOTHER = 0.028
+"""The mean ratio of a reply and another one to the same request."""
 _ALIKE = 0.8
 """From which ratio on a copied text is that of another reply."""
 
@@ -155,6 +157,11 @@ class OrdinalCopy(FrontierTask):
         )
         most = len(FORMATS) + len(TOPICS) + len(STYLES) - 3
         self.check(self.near <= most, "near", f"a whole number from 1 to {most}")
+
+    @property
+    def floor(self) -> float:
+        # Any of the replies to the request, behind the hash.
+        return (1 + (self.num_replies - 1) * _OF_ANOTHER) / self.num_replies
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
@@ -273,14 +280,6 @@ class OrdinalCopy(FrontierTask):
         passages = [reference.partition(" ")[2] for reference in references]
         return super().place(text, passages)
 
-    def guess(self, example: Example) -> Mapping[str, int]:
-        """Each reply to the asked request, with the hash."""
-        items = [piece for piece in example.pieces if piece.role in ("needle", "distractor")]
-        asked = next(piece.key for piece in items if piece.role == "needle")
-        replies = [str(piece.value) for piece in items if piece.key == asked]
-        hash_ = example.references[0].partition(" ")[0]
-        return {f"{hash_} {reply}": 1 for reply in replies}
-
 
 # --- conversations --------------------------------------------------------------------------------
 
@@ -324,7 +323,7 @@ def _pools(length: int, encoder: PieceEncoder) -> _Pools:
     def sentences(count: int, ending: str = "") -> Units:
         forms = random.choices(SENTENCES, k=count)
         texts = [f" {_sentence(random, form)}{ending}" for form in forms]
-        return encode_units(texts, encoder, keep=True)
+        return encode_units(texts, encoder)
 
     # Each topic has the same number of openings.
     openings = [
@@ -333,8 +332,8 @@ def _pools(length: int, encoder: PieceEncoder) -> _Pools:
         for opening in random.choices(OPENINGS, k=pool_size(length, 128) // len(TOPICS))
     ]
     return (
-        encode_units([request.turn for request in REQUESTS], encoder, keep=True),
-        encode_units([f"Assistant: {_sentence(random, o)}" for o in openings], encoder, keep=True),
+        encode_units([request.turn for request in REQUESTS], encoder),
+        encode_units([f"Assistant: {_sentence(random, o)}" for o in openings], encoder),
         sentences(pool_size(length, 16)),
         sentences(pool_size(length, 64), "\n\n"),
     )

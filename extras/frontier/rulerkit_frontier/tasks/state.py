@@ -1,7 +1,7 @@
 """What is where in the end: a log of lockers whose contents are put in, swapped and emptied."""
 
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 from random import Random
@@ -293,10 +293,6 @@ class State(Frontier):
             occurrences=lambda: (m for m in _LINE.finditer(text) if m["put"]),
             opening=text[begins + len(_OPENING) :] if begins >= 0 else "",
         )
-
-    @classmethod
-    def candidates(cls, context: str) -> Collection[str]:
-        return {line["item"] for line in _LINE.finditer(context) if line["put"]}
 
 
 def _other_operation(
