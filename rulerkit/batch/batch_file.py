@@ -72,9 +72,14 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     own = {name: fixed.pop(name) for name in list(fixed) if name in _KEYS_OF_FILE}
     content = read_yaml(path) | own
     keys = check(BatchKeys, content, f"{path}: ", f"key in {path}")
-    parameters = _size_of(path, keys) | keys.parameters | fixed
+    parameters = keys.parameters | fixed
+    if keys.size:
+        size = _find(f"size in {path}", keys.size, "params/sizes", ".yaml")
+        parameters = load_files([size]) | parameters
     # Plug-ins come first: tasks and models may be theirs. Notebooks and jobs carry their names.
-    plugins = check_plugins(parameters.get("plugins"), keys.plugins)
+    own_plugins = check(Parameters, {"plugins": parameters.get("plugins")}).plugins
+    plugins = list(dict.fromkeys([*keys.plugins, *own_plugins]))
+    load_plugins(plugins)
     if plugins:
         parameters["plugins"] = plugins
     alone = _entries(path, keys.notebooks)
@@ -94,16 +99,16 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
 
     whole = make_study(parameters | {"models": models})
     planner = _Planner(path, whole, models, parameters, fixed)
-    single, over_all = list[Notebook](), list[Notebook]()
-    for entry in alone:
-        single += planner.runs_of(entry)
-    for entry in together:
-        over_all += planner.runs_of(entry, once=True)
+    single = [run for entry in alone for run in planner.runs_of(entry)]
+    over_all = [run for entry in together for run in planner.runs_of(entry, once=True)]
 
     runs = single + over_all
-    _check_used(runs, fixed)
-    _check_outputs(path, runs)
-    _check_baseline(path, keys, whole)
+    _check_runs(path, runs, fixed)
+    if keys.baseline:
+        try:
+            find(keys.baseline, whole.outputs, scan=False)
+        except UserError as error:
+            raise UserError(f"baseline in {path}: {error}") from error
     command = ["rulerkit", "batch", str(path.absolute())]
     if settings:
         shown = dict(settings)
@@ -117,15 +122,17 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     return Batch(path, whole, runs, jobs, keys)
 
 
-def check_plugins(given: Any, beside: Sequence[str]) -> list[str]:
-    """The plug-ins of a batch, among its parameters and beside them, loaded."""
-    own = check(Parameters, {"plugins": given}).plugins
-    names = list(dict.fromkeys([*beside, *own]))
-    load_plugins(names)
-    return names
-
-
 # --- what the file says ---------------------------------------------------------------------------
+
+
+def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
+    """Entries of the file; a name alone stands for a notebook without keys of its own."""
+    checked = []
+    for entry in entries:
+        given = entry if isinstance(entry, Mapping) else {"notebook": entry}
+        where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
+        checked.append(check(NotebookKeys, given, where, what))
+    return checked
 
 
 def _check_root() -> None:
@@ -140,23 +147,6 @@ def _check_root() -> None:
         ) from None
 
 
-def _size_of(path: Path, keys: BatchKeys) -> JSON:
-    """The parameters of the size that a batch names, such as params/sizes/smoke.yaml."""
-    if not keys.size:
-        return {}
-    return load_files([_find(f"size in {path}", keys.size, "params/sizes", ".yaml")])
-
-
-def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
-    """Entries of the file; a name alone stands for a notebook without keys of its own."""
-    checked = []
-    for entry in entries:
-        given = entry if isinstance(entry, Mapping) else {"notebook": entry}
-        where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
-        checked.append(check(NotebookKeys, given, where, what))
-    return checked
-
-
 def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
     """The models of a batch; where the file names none, all that its notebooks name."""
     if not given:
@@ -166,31 +156,19 @@ def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
     return expand(given) if isinstance(given, list) else given
 
 
-def _check_used(runs: Sequence[Notebook], fixed: JSON) -> None:
-    """Raise UserError for a parameter of the command line that no notebook of the batch takes."""
+def _check_runs(path: Path, runs: Sequence[Notebook], fixed: JSON) -> None:
+    """Raise UserError for two runs of one notebook, and for a parameter of the command line that no
+    notebook takes."""
     taken = dict.fromkeys(Parameters.model_fields)
-    for run in runs:
-        taken |= dict.fromkeys(notebook_parameters(run.notebook))
-    check_used(fixed, fixed | {"num_examples": "adaptive"}, taken, "this batch")
-
-
-def _check_outputs(path: Path, runs: Sequence[Notebook]) -> None:
     outputs = [run.output for run in runs]
     for run in runs:
+        taken |= dict.fromkeys(notebook_parameters(run.notebook))
         if outputs.count(run.output) > 1:
             raise UserError(
                 f"{path} runs {run.title} twice: two runs cannot write one notebook; remove one of "
                 "them"
             )
-
-
-def _check_baseline(path: Path, keys: BatchKeys, whole: Study) -> None:
-    if not keys.baseline:
-        return
-    try:
-        find(keys.baseline, whole.outputs, scan=False)
-    except UserError as error:
-        raise UserError(f"baseline in {path}: {error}") from error
+    check_used(fixed, fixed | {"num_examples": "adaptive"}, taken, "this batch")
 
 
 def _find(what: str, name: str, folder: str, suffix: str) -> Path:
@@ -261,21 +239,17 @@ class _Planner:
         for subject, own in by_subject.items():
             # What it asks is found out once, here, and stands in the job's file.
             studies = studies_of(notebook, own)
-            self._check_described(studies, f"{subject} {notebook.stem}")
+            for asked_model in [model for study in studies for model in study.models]:
+                if not isinstance(asked_model, dict):
+                    raise UserError(
+                        f"{self.path}: {subject} {notebook.stem} asks {name_of(asked_model)}, a "
+                        "model made in Python, which no other process has: describe it in "
+                        "params/models, a function by `entry: package.module:load`"
+                    )
             asked = tuple(map(study_as_json, studies))
             place = self.folder / subject / notebook.name
             runs.append(Notebook(notebook, own, subject, place, asked))
         return runs
-
-    def _check_described(self, studies: Iterable[Study], title: str) -> None:
-        """Raise UserError for a model that another process cannot load."""
-        for model in [model for study in studies for model in study.models]:
-            if not isinstance(model, dict):
-                raise UserError(
-                    f"{self.path}: {title} asks {name_of(model)}, a model made in Python, which "
-                    "no other process has: describe it in params/models, a function by "
-                    "`entry: package.module:load`"
-                )
 
 
 def _jobs_of(

@@ -272,9 +272,13 @@ def needles(case: Case) -> CheckResult:
 # --- lengths --------------------------------------------------------------------------------------
 
 
-def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
+def budget(case: Case) -> CheckResult:
     """Prompt, answer and thought together stay within the length and fill it: a score at 128K says
-    something about 128K."""
+    something about 128K. A question without context fills nothing."""
+    example, task, length = case.example, case.task, case.example.length
+    used = len(example.ids) + example.max_new_tokens + case.form.thinking_inside
+    if used <= length and not example.context_blocks:
+        return None
     share = used / length
     if share > 1:
         fix = "count template, BOS and thought too, with the model's own tokenizer"
@@ -288,15 +292,6 @@ def judge_tokens(used: int, length: int, task: Task) -> Finding | str:
         return Finding(seen, "documents are coarse at short lengths", NOTE)
     fix = "a score says less about this length than its name: generate with the model's tokenizer"
     return Finding(seen, fix, NOTE if share >= _POORLY_FILLED else FAIL)
-
-
-def budget(case: Case) -> CheckResult:
-    """See `judge_tokens`; a question without context fills nothing."""
-    example = case.example
-    used = len(example.ids) + example.max_new_tokens + case.form.thinking_inside
-    if used <= example.length and not example.context_blocks:
-        return None
-    return judge_tokens(used, example.length, case.task)
 
 
 def length(case: Case) -> CheckResult:

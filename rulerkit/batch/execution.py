@@ -264,7 +264,9 @@ def _perform_step(step: Step, environment: dict[str, str], folder: str) -> Gener
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
     wrong plot costs no GPU. `folder` is for files that end with the job."""
     if step.run:
-        missing = _nothing_to_read(step)
+        missing = step.changed
+        if step.unanswered and not any(need.have for need in step.needs):
+            missing = f"none of its {len(step.needs)} cells has an answer yet"
         if missing:
             yield Status(step, "missing", missing)
             return
@@ -320,13 +322,6 @@ def _papermill(run: Notebook, folder: str) -> list[str]:
         code = f"import os; os.umask(0o077)\n{code}"
     places = [str(run.notebook), str(run.output)]
     return [sys.executable, "-c", code, *places, "-f", str(parameters)]
-
-
-def _nothing_to_read(step: Step) -> str:
-    """Why a notebook has no answers that it could read; empty where it has some."""
-    if step.unanswered and not any(need.have for need in step.needs):
-        return f"none of its {len(step.needs)} cells has an answer yet"
-    return step.changed
 
 
 def _status_of_ended(step: Step, exit_status: int) -> Status:

@@ -121,12 +121,10 @@ class Notebook:
     @property
     def command(self) -> list[str]:
         """The arguments of papermill, as a reader may see them."""
-        shown = one_line(hide(plain(self.parameters)) | self._asks)
-        return [str(self.notebook), str(self.output), "-y", shown]
-
-    @property
-    def _asks(self) -> dict[str, Any]:
-        return {"ask": False} if self.studies else {}
+        shown: dict[str, Any] = hide(plain(self.parameters))
+        if self.studies:
+            shown["ask"] = False
+        return [str(self.notebook), str(self.output), "-y", one_line(shown)]
 
     @property
     def source(self) -> str:
@@ -325,7 +323,11 @@ class Step:
         notebook and the answers, as they are now; else `missing`, `incomplete` or `outdated`, and
         what has changed."""
         if not self.run:
-            return self._state_of_predictions()
+            if self.unanswered:
+                has_some = any(need.have for need in self.needs)
+                return ("incomplete" if has_some else "missing"), ""
+            reason = self.changed
+            return ("outdated" if reason else "done"), reason
 
         record = read_record(self.record)
         if record.get("state") != "done":
@@ -339,13 +341,6 @@ class Step:
         if record.get("answers") != fingerprint(self.cells):
             return "outdated", "its answers have changed since"
         return "done", ""
-
-    def _state_of_predictions(self) -> tuple[str, str]:
-        if self.unanswered:
-            has_some = any(need.have for need in self.needs)
-            return ("incomplete" if has_some else "missing"), ""
-        reason = self.changed
-        return ("outdated" if reason else "done"), reason
 
     @property
     def is_done(self) -> bool:

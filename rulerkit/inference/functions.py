@@ -11,11 +11,9 @@ too.
 import asyncio
 import inspect
 import reprlib
-import weakref
-from collections.abc import Coroutine, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
 from itertools import islice
-from threading import Thread
 from typing import Any
 from uuid import uuid4
 
@@ -31,6 +29,7 @@ from rulerkit.inference.model import (
     Failure,
     Model,
     cut,
+    event_loop,
     model,
     refuse_echo,
 )
@@ -56,7 +55,6 @@ class Function(Engine):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
-        self._loop: _EventLoop | None = None  # where coroutines run
         self._run = uuid4().hex[:8]
         self._has_said = False
         self._is_async = function is not None and _is_coroutine_function(function)
@@ -176,17 +174,16 @@ class Function(Engine):
     def _ask_one_by_one(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
         """Each example with what the coroutine function returns for it, or the exception that it
         raises, as the calls end."""
-        # One loop for the life of the model: connections that the function keeps belong to it. In
-        # a thread of its own, because notebooks run a loop in this one.
-        if self._loop is None:
-            self._loop = _EventLoop()
+        # One loop for all calls: connections that the function keeps belong to it.
         source, most = iter(examples), self.spec.get("concurrency", CONCURRENCY)
         waiting: dict[Future[Any], Example] = {}
         try:
             while True:
                 for example in islice(source, most - len(waiting)):
                     call = self._call(self._prompt(example), self._options([example]))
-                    waiting[self._loop.submit(call)] = example
+                    waiting[asyncio.run_coroutine_threadsafe(call, event_loop("functions"))] = (
+                        example
+                    )
                 if not waiting:
                     return
                 for future in wait(waiting, return_when=FIRST_COMPLETED).done:
@@ -259,29 +256,12 @@ class Function(Engine):
         return find_function(self.name, "entry", self.spec["entry"])
 
 
-class _EventLoop:
-    """An event loop in a thread of its own, which ends with this object."""
-
-    def __init__(self) -> None:
-        self._loop = asyncio.new_event_loop()
-        Thread(target=_run, args=(self._loop,), daemon=True).start()
-        weakref.finalize(self, self._loop.call_soon_threadsafe, self._loop.stop)
-
-    def submit(self, call: Coroutine[Any, Any, Any]) -> Future[Any]:
-        return asyncio.run_coroutine_threadsafe(call, self._loop)
-
-
 def _outcome(call: Future[Any]) -> Any:
     """What a call returned, or the exception that ended it; a `UserError` is raised."""
     error = CancelledError() if call.cancelled() else call.exception()
     if isinstance(error, UserError):
         raise error
     return error or call.result()
-
-
-def _run(loop: asyncio.AbstractEventLoop) -> None:
-    loop.run_forever()
-    loop.close()
 
 
 def _is_coroutine_function(function: Any) -> bool:

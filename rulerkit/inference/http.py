@@ -4,18 +4,17 @@ import asyncio
 import itertools
 import random
 import re
-import threading
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cache
 from typing import Annotated, Any
 
 import httpx2
 from pydantic import (
+    AfterValidator,
     AliasChoices,
     AliasPath,
     BaseModel,
@@ -31,7 +30,7 @@ from rulerkit.common.errors import UserError, shorten, shortened
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.model import Answer
+from rulerkit.inference.model import Answer, event_loop
 from rulerkit.inference.process import Address, ServerProcess
 from rulerkit.inference.prompt_queue import _num_tokens
 from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
@@ -58,24 +57,10 @@ def _as_count(value: object) -> int | None:
     return int(value) if is_count else None
 
 
-def _as_count_of_prompt(value: object) -> int | None:
-    """As `_as_count`; a server that does not count says that a prompt has 0 tokens."""
-    return _as_count(value) or None
-
-
 _Count = Annotated[int | None, BeforeValidator(_as_count)]
-_PromptCount = Annotated[int | None, BeforeValidator(_as_count_of_prompt)]
-
-
-def _as_name(value: object) -> str | None:
-    return value if isinstance(value, str) else None
-
-
-_Name = Annotated[str | None, BeforeValidator(_as_name)]
-
-
-def _are_ids(value: object) -> bool:
-    return isinstance(value, list) and all(type(one) is int for one in value)
+# A server that does not count says that a prompt has 0 tokens.
+_PromptCount = Annotated[_Count, AfterValidator(lambda count: count or None)]
+_Name = Annotated[str | None, BeforeValidator(lambda name: name if type(name) is str else None)]
 
 
 GENERATE = "/inference/v1/generate"
@@ -108,11 +93,11 @@ class Choice(BaseModel):
         content = read_content(message.get("content"), "message.content")
         text = read_content(choice.get("text"), "text")
         thought = words_of(message.get("reasoning_content"))
-        ids = {
-            name: choice.get(name)
-            for name in ("token_ids", "prompt_token_ids")
-            if _are_ids(choice.get(name))
-        }
+        ids = {}
+        for name in ("token_ids", "prompt_token_ids"):
+            given = choice.get(name)
+            if isinstance(given, list) and all(type(one) is int for one in given):
+                ids[name] = given
         finish = choice.get("finish_reason")
         if isinstance(finish, dict):
             finish = finish.get("type")
@@ -243,17 +228,6 @@ class RequestError(Exception):
         self.status = status
 
 
-@cache
-def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of all requests. Its thread sends while examples are made, in a notebook
-    too."""
-    # One loop in a thread of its own: a notebook has a running loop already, which
-    # cannot be waited for.
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
-    return loop
-
-
 class Replica:
     """One of the servers that answer for a model: a process of ours, or one that runs elsewhere.
 
@@ -298,11 +272,6 @@ class Replica:
         self.address.keep_from_others(request)
 
     @property
-    def _most_failures(self) -> int:
-        """So many in a row, and the server is gone."""
-        return 2 * self.concurrency + 2
-
-    @property
     def loading(self) -> bool:
         """Whether it is a process that is not healthy yet."""
         return self.process is not None and not self.process.ready
@@ -321,7 +290,7 @@ class Replica:
     def close(self) -> None:
         """Close the connections, and end the server if it is a process of ours."""
         self.drop()
-        asyncio.run_coroutine_threadsafe(self._http.aclose(), _loop()).result()
+        asyncio.run_coroutine_threadsafe(self._http.aclose(), event_loop("requests")).result()
         if self.process:
             self.process.close()
 
@@ -334,13 +303,13 @@ class Replica:
         is none. What may succeed later is tried again, with more time; without `patient`, a lost
         connection and a timeout are not.
         """
-        return asyncio.run_coroutine_threadsafe(self._send(body, timeout, read, patient), _loop())
+        return asyncio.run_coroutine_threadsafe(
+            self._send(body, timeout, read, patient), event_loop("requests")
+        )
 
     async def _send(
         self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool
     ) -> Any:
-        # What may succeed later is sent again, with more time and after a pause that
-        # grows.
         kinds = ("temporary", "unreachable", "later") if patient else ("temporary",)
         for attempt in itertools.count(1):
             while (quiet := self._quiet_until - time.monotonic()) > 0:
@@ -357,7 +326,7 @@ class Replica:
 
                 # A refused prompt is an answer of a server that works; a row of silent
                 # failures is not.
-                if failure.kind == "refused":  # the server works
+                if failure.kind == "refused":
                     self._failures = 0
                 elif failure.kind == "later" or not (
                     again or failure.kind in ("fatal", "local", *OTHER_PROMPT)
@@ -366,7 +335,7 @@ class Replica:
 
                 # Many failures in a row: the server is gone, and hours of waiting for
                 # each request would help nobody.
-                if self._failures >= self._most_failures:
+                if self._failures >= 2 * self.concurrency + 2:
                     reason = f"{self._failures} requests to {self.address} in a row had no answer"
                     raise RequestError(f"{reason} ({failure.reason})", "storm") from None
                 if not again:
@@ -407,7 +376,9 @@ class Replica:
 
     async def _post(self, body: Spec, timeout: float) -> Any:
         """The response to a request, which waits while this process has no descriptor left."""
-        url, until = self.address.page(_page(body)), time.monotonic() + PATIENCE
+        page = "/chat/completions" if "messages" in body else "/completions"
+        url = self.address.page(GENERATE if "token_ids" in body else page)
+        until = time.monotonic() + PATIENCE
         while True:
             try:
                 async with (
@@ -455,7 +426,7 @@ class Replica:
         words = content.get("error") if isinstance(content, dict) else None
         if isinstance(words, dict) and not any(words.values()):
             words = None
-        if response.is_error or words:  # some send it with a 200
+        if response.is_error or words:
             raise self._error(response, words or content)
         if isinstance(content, str) and re.match(r"\s*(data|event|id):", content):
             raise RequestError(
@@ -481,7 +452,6 @@ class Replica:
 
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
-        # The server's own words are kept: they say more than a status.
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
         message = message_in(error)
@@ -506,7 +476,6 @@ class Replica:
 
     def _quote(self, message: object) -> str:
         """A server's words in one short line, without our key."""
-        # A key must not appear in a log, whatever the server repeats.
         words = self.address.without_secrets(str(message)) or type(message).__name__
         return shorten(words, 300)
 
@@ -514,13 +483,6 @@ class Replica:
 def is_too_long(reason: str) -> bool:
     """Whether a server's words are about a prompt that is too long for it."""
     return bool(re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE))
-
-
-def _page(body: Spec) -> str:
-    """Where a request is sent: by what it holds."""
-    if "token_ids" in body:
-        return GENERATE
-    return "/chat/completions" if "messages" in body else "/completions"
 
 
 async def _whole(response: Any) -> Any:

@@ -6,9 +6,11 @@ module of this folder (its class), one line in `ENGINES`, and its keys in `setti
 module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
+import asyncio
+import threading
 from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import cached_property, wraps
+from functools import cache, cached_property, wraps
 from inspect import isgeneratorfunction
 from math import ceil
 from pkgutil import resolve_name
@@ -446,6 +448,15 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
             "returns the prompt with its answer, which would be scored; let it return only the new "
             "text (a transformers pipeline: return_full_text=False)"
         )
+
+
+@cache
+def event_loop(name: str) -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own, one for each name: a notebook has a running loop
+    already, which cannot be waited for."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name=f"rulerkit-{name}", daemon=True).start()
+    return loop
 
 
 def num_shares(spec: Spec) -> int:

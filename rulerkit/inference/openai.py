@@ -499,19 +499,13 @@ class OpenAI(ServerEngine):
         text = example.prompt.removeprefix(form.leading_text)
         return {"prompt": text if adds_bos else form.leading_text + text}
 
-    def _num_sent(self, example: Example) -> int:
-        """The tokens of a prompt without what its server puts around it."""
-        server = self.server
-        if server.path in CHATS:
-            return example.num_tokens - self._template_tokens
-        before = self.prompt_format.leading_ids if server.adds_bos else ()
-        return example.num_tokens - len(before)
-
     @cached_property
-    def _template_tokens(self) -> int:
-        """The tokens of the prompt format that a chat is sent without."""
+    def _num_unsent(self) -> int:
+        """The tokens of a prompt that its server puts around it."""
         form = self.prompt_format
-        return len(form.bos) + sum(map(form.tokenizer.count, form.around))
+        if self.server.path in CHATS:
+            return len(form.bos) + sum(map(form.tokenizer.count, form.around))
+        return len(form.leading_ids) if self.server.adds_bos else 0
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text, why it ended, its tokens (the server's count, else ours) and what it took.
@@ -528,7 +522,7 @@ class OpenAI(ServerEngine):
             raise RequestError(declined[:300], "refused")
 
         counts = self.server.counts
-        doubt = counts.check(example, self._num_sent(example), reply)
+        doubt = counts.check(example, example.num_tokens - self._num_unsent, reply)
         if doubt and not self._has_doubts:
             remark(f"{self.name}: {doubt}: a cut prompt would go unseen")
         self._has_doubts |= bool(doubt)
@@ -560,20 +554,16 @@ class OpenAI(ServerEngine):
         kept = kept_within(text, written, limit, counts, form.tokenizer)
         if kept:
             text, finish, written, _ = kept
-            self._say_that_limits_are_ignored(limit)
+            if not self._ignores_limits:
+                remark(
+                    f"{self.name}: its server writes more than the {limit} tokens that it was "
+                    f"asked for ({self.server.limit_name}): its answers are cut there"
+                )
+            self._ignores_limits = True
         if written is None:
             written = form.tokenizer.count(text)
         usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
         return Answer(text, finish, written, usage)
-
-    def _say_that_limits_are_ignored(self, limit: int) -> None:
-        """Once for each model."""
-        if not self._ignores_limits:
-            remark(
-                f"{self.name}: its server writes more than the {limit} tokens that it was asked "
-                f"for ({self.server.limit_name}): its answers are cut there"
-            )
-        self._ignores_limits = True
 
 
 def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
