@@ -234,24 +234,16 @@ def report(
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
-    from rulerkit.store.joined import put_together
 
     if dataset and format != "hf":
         raise UserError("--dataset goes with --format hf only")
-    folders = [resolve_file(place) for place in places]
     problems: list[str] = []
-    read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
-    cells = put_together(chain(*read), problems.append)
+    cells = _cells_in(places, problems)
     scores = rk.score(cells, problems.append, max_failures)
     # A table has a place for what was left out; a CSV and the hub have none.
-    in_table = bool(cells) and format not in ("csv", "hf")
-    lines = [lacking_line(cells), *([] if in_table else problems)]
-    for line in filter(None, lines):
+    in_table = format not in ("csv", "hf")
+    for line in filter(None, [lacking_line(cells), *([] if in_table else problems)]):
         echo(line, err=True)
-    if not cells:
-        raise UserError(
-            f"no predictions in {listed(folders, 3)}: it should hold <model>/<task>/<length>.jsonl"
-        )
 
     # A CSV has the cells of all categories.
     shown = _of_category(cells, "all" if format == "csv" else category)
@@ -267,6 +259,23 @@ def report(
         for line in problems if in_table else ():
             echo(line, err=True)
         raise
+
+
+def _cells_in(places: list[Path], problems: list[str]) -> "list[Cell]":
+    """The cells of all places, one that stands in several of them once; what is wrong with files
+    goes to `problems`."""
+    from rulerkit.store.joined import put_together
+
+    folders = [resolve_file(place) for place in places]
+    read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
+    cells = list(put_together(chain(*read), problems.append))
+    if not cells:
+        for problem in problems:
+            echo(problem, err=True)
+        raise UserError(
+            f"no predictions in {listed(folders, 3)}: it should hold <model>/<task>/<length>.jsonl"
+        )
+    return cells
 
 
 def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":

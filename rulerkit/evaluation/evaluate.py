@@ -274,9 +274,9 @@ def _ask_model(
             missing = dict(due.items() - asked.items())
             for length in [n for n in lengths if _at_length(missing, n)]:
                 counts = _at_length(due, length)
-                for told in _ask_length(study, model, length, counts, fresh, bar, rule):
-                    answered |= {cell.path: cell for cell in told.cells}
-                    any_asked |= told.any_asked
+                told = list(_ask_length(study, model, length, counts, fresh, bar, rule))
+                answered |= {cell.path: cell for part in told for cell in part.cells}
+                any_asked |= any(part.any_asked for part in told)
                 asked |= counts
 
             # Only the first round starts anew: the next one goes on with its rows.
