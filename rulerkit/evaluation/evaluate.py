@@ -258,8 +258,7 @@ def _ask_model(
     while lengths:
         try:
             for length in lengths:
-                if reason := model.too_long(length):
-                    raise TooLong(reason)
+                _refuse_too_long(model, length)
 
             # The examples that each cell is to have after this round.
             state = planned(study, lengths, fresh)
@@ -293,6 +292,12 @@ def _ask_model(
     if rule and lengths:
         remark(f"{model.label or model.name}: {rule.describe(state)}")
     return list(answered.values()), any_asked
+
+
+def _refuse_too_long(model: Model, length: int) -> None:
+    reason = model.too_long(length)
+    if reason:
+        raise TooLong(reason)
 
 
 def _at_length(counts: Counts, length: int) -> Counts:
