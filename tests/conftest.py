@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from hashlib import sha1
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -36,6 +37,10 @@ VOCABULARIES = (
     "o200k_base",
 )
 """`builtin`, the folders, the files that no folder's name leads to, and encodings of tiktoken."""
+needs_extras = pytest.mark.skipif(
+    not (find_spec("rulerkit_frontier") and find_spec("rulerkit_gate")),
+    reason="needs the plug-ins of extras/, which are not here",
+)
 ENCODINGS = "https://openaipublic.blob.core.windows.net/encodings"
 """Where tiktoken has its encodings from; it keeps them under a digest of their addresses."""
 

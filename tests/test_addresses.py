@@ -20,6 +20,7 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.http import Reply
 from rulerkit.inference.model import load_model
 from rulerkit.store.cells import read_cells
+from tests.conftest import needs_extras
 from tests.test_openai import ask, ask_and_check, client, error, serving, some
 from tests.text_server import Handler, ReaderServer
 
@@ -297,6 +298,7 @@ def test_further_headers_are_sent_and_never_shown(recorders, tmp_path, monkeypat
     assert client(server).identity() == model.identity()
 
 
+@needs_extras
 def test_the_gate_sends_no_key_to_the_other_side(recorders, folder, monkeypatch, rulerkit):
     monkeypatch.setenv("MY_KEY", KEY)
     ours, theirs = recorders

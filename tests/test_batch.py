@@ -21,6 +21,7 @@ from rulerkit.batch.jobs import read_job
 from rulerkit.batch.status import jobs_in, report, statuses
 from rulerkit.common.errors import UserError
 from tests.batches import Project, outcomes, printed, told
+from tests.conftest import needs_extras
 from tests.projects import FREE, REPOSITORY, make_project, notebook
 from tests.records import change_rows
 
@@ -44,6 +45,7 @@ def plan(project, content, **settings):
 # --- planning -------------------------------------------------------------------------------------
 
 
+@needs_extras
 def test_the_demo_as_it_would_run(tmp_path):
     project = Project(tmp_path / "project")
     before = sorted(project.root.rglob("*"))
@@ -68,6 +70,7 @@ def test_the_demo_as_it_would_run(tmp_path):
     assert sorted(project.root.rglob("*")) == before
 
 
+@needs_extras
 @pytest.mark.parametrize("name", ["demo-all", "demo-small", "one-model", "paper", "small"])
 def test_every_batch_of_params_can_be_planned(project, name):
     assert read_batch(REPOSITORY / f"params/batches/{name}.yaml").runs

@@ -21,6 +21,7 @@ import rulerkit as rk
 from rulerkit.cli import app
 from rulerkit.evaluation.study import study
 from rulerkit.generation.tasks import TASKS
+from tests.conftest import needs_extras
 from tests.processes import hear_signals
 
 COMMANDS = [
@@ -456,6 +457,7 @@ def test_bad_input_is_one_line(project, tmp_path, rulerkit):
     assert rulerkit().status == 2
 
 
+@needs_extras
 def test_missing_original_corpora_offline(project):
     """In a process of its own, since corpora are remembered once they were read."""
     asked = "{model: perfect, corpora: original, lengths: [4096], tasks: [qa_1], num_examples: 1}"

@@ -12,6 +12,7 @@ import pytest
 
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import task
+from tests.conftest import needs_extras
 
 PREPARE = """
 import json, pathlib, sys, time
@@ -54,6 +55,7 @@ def checkout(tmp_path):
     return tmp_path / "RULER"
 
 
+@needs_extras
 def test_what_is_equal_what_differs_and_what_never_ends(checkout):
     names = ("niah_multikey_3", "fwe", "vt", "cwe")
     asked = ["--tasks", ",".join(names)]

@@ -17,6 +17,7 @@ from rulerkit.common.paths import project_files
 from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.store.cells import read_cells
 from tests.batches import outcomes
+from tests.conftest import needs_extras
 
 REPOSITORY = Path(__file__).parents[1]
 DEMO = REPOSITORY / "params/batches/demo-all.yaml"
@@ -26,6 +27,7 @@ planted = pytest.mark.slow
 # --- entries with models and parameters of their own ----------------------------------------------
 
 
+@needs_extras
 def test_the_demo_has_every_notebook():
     there = set(project_files("notebooks", ".ipynb"))
     assert {run.notebook.stem for run in read_batch(DEMO).runs} == there

@@ -10,12 +10,14 @@ import pytest
 import yaml
 
 from rulerkit.common.paths import resolve
+from tests.conftest import needs_extras
 
 ROOT = Path(__file__).resolve().parent.parent
 PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
 PAGES += sorted((ROOT / "docs").glob("*.md"))
 
 
+@needs_extras
 def test_the_reference_is_what_the_code_says(monkeypatch):
     monkeypatch.syspath_prepend(str(ROOT / "scripts"))
     monkeypatch.delitem(sys.modules, "make_reference", raising=False)
@@ -32,6 +34,7 @@ def test_the_reference_is_what_the_code_says(monkeypatch):
     ), "out of date: run python scripts/make_reference.py"
 
 
+@needs_extras
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_files_and_links_that_pages_name_exist(page):
     text = page.read_text(encoding="utf-8")

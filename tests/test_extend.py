@@ -16,6 +16,7 @@ import rulerkit as rk
 from rulerkit.common import plugins
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import judge_of
+from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/extend.md").read_text()
@@ -228,6 +229,7 @@ except rk.UserError as error:
 """
 
 
+@needs_extras
 def test_a_plug_in_that_breaks_the_contract_is_refused(tmp_path):
     names = []
     for number, (old, new, _) in enumerate(BREAKS):
@@ -474,6 +476,7 @@ def installed(site, module, text):
     return site
 
 
+@needs_extras
 def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_path):
     site = installed(tmp_path / "site", "bare_kit", ONE_FILE)
     params = site / "bare_project/params/sizes"

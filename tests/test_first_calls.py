@@ -14,6 +14,7 @@ import rulerkit as rk
 from rulerkit.analysis.results import export
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.generation import corpora
+from tests.conftest import needs_extras
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": ["1K", "2K"], "num_examples": 2}
 
@@ -223,6 +224,7 @@ def test_anything_else_is_one_line(home, function, given):
 # --- a row is its prompt again --------------------------------------------------------------------
 
 
+@needs_extras
 def test_a_row_becomes_its_prompt_again(home):
     def answer(prompts):
         return ["none"] * len(prompts)

@@ -14,6 +14,7 @@ from rulerkit.batch.jobs import read_job
 from rulerkit.common.errors import UserError
 from rulerkit.store.files import row_line
 from rulerkit.store.records import parse_record, record_text
+from tests.conftest import needs_extras
 from tests.projects import make_project
 
 
@@ -49,6 +50,7 @@ def test_a_job_file_is_read_where_the_project_was_copied_to(tmp_path, monkeypatc
     assert read_job(job.file) == job
 
 
+@needs_extras
 def test_a_plan_writes_job_files_for_any_scheduler_and_asks_nothing(tmp_path, rulerkit):
     ended = rulerkit("batch", "demo", "--plan", "-y", f"outputs: {tmp_path}")
     assert ended.status == 0

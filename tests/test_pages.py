@@ -17,6 +17,7 @@ import yaml
 
 from rulerkit.cli import app
 from rulerkit.common.settings import BatchKeys, ModelKeys, Parameters, keys_of
+from tests.conftest import needs_extras
 from tests.test_extend import write_packages
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -164,6 +165,7 @@ def test_lines_are_short(page):
     assert long == [] or page.name == "reference.md"
 
 
+@needs_extras
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_to_files(page):
     """A link to a folder works on some sites, and breaks the build of ours."""
@@ -173,6 +175,7 @@ def test_links_lead_to_files(page):
     assert [name for name in relative if not (page.parent / name).is_file()] == []
 
 
+@needs_extras
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: f"{page.parent.name}/{page.name}")
 def test_links_lead_to_sections(page):
     """A section that has got another title breaks the build of the site."""

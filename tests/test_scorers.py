@@ -15,6 +15,7 @@ import rulerkit as rk
 from rulerkit.analysis.scorers import NAMES, score_answer, score_as
 from rulerkit.common.errors import UserError
 from rulerkit.store.other_formats import read_predictions
+from tests.conftest import needs_extras
 
 CASES = Path(__file__).parent / "data" / "scorers.csv"
 MATCH = {"qa_1": "part", "qa_2": "part"}
@@ -116,6 +117,7 @@ def test_two_runs_of_lm_eval_pair_by_the_hash_of_the_prompt(tmp_path):
     assert [row["digest"] for row in cell.rows] == ["0" * 16, "1" * 16]
 
 
+@needs_extras
 def test_tasks_that_other_harnesses_do_not_have_are_refused(tmp_path):
     study = rk.study(
         model="perfect",
