@@ -19,6 +19,7 @@ from rulerkit.report.plots.canvas import (
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import series_by_length
 from rulerkit.report.tables import names_of
+from rulerkit.report.tables.notes import remarks
 from rulerkit.scoring.summary import texts_words
 from rulerkit_frontier.scores import (
     ABSOLUTE,
@@ -113,7 +114,8 @@ def capabilities_by_length(
 
 def figure(scores: Any, ax: "Panels" = None) -> "list[Axes]":
     """The picture of the suite from rows of `score`: what `rk.plots.of_suite` draws."""
-    return capability_map(frontier(scores), ax=ax)
+    summary = frontier(scores)
+    return capability_map(summary, note=remarks(summary.cells), ax=ax)
 
 
 def _capability_rows(summary: FrontierSummary, model: Mapping[str, Any]) -> "pd.DataFrame":

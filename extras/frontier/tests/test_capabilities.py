@@ -230,6 +230,13 @@ def test_figures_say_what_both_suites_found():
     plt.close("all")
 
 
+def test_the_figure_of_the_suite_says_what_it_was_made_from():
+    readers = suite_of({4096: 1.0, 8192: 0.5}).assign(engine="reader")
+    panels = rk.plots.of_suite(readers, "frontier")
+    assert "reference readers" in panels[0].figure.get_supxlabel()
+    plt.close("all")
+
+
 def test_answers_given_when_the_suite_stood_in_the_core_are_resumed(tmp_path, rulerkit):
     """Their records name no module."""
     asked = ("evaluate", "reader-4096", "--tasks", "state_4", "--lengths", "4K", "-y")
