@@ -283,4 +283,4 @@ def outcomes(statuses):
 
 def told(name, **more):
     """The spec of a model that writes down what it is asked."""
-    return {"name": name, "entry": f"told:{name}", "batch_size": 1, **more}
+    return {"name": name, "entry": f"told:{name}", "version": "1", "batch_size": 1, **more}

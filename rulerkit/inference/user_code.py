@@ -22,6 +22,8 @@ from rulerkit.inference.fingerprints import short
 MOST_RAISED = 8
 """The exceptions in a row, before any answer, after which a function is called broken."""
 PROCESS = uuid4().hex[:8]
+NO_VERSION = "none, run "
+"""How the version of a function begins whose source does not say all and that was given none."""
 _INSTALLED = (
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
@@ -61,7 +63,7 @@ def code_identity(function: Any, version: str | None, run: str) -> JSON:
         source = inspect.getsource(function)
         defaults = repr((function.__defaults__, function.__kwdefaults__))
         told["source"] = short(sha256(f"{source}{defaults}".encode()))
-    return told or {"version": f"none, run {run}"}
+    return told or {"version": f"{NO_VERSION}{run}"}
 
 
 def beside_source(function: Any) -> str:

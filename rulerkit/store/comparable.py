@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
+from rulerkit.inference.user_code import NO_VERSION
 from rulerkit.store.cells import WAYS_OUT, Cell
 from rulerkit.store.records import is_optional, makes_other_results, result_values
 
@@ -68,9 +69,33 @@ def check_same(cells: Iterable[Cell]) -> None:
             }
             key = tuple(getattr(cell, name) for name in rule.shared)
             other, before = first.setdefault(key, (cell, defining))
-            changes = differences(before, defining)
+            # Whether a function without a version is the same nobody knows: a note says so.
+            changes = [
+                change for change in differences(before, defining) if not _lacks_version(*change)
+            ]
             if changes:
                 raise _mixed(other, cell, changes)
+
+
+def _lacks_version(field: str, old: Any, new: Any) -> bool:
+    both = (str(old), str(new))
+    return field == "model.version" and all(text.startswith(NO_VERSION) for text in both)
+
+
+def version_notes(cells: Iterable[Cell]) -> list[str]:
+    """A line for each function that answered in several runs of Python and has no version."""
+    versions: dict[tuple[str, str], set[str]] = {}
+    for cell in cells:
+        model = (cell.record.get("result") or {}).get("model")
+        version = str(model.get("version", "")) if isinstance(model, dict) else ""
+        if version.startswith(NO_VERSION):
+            versions.setdefault((cell.run, cell.model), set()).add(version)
+    return [
+        f"{model} answered in {len(found)} runs of Python, and its source does not say whether it "
+        "was the same function: give it a `version`."
+        for (_, model), found in versions.items()
+        if len(found) > 1
+    ]
 
 
 def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:

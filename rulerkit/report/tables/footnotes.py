@@ -9,7 +9,7 @@ from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
 from rulerkit.store.cells import Cell
-from rulerkit.store.comparable import snapshot_notes
+from rulerkit.store.comparable import snapshot_notes, version_notes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -74,6 +74,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
 
     notes = _environment_notes(facts)
     notes += snapshot_notes(answered)
+    notes += version_notes(answered)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
     notes += [f"{warning}." for cell in answered for warning in cell.warnings]
