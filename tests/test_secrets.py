@@ -164,6 +164,6 @@ def test_planted_keys_stand_in_nothing_that_others_can_read(tmp_path):
             assert found == [] or not file.stat().st_mode & 0o077, file
     # The three files above and the two files of jobs.
     assert private == 5
-    assert len(list((project.root / "made").iterdir())) == 6
+    assert len(list((project.root / "made").iterdir())) == 4
     rows = (tmp_path / "project/outputs/predictions/main").rglob("1024.jsonl")
     assert sum(file.stat().st_size > 0 for file in rows) == 4
