@@ -83,7 +83,7 @@ outputs = "outputs"
 def held(name, gpus, **more):
     """The spec of a model that holds on."""
     entry = f"held:{name.replace('-', '_')}"  # a Python name
-    return {"name": name, "entry": entry, "batch_size": BATCH, "gpus": gpus, **more}
+    return {"name": name, "entry": entry, "version": "1", "batch_size": BATCH, "gpus": gpus, **more}
 
 
 class Job(NamedTuple):
