@@ -340,7 +340,8 @@ def _page_of(result: "GateResult") -> Path:
     study = result.gate.study
     names = f"{result.gate.a.name}-{result.gate.b.name}"
     slug = re.sub(r"[^A-Za-z0-9._]+", "-", names).strip("-.")[:120]
-    return study.outputs / "pages" / f"gate-{study.run}-{slug}.html"
+    run = study.run if study.run.startswith("gate-") else f"gate-{study.run}"
+    return study.outputs / "pages" / f"{run}-{slug}.html"
 
 
 def _json(result: "GateResult", page: str) -> str:
