@@ -22,16 +22,6 @@ ANSWERS = "outputs/predictions/main/perfect/vt/1024.jsonl"
 
 
 @pytest.fixture
-def nowhere(tmp_path, monkeypatch):
-    """An empty folder as the working directory, and no RULERKIT_HOME."""
-    monkeypatch.delenv("RULERKIT_HOME", raising=False)
-    folder = tmp_path / "nowhere"
-    folder.mkdir()
-    monkeypatch.chdir(folder)
-    return folder
-
-
-@pytest.fixture
 def project(tmp_path):
     for name in ("params/models", "notebooks", "deep/er"):
         (tmp_path / "project" / name).mkdir(parents=True)

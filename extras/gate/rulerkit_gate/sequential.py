@@ -160,10 +160,6 @@ class Look(NamedTuple):
     next: Mapping[Key, int]
     """Empty where a verdict is reached, or everything was asked."""
 
-    @property
-    def is_settled(self) -> bool:
-        return bool(self.worse) or self.is_not_worse
-
 
 class Sequence:
     """The looks at the answers of two models, which only grow.
