@@ -250,7 +250,9 @@ def _follow(statuses: Iterable[Any], console: Any, num_steps: int) -> list[Any]:
                 text = "\n".join(describe(status))
                 console.out(escape.terminal(text), highlight=False)
                 next_count = max(next_count, now + pause)
-            if status or now <= next_count:
+            # A terminal shows each change at once; a log has said it above.
+            is_due = console.is_terminal if status else now > next_count
+            if not is_due:
                 continue
             progress = _progress(list(last.values()), num_steps)
             if console.is_terminal:
