@@ -102,7 +102,7 @@ def test_two_replicas_answer_about_half_each_and_none_twice(tmp_path):
     model = load_model(spec(tmp_path, "--pace 0.05", replicas=2, concurrency=2))
     cell = predict(model, examples(model, 40), tmp_path / "run", progress=False)
     model.close()
-    assert cell.complete
+    assert not cell.coverage.missing
     assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in cell.rows)
     prompts = [entry["prompt"] for entry in journal(tmp_path)]
     assert sorted(prompts) == sorted(set(prompts))
@@ -154,7 +154,7 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     file = next((tmp_path / "run").rglob("*.jsonl"))
     assert len(file.read_text().splitlines()) == 5
     again = load_model(spec(tmp_path, concurrency=1))
-    assert predict(again, asked, tmp_path / "run", progress=False).complete
+    assert not predict(again, asked, tmp_path / "run", progress=False).coverage.missing
     assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
 
 

@@ -227,12 +227,12 @@ def report(
     """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
     corpus. Each suite has a table of its own.
 
-    Cells made in different ways (another seed, other prompts, another checkpoint of that name) are
-    not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
-    commit), a line below the table says so.
+    Cells made in different ways (another seed, other prompts, another checkpoint) are not mixed: a
+    message says why. Where only the environment differs, a line below the table says so.
     """
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
+    from rulerkit.store.cells import readable
     from rulerkit.store.comparable import check_same
 
     if dataset and format != "hf":
@@ -240,6 +240,7 @@ def report(
     problems: list[str] = []
     cells = _cells_in(places, problems)
     scores = rk.score(cells, problems.append, max_failures)
+    cells = readable(cells)
     # A table has a place for what was left out; a CSV and the hub have none.
     in_table = format not in ("csv", "hf")
     for line in filter(None, [lacking_line(cells), *([] if in_table else problems)]):
@@ -251,9 +252,8 @@ def report(
     if format == "hf":
         echo(hub_text(cells, scores, dataset), nl=False)
         return
-    problem_lines = [f"{problem}." for problem in problems]
     try:
-        print_leaderboards(shown, scores, format, category, problem_lines)
+        print_leaderboards(shown, scores, format, category, [f"{line}." for line in problems])
     except UserError:
         # There is no table, so its reasons stand here.
         for line in problems if in_table else ():
@@ -264,7 +264,7 @@ def report(
 def _cells_in(places: list[Path], problems: list[str]) -> "list[Cell]":
     """The cells of all places, one that stands in several of them once; what is wrong with files
     goes to `problems`."""
-    from rulerkit.store.joined import put_together
+    from rulerkit.store.places import put_together
 
     folders = [resolve_file(place) for place in places]
     read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
@@ -347,7 +347,7 @@ def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example,
         seen = f"{task or 'any task'} at {length_name(length) if length else 'any length'}"
         raise unknown(f"task and length in {model}", seen, there)
     cell = cells[0]
-    if index not in cell.present:
+    if index not in cell.coverage.have:
         raise UserError(
             f"{model} has no answer to example {index} of {cell.task} at {cell.length}: it has "
             f"{cell.wanted} examples, from 0; those without an answer are in its *.failures.jsonl"
@@ -361,7 +361,7 @@ def _stored_answer(path: Path, example: "Example") -> str:
     from rulerkit.store.cells import load_cell
 
     cell = load_cell(path)
-    if not cell or example.index not in cell.present:
+    if not cell or example.index not in cell.coverage.have:
         return ""
     row = next(row for row in cell.rows if row["index"] == example.index)
     if row["digest"] != example.digest:

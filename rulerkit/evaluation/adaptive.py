@@ -87,11 +87,11 @@ def stored_cells(study: Study) -> Iterator[StoredCell]:
     for asked in study.cells():
         try:
             cell = load_cell(asked.path)
-            if cell and cell.present:
-                questions = plain(asked_record(asked.task, asked.length, study.seed))
-                check_result(cell, cell.record["result"] | questions)
             if cell:
                 cell.about.max_failures = study.max_failures
+            if cell and cell.coverage.have:
+                questions = plain(asked_record(asked.task, asked.length, study.seed))
+                check_result(cell, cell.record["result"] | questions)
         except DamagedCell as error:
             remark(f"left out: {error}")
             cell = None
@@ -111,7 +111,7 @@ def _scores_by_index(study: Study, fresh: bool = False) -> tuple[Scores, JSON]:
         score_of = dict[int, float]()
         if stored.cell and not fresh:
             rows = judged(stored.cell)
-            for index in stored.cell.failures:
+            for index in stored.cell.coverage.failed:
                 score_of[index] = np.nan
             indices, of_rows = rows["index"].tolist(), rows["score"].tolist()
             score_of.update(zip(indices, of_rows, strict=True))
