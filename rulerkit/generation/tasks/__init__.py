@@ -141,8 +141,9 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for families in (FAMILIES, all_families()):
-        for one in families:
+    # Plug-ins are imported where it is none of ours.
+    for families in (lambda: FAMILIES, all_families):
+        for one in families():
             if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
                 return one
     names = ", ".join(family.short_name for family in all_families())
@@ -237,12 +238,15 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
     return family(**given)
 
 
-def read_prompt(text: str) -> Reading | None:
+def read_prompt(text: str, task: str = "") -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
-    of any family."""
-    # Plug-ins are asked where it is none of ours.
-    for families in (FAMILIES, all_families()):
-        for family in families:
+    of any family. `task` is the name of its task, where that is known."""
+    for family in FAMILIES:
+        if (reading := family.read(text)) is not None:
+            return reading
+    # Plug-ins are imported where it may be a prompt of theirs.
+    if task not in TASKS:
+        for family in all_families():
             if (reading := family.read(text)) is not None:
                 return reading
     return None
