@@ -141,11 +141,16 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
+
+    def is_meant(one: type[Task]) -> bool:
+        if family:
+            return one.family == family
+        return re.match(rf"{one.short_name}(?![a-zA-Z])", name) is not None
+
     # Plug-ins are imported where it is none of ours.
-    for families in (lambda: FAMILIES, all_families):
-        for one in families():
-            if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
-                return one
+    found = list(filter(is_meant, FAMILIES)) or list(filter(is_meant, all_families()))
+    if found:
+        return found[0]
     names = ", ".join(family.short_name for family in all_families())
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
