@@ -149,7 +149,7 @@ def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
         for name in names:
             one = task(name)
             about = {"name": name, "family": one.family, "category": one.category}
-            about |= {"match": "all", "edition": "2025"}
+            about |= {"match": "all"}
             record = record_of(model, length=length, task=about)
             path = tmp_path / f"predictions/main/{model}/{name}/{length}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)

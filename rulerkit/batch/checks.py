@@ -36,7 +36,7 @@ EXAMPLES = 3
 GPUS_PER_NODE = 8
 """The largest common node, where params/site.yaml does not give `whole_nodes`."""
 _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
-BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+BY_DESIGN = "by design: this protocol keeps one layout for all examples, as upstream does"
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
 _CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
@@ -286,7 +286,7 @@ def budget(case: Case) -> CheckResult:
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
     if share >= _WELL_FILLED:
         return seen
-    if task.protocol == "paper":
+    if task.protocol != "clean":
         return Finding(seen, BY_DESIGN, NOTE)
     if task.category == "qa" and length < _COARSE_BELOW:
         return Finding(seen, "documents are coarse at short lengths", NOTE)

@@ -427,9 +427,7 @@ class Parameters(Keys):
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
     """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay:
     texts}, with base (builtin or original) for what it does not name"""
-    protocol: Literal["clean", "paper"] = "clean"
-    edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
-    """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""
+    protocol: Literal["clean", "paper", "upstream"] = "clean"
     ask: bool = True
     """true, or false: no model is asked, what is stored is shown, and what is missing is named"""
     outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"

@@ -140,7 +140,7 @@ _PROTOCOL = {
     "prompt_version": "version of the prompts",
     "tokenizer": "name of the tokenizer that lengths are counted with",
     "template": "name of the prompt format",
-    "protocol": "clean or paper; '' where the file does not say",
+    "protocol": "clean, paper or upstream; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions, or several with ' + ' between",
@@ -170,11 +170,10 @@ def describe(cell: Cell) -> JSON:
         notes.add(about.protocol_note.replace(";", ",").rstrip("."))
     protocol = result.protocol or ""
 
-    # A protocol whose prompts were chosen otherwise is no longer the paper's.
-    if task.edition and task.edition != base.PROTOCOLS.get(protocol):
-        notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
-    elif protocol == "paper":
+    if protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
+    if protocol == "upstream":
+        notes.add("Protocol upstream: prompts and layouts of upstream since 2025")
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()

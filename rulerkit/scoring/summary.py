@@ -430,10 +430,7 @@ def _setup(members: "Sequence[_Row]") -> str:
     for row in members:
         if not row["n"]:
             continue
-        # An edition of the prompts that is not the protocol's stands in a note.
-        notes = str(row["note"]).split("; ")
-        edition = [note for note in notes if note.startswith("Protocol ")]
-        values = [row["task"], row["prompt_version"], row["texts"], edition]
+        values = [row["task"], row["prompt_version"], row["texts"]]
         parts.add(str([row["protocol"], bool(row["stand_in"]), *values]))
         if isinstance(row["protocol"], str):
             protocols.add(row["protocol"] or "unknown")
