@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from hashlib import md5
 
 import pytest
@@ -534,3 +535,16 @@ def test_the_core_works_without_the_extras(tmp_path):
     assert re.search(r"^vt +100\.0", done.stdout, re.MULTILINE)
     named = re.findall(r"left out: the plug-in (\w+)", done.stderr)
     assert len(named) == len({*named}), "each is named once"
+
+
+def test_a_study_of_one_of_our_tasks_imports_no_other_suite(tmp_path):
+    asked = """
+        import sys
+        import rulerkit as rk
+        study = rk.study(model="reader-1024", tasks=["vt"], lengths=["1K", "2K"], num_examples=1)
+        rk.tables.table_text(rk.summarize(rk.score(rk.evaluate(study, progress=False))))
+        print([name for name in sys.modules if name.startswith("rulerkit_frontier.")])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(asked)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

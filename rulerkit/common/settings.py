@@ -233,9 +233,6 @@ class CheckpointKeys(ModelKeys):
     """a mapping over config.json, such as {rope_parameters: {...}}"""
     trust_remote_code: bool
     """true or false"""
-    fingerprint: Literal["full"]
-    """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every
-    tensor)"""
 
 
 class TransformersKeys(CheckpointKeys):

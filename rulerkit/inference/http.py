@@ -30,7 +30,8 @@ from rulerkit.common.errors import UserError, shorten, shortened
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.model import Answer, event_loop
+from rulerkit.inference.coroutines import event_loop
+from rulerkit.inference.model import Answer
 from rulerkit.inference.process import Address, ServerProcess
 from rulerkit.inference.prompt_queue import _num_tokens
 from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS

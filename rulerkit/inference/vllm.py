@@ -13,8 +13,9 @@ from rulerkit.common.gpus import gpu_name
 from rulerkit.common.paths import install_command, package_data, package_version
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
+from rulerkit.inference.checkpoint import CheckpointEngine
 from rulerkit.inference.http import Replica, Reply, RequestError
-from rulerkit.inference.model import Answer, CheckpointEngine, num_shares
+from rulerkit.inference.model import Answer, num_shares
 from rulerkit.inference.process import Address
 from rulerkit.inference.servers import MASTER, ServerEngine
 

@@ -139,10 +139,16 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for families in (FAMILIES, all_families()):
-        for one in families:
-            if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
-                return one
+
+    def is_meant(one: type[Task]) -> bool:
+        if family:
+            return one.family == family
+        return re.match(rf"{one.short_name}(?![a-zA-Z])", name) is not None
+
+    # Plug-ins are imported where it is none of ours.
+    found = list(filter(is_meant, FAMILIES)) or list(filter(is_meant, all_families()))
+    if found:
+        return found[0]
     names = ", ".join(family.short_name for family in all_families())
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
@@ -235,12 +241,15 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
     return family(**given)
 
 
-def read_prompt(text: str) -> Reading | None:
+def read_prompt(text: str, task: str = "") -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
-    of any family."""
-    # Plug-ins are asked where it is none of ours.
-    for families in (FAMILIES, all_families()):
-        for family in families:
+    of any family. `task` is the name of its task, where that is known."""
+    for family in FAMILIES:
+        if (reading := family.read(text)) is not None:
+            return reading
+    # Plug-ins are imported where it may be a prompt of theirs.
+    if task not in TASKS:
+        for family in all_families():
             if (reading := family.read(text)) is not None:
                 return reading
     return None
