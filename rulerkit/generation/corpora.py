@@ -18,13 +18,12 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
@@ -129,210 +128,87 @@ class Words:
     source: Source | None = None
 
 
-class _File(NamedTuple):
-    """A corpus file that was read; `known` is what results must say of its content, None where the
-    content is not that of an original."""
-
-    content: Any
-    path: Path | None = None
-    known: str | None = None
-
-    def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
-        """The source of a corpus with these parts."""
-        # The content decides what a corpus is, not the name of its file.
-        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
-
-        # A file of which nothing is known may be used, and every table says so.
-        known = self.known
-        if self.path and known is None:
-            known = (
-                f"{name} is a substitute: {self.path.name} with the content {fingerprint} is not "
-                "known as the original"
-            )
-        return Source(name, fingerprint, self.known is None, "; ".join(filter(None, [known, note])))
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Texts = Annotated[list[_Text], Field(min_length=1)]
 
 
-@cache
-def load_haystack(name: str) -> Haystack:
-    """The haystack of one of `HAYSTACKS`. Errors: UserError for an original that is not there."""
-    with _opened(name) as file:
-        text = file.content["text"]
+class QuestionKeys(Keys):
+    """A line of a file of questions."""
 
-        # Upstream splits essays at any white space and joins the words by single
-        # blanks.
-        words, restart, note = text.split(), file.content.get("restart"), ""
-        if not words:
-            raise ValueError("it holds no text")
-
-        # A haystack that is longer than the corpus goes round again from the second
-        # essay on, so that the opening of the first stands only once.
-        if restart is None:  # the essays
-            restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
-            essays, num_essays = (file.content.get("essays", 218), file.content.get("of", 218))
-            note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
-
-            # The author's pages change; the 49 essays of the repository do not. A file
-            # that begins with them is named by them.
-            beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
-            if file.known is None and beginning == REPOSITORY_SHA256:
-                fetched = f"{essays - 49} as fetched from the author's site"
-                file = file._replace(known=f"essays: 49 from their repository, {fetched}")
-
-        # The second pass begins at a sentence, whatever the rule says of that place.
-        starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-        return Haystack(file.source(name, [" ".join(words)], note), words, starts, restart)
+    question: _Text
+    answers: _Texts
+    """Any of them is right."""
+    gold_documents: _Texts
+    """Together they give the answer."""
+    other_documents: list[_Text] = Field([])
+    """They do not."""
 
 
-def sentence_starts(words: list[str]) -> np.ndarray:
-    """Word indices where a sentence starts, by a rule without a model: behind a word that ends in .
-    ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
-    next word begins in lower case or the word is an abbreviation or an initial. Shape (n,),
-    increasing, the first is 0."""
-    # Upstream uses nltk's trained model, which would be one more download. The rule only
-    # decides at which boundaries a needle may stand.
-    starts = [0]
-    for i, word in enumerate(words[:-1]):
-        # Most words end in a letter: the test that leaves them out comes first.
-        if word[-1].isalnum() or word[-1] in ",;:-":
-            continue
+@dataclass(frozen=True)
+class CorpusKind:
+    """A key of `corpora:`. `names`: the corpora that need no path; `read`: the corpus in a file of
+    the user's, from its name and text; `takes`: what such a file holds, for messages."""
 
-        # Quotes and brackets may close behind the end of a sentence.
-        core = word.rstrip(_CLOSING)
-        if core[-1:] not in (".", "!", "?", *_STOPS):
-            continue
-        if core[-1] == "." and (
-            _is_abbreviation(core) or (starts[-1] == i and _NUMERAL.fullmatch(core))
-        ):
-            continue  # the last: the number of a list's entry
-        if not words[i + 1].lstrip(_OPENING)[:1].islower():
-            starts.append(i + 1)
-    return np.array(starts, dtype=np.int64)
+    names: Sequence[str]
+    read: Callable[[str, str], Any]
+    takes: str
 
 
-def _is_abbreviation(word: str) -> bool:
-    word = word.lstrip(_OPENING)
-    return f" {word.lower()} " in _ABBREVIATIONS or (
-        word != "I." and _INITIAL.fullmatch(word) is not None
-    )
+# --- loading --------------------------------------------------------------------------------------
 
 
-@cache
-def load_qa(name: str) -> QASet:
-    """The question answering set of one of `QA_SETS`.
+def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
+    """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
+    KINDS."""
+    # One word for all corpora, or a mapping for each kind.
+    given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
+    chosen = {"base": "builtin", **given}
+    for key in chosen:
+        check_known("key of corpora", key, ("base", *KINDS))
+    hint = "A mapping such as {essay: texts} names files"
+    check_known("value of corpora", str(chosen["base"]), BASES, hint)
+    return chosen
 
-    Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
-    paragraphs and 257 of its questions carry blanks there). Errors: UserError for an original that
-    is not there.
+
+_LOADED: dict[tuple[str, str | Path], Any] = {}
+"""Kind and name or path -> the corpus, which a process reads once."""
+
+
+def load(kind: str, name: str) -> Any:
+    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
+    path, a file or a folder of essays.
+
+    Raises UserError where it is not there, cannot be read or holds something else than its kind
+    takes.
     """
-    with _opened(name) as file:
-        # Each data set has a shape of its own; from here on all are alike.
-        documents, rows = _QA_READERS.get(name, _invented)(file.content)
-        part = name == "hotpotqa" and len(rows) < 7405
-        note = f"HotpotQA: {len(rows)} of 7405 questions" if part else ""
-        return _qa_set(documents, rows, partial(file.source, name, note=note))
+    known = name in KINDS[kind].names
+    key = (kind, name if known else resolve(name))
+    if key not in _LOADED:
+        _LOADED[key] = _read_known(name) if known else _read_own(kind, resolve(name))
+    return _LOADED[key]
 
 
-def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
-    """The set of these documents (with their groups) and questions."""
-    # Questions name their documents by number.
-    numbers = {document: number for number, document in enumerate(documents)}
-    questions = []
-    for text, answers, gold, related in rows:
-        if not gold or not answers or not all(a.strip() for a in answers):
-            raise ValueError(f"the question {text!r} has no answer or no document")
-
-        # A document may be named twice by one question.
-        gold_and_related = (
-            tuple(dict.fromkeys(numbers[document] for document in texts))
-            for texts in (gold, related)
-        )
-        answers = tuple(dict.fromkeys(answers))
-        questions.append(Question(text.strip(), answers, *gold_and_related))
-    if not questions:
-        raise ValueError("it holds no questions")
-
-    # The fingerprint covers the questions, too: other answers are another benchmark.
-    lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
+def known_questions() -> Iterator[QASet]:
+    """All question sets at hand: the files that were read, those that need no download, the
+    originals."""
+    for (kind, name), corpus in list(_LOADED.items()):
+        if kind == "qa" and isinstance(name, Path):
+            yield corpus
+    for name in reversed(QA_SETS):
+        with suppress(UserError):  # without its file, no prompt of a data set was made here
+            yield load("qa", name)
 
 
-_Content = tuple[dict[str, int], list[Any]]
-"""Document -> its group; and of each question the text, its answers, the documents that hold the
-answer, and its own other documents."""
-
-
-def _squad(content: Any) -> _Content:
-    # A paragraph that stands in several articles belongs to the first.
-    documents, rows = dict[str, int](), list[Any]()
-    for group, article in enumerate(content["data"]):
-        for paragraph in article["paragraphs"]:
-            text = paragraph["context"].strip()
-            documents.setdefault(text, group)
-            # SQuAD 2.0 also has questions that its paragraph does not answer.
-            answerable = [qa for qa in paragraph["qas"] if not qa.get("is_impossible", False)]
-            for qa in answerable:
-                answers = [answer["text"] for answer in qa["answers"]]
-                rows.append((qa["question"], answers, [text], []))
-    return documents, rows
-
-
-def _hotpotqa(content: Any) -> _Content:
-    documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
-    for row in content:
-        # HotpotQA gives each question ten paragraphs, of which two hold the answer.
-        supporting = {title for title, _ in row["supporting_facts"]}
-        gold, related = list[str](), list[str]()
-        for title, sentences in row["context"]:
-            text = f"{title}\n{''.join(sentences)}".strip()
-            documents.setdefault(text, titles.setdefault(title, len(titles)))
-            (gold if title in supporting else related).append(text)
-        rows.append((row["question"], [row["answer"]], gold, related))
-    return documents, rows
-
-
-def _invented(content: Any) -> _Content:
-    documents = content["documents"]
-    rows = [
-        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
-        for text, answers, gold, related in content["questions"]
-    ]
-    return dict(zip(documents, content["groups"], strict=True)), rows
-
-
-_QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
-
-
-@cache
-def load_words(name: str = "wonderwords") -> Words:
-    """Key words and list words: the lists of the wonderwords package (MIT), read without importing
-    it."""
-    # The package reads them in the encoding of the locale, when it is imported.
-    place = distribution("wonderwords").locate_file("wonderwords/assets")
-    assets = Path(str(place))
-    nouns, adjectives, verbs = (
-        _lines((assets / f"{kind}list.txt").read_text(encoding="utf-8"))
-        for kind in ("noun", "adjective", "verb")
-    )
-    return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
-
-
-def _lines(text: str) -> list[str]:
-    """The distinct lines of a list of words, sorted."""
-    return sorted({line.strip() for line in text.split("\n")} - {""})
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[_File]:
-    """A corpus: built in, or the first file of an original that exists, plain or gzipped, in
-    $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
-    # The stand-ins are part of the package.
+def _read_known(name: str) -> Any:
+    """A corpus that has a name: built in, or the first file of an original that exists, plain or
+    gzipped, in $RULERKIT_DATA, then in the cache."""
+    if name == "wonderwords":
+        return _wonderwords()
     if name not in _ORIGINALS:
         packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
-        yield _File(json.loads(gzip.decompress(packed)))
-        return
+        return _READERS[name](name, json.loads(gzip.decompress(packed)))
 
-    # A folder of one's own comes before the cache, so that a cluster can share one
-    # copy.
+    # A folder of one's own comes before the cache, so that a cluster can share one copy.
     title, paths = _ORIGINALS[name]
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
@@ -352,42 +228,38 @@ def _opened(name: str) -> Iterator[_File]:
     try:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-        yield _File(json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()))
+        content = json.loads(raw)
+        corpus = _READERS[name](name, content)
     except Exception as error:  # a damaged file raises anything
         raise UserError(
             f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
             "`rulerkit fetch`, or use `corpora: builtin`"
         ) from error
 
+    # The content decides what a corpus is, not the name of its file. The author's pages change;
+    # the 49 essays of the repository do not, and a file that begins with them is named by them.
+    source: Source = corpus.source
+    known = KNOWN_FILES.get(hashlib.sha256(raw).hexdigest())
+    if known is None and name == "paul_graham":
+        beginning = content["text"].encode()[:REPOSITORY_BYTES]
+        if hashlib.sha256(beginning).hexdigest() == REPOSITORY_SHA256:
+            fetched = content.get("essays", 218) - 49
+            known = f"essays: 49 from their repository, {fetched} as fetched from the author's site"
 
-# --- files of one's own ---------------------------------------------------------------------------
+    # A file of which nothing is known may be used, and every table says so.
+    note = known
+    if note is None:
+        note = (
+            f"{name} is a substitute: {file.name} with the content {source.fingerprint} is not "
+            "known as the original"
+        )
+    notes = "; ".join(filter(None, [note, source.note]))
+    return replace(corpus, source=replace(source, stand_in=known is None, note=notes))
 
 
-def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
-    """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
-    KINDS."""
-    # One word for all corpora, or a mapping for each kind.
-    given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
-    chosen = {"base": "builtin", **given}
-    for key in chosen:
-        check_known("key of corpora", key, ("base", *KINDS))
-    hint = "A mapping such as {essay: texts} names files"
-    check_known("value of corpora", str(chosen["base"]), BASES, hint)
-    return chosen
-
-
-def load(kind: str, name: str) -> Any:
-    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
-    path, a file or a folder of essays, which a process reads once.
-
-    Raises UserError where it cannot be read or holds something else than its kind takes.
-    """
-    names, load_named, read, takes = KINDS[kind]
-    if name in names:
-        return load_named(name)
-    path = file = resolve(name)
-    if (kind, path) in _FILES:
-        return _FILES[kind, path]
+def _read_own(kind: str, path: Path) -> Any:
+    """The corpus in a file or folder of the user's."""
+    file = path
     try:
         # A folder of essays is read in the order of its files' names.
         files = [path]
@@ -398,32 +270,47 @@ def load(kind: str, name: str) -> Any:
         texts = []
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
-        note = f"{OWN_TEXTS}: {kind} from {path.name}"
-        corpus = read("\n\n".join(texts), partial(_File(None).source, path.name, note=note))
+        corpus = KINDS[kind].read(path.name, "\n\n".join(texts))
     except (OSError, ValueError) as error:
         raise UserError(
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
-            f"{', '.join(names)}, or the path of {takes}"
+            f"{', '.join(KINDS[kind].names)}, or the path of {KINDS[kind].takes}"
         ) from error
-    _FILES[kind, path] = corpus
-    return corpus
+    note = f"{OWN_TEXTS}: {kind} from {path.name}"
+    return replace(corpus, source=replace(corpus.source, note=note))
 
 
-def known_questions() -> Iterator[QASet]:
-    """All question sets at hand: the files that were read, those that need no download, the
-    originals."""
-    yield from [corpus for (kind, _), corpus in _FILES.items() if kind == "qa"]
-    for name in reversed(QA_SETS):
-        with suppress(UserError):  # without its file, no prompt of a data set was made here
-            yield load_qa(name)
+def _source(name: str, parts: Iterable[str], note: str = "") -> Source:
+    """The source of a corpus with these parts: a stand-in, until its file is known as the
+    original."""
+    fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+    return Source(name, fingerprint, stand_in=True, note=note)
 
 
-_FILES: dict[tuple[str, Path], Any] = {}
-"""Kind and path -> the corpus."""
-_Sourced = Callable[[Iterable[str]], Source]
+# --- essays ---------------------------------------------------------------------------------------
 
 
-def _own_essays(text: str, source: _Sourced) -> Haystack:
+def _essays(name: str, content: Any) -> Haystack:
+    """Paul Graham's essays, or the built-in prose, which says itself where a second pass begins."""
+    # Upstream splits essays at any white space and joins the words by single blanks.
+    text = content["text"]
+    words, restart, note = text.split(), content.get("restart"), ""
+    if not words:
+        raise ValueError("it holds no text")
+
+    # A haystack that is longer than the corpus goes round again from the second essay on, so that
+    # the opening of the first stands only once.
+    if restart is None:
+        restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
+        essays, num_essays = content.get("essays", 218), content.get("of", 218)
+        note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
+
+    # The second pass begins at a sentence, whatever the rule says of that place.
+    starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
+    return Haystack(_source(name, [" ".join(words)], note), words, starts, restart)
+
+
+def _own_essays(name: str, text: str) -> Haystack:
     """A sentence starts with every paragraph, and by the rule of `sentence_starts`."""
     words, starts, paragraphs = list[str](), list[int](), list[str]()
     for paragraph in re.split(r"\n\s*\n", text):
@@ -433,26 +320,110 @@ def _own_essays(text: str, source: _Sourced) -> Haystack:
             paragraphs.append(" ".join(units))
     if not words:
         raise ValueError("it holds no text")
-    return Haystack(source(paragraphs), words, np.array(starts, dtype=np.int64), 0)
+    return Haystack(_source(name, paragraphs), words, np.array(starts, dtype=np.int64), 0)
 
 
-_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Texts = Annotated[list[_Text], Field(min_length=1)]
+def sentence_starts(words: list[str]) -> np.ndarray:
+    """Word indices where a sentence starts, by a rule without a model: behind a word that ends in .
+    ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
+    next word begins in lower case or the word is an abbreviation or an initial. Shape (n,),
+    increasing, the first is 0."""
+    # Upstream uses nltk's trained model, which would be one more download. The rule only
+    # decides at which boundaries a needle may stand.
+    starts = [0]
+    for i, word in enumerate(words[:-1]):
+        # Most words end in a letter: the test that leaves them out comes first.
+        if word[-1].isalnum() or word[-1] in ",;:-":
+            continue
+
+        # Quotes and brackets may close behind the end of a sentence.
+        core = word.rstrip(_CLOSING)
+        if core[-1:] not in (".", "!", "?", *_STOPS):
+            continue
+        if core[-1] == ".":
+            bare = core.lstrip(_OPENING)
+            is_abbreviation = f" {bare.lower()} " in _ABBREVIATIONS
+            is_initial = bare != "I." and _INITIAL.fullmatch(bare)
+            starts_entry = starts[-1] == i and _NUMERAL.fullmatch(core)  # of a numbered list
+            if is_abbreviation or is_initial or starts_entry:
+                continue
+        if not words[i + 1].lstrip(_OPENING)[:1].islower():
+            starts.append(i + 1)
+    return np.array(starts, dtype=np.int64)
 
 
-class QuestionKeys(Keys):
-    """A line of a file of questions."""
-
-    question: _Text
-    answers: _Texts
-    """Any of them is right."""
-    gold_documents: _Texts
-    """Together they give the answer."""
-    other_documents: list[_Text] = Field([])
-    """They do not."""
+# --- question answering ---------------------------------------------------------------------------
 
 
-def _own_questions(text: str, source: _Sourced) -> QASet:
+def _qa_set(name: str, documents: dict[str, int], rows: list[Any], note: str = "") -> QASet:
+    """The set of these documents (with their groups) and questions: of each question the text, its
+    answers, the documents that hold the answer, and its own other documents.
+
+    Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
+    paragraphs and 257 of its questions carry blanks there).
+    """
+    # Questions name their documents by number.
+    numbers = {document: number for number, document in enumerate(documents)}
+    questions = []
+    for text, answers, gold, related in rows:
+        if not gold or not answers or not all(a.strip() for a in answers):
+            raise ValueError(f"the question {text!r} has no answer or no document")
+
+        # A document may be named twice by one question.
+        gold_numbers = tuple(dict.fromkeys(numbers[document] for document in gold))
+        related_numbers = tuple(dict.fromkeys(numbers[document] for document in related))
+        answers = tuple(dict.fromkeys(answers))
+        questions.append(Question(text.strip(), answers, gold_numbers, related_numbers))
+    if not questions:
+        raise ValueError("it holds no questions")
+
+    # The fingerprint covers the questions, too: other answers are another benchmark.
+    lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
+    source = _source(name, [*documents, *lines], note)
+    return QASet(source, list(documents), list(documents.values()), questions)
+
+
+def _squad(name: str, content: Any) -> QASet:
+    # A paragraph that stands in several articles belongs to the first.
+    documents, rows = dict[str, int](), list[Any]()
+    for group, article in enumerate(content["data"]):
+        for paragraph in article["paragraphs"]:
+            text = paragraph["context"].strip()
+            documents.setdefault(text, group)
+            # SQuAD 2.0 also has questions that its paragraph does not answer.
+            answerable = [qa for qa in paragraph["qas"] if not qa.get("is_impossible", False)]
+            for qa in answerable:
+                answers = [answer["text"] for answer in qa["answers"]]
+                rows.append((qa["question"], answers, [text], []))
+    return _qa_set(name, documents, rows)
+
+
+def _hotpotqa(name: str, content: Any) -> QASet:
+    documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
+    for row in content:
+        # HotpotQA gives each question ten paragraphs, of which two hold the answer.
+        supporting = {title for title, _ in row["supporting_facts"]}
+        gold, related = list[str](), list[str]()
+        for title, sentences in row["context"]:
+            text = f"{title}\n{''.join(sentences)}".strip()
+            documents.setdefault(text, titles.setdefault(title, len(titles)))
+            (gold if title in supporting else related).append(text)
+        rows.append((row["question"], [row["answer"]], gold, related))
+    note = f"HotpotQA: {len(rows)} of 7405 questions" if len(rows) < 7405 else ""
+    return _qa_set(name, documents, rows, note)
+
+
+def _invented(name: str, content: Any) -> QASet:
+    """The built-in sets, whose questions name their documents by number."""
+    documents = content["documents"]
+    rows = [
+        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
+        for text, answers, gold, related in content["questions"]
+    ]
+    return _qa_set(name, dict(zip(documents, content["groups"], strict=True)), rows)
+
+
+def _own_questions(name: str, text: str) -> QASet:
     documents, rows = dict[str, int](), list[Any]()
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -471,34 +442,54 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
         rows.append((" ".join(row.question.split()), row.answers, gold, others))
     if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
         raise ValueError("it holds no documents beside the gold ones of a question")
-    return _qa_set(documents, rows, source)
+    return _qa_set(name, documents, rows)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _wonderwords() -> Words:
+    """The lists of the wonderwords package (MIT), read without importing it: it reads them in the
+    encoding of the locale."""
+    folder = Path(str(distribution("wonderwords").locate_file("wonderwords/assets")))
+    lists = []
+    for kind in ("noun", "adjective", "verb"):
+        text = (folder / f"{kind}list.txt").read_text(encoding="utf-8")
+        lists.append(sorted({line.strip() for line in text.split("\n")} - {""}))
+    nouns, adjectives, verbs = lists
+    return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
 
 
 _LONGEST_WORD = 100  # letters
 
 
-def _own_words(text: str, source: _Sourced) -> Words:
+def _own_words(name: str, text: str) -> Words:
     # A word with a blank or a comma in it could not be told from two answers.
-    words = _lines(text)
+    words = sorted({line.strip() for line in text.split("\n")} - {""})
     # And one of thousands of letters is no word: prompts of them are fitted for minutes.
     wrong = [word for word in words if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD]
     if wrong or not words:
         raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
-    return Words(words, words, words, source(words))
+    return Words(words, words, words, _source(name, words))
 
 
-KINDS: dict[str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]]
 KINDS = {
-    "essay": (HAYSTACKS, load_haystack, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
-    "qa": (
-        QA_SETS,
-        load_qa,
-        _own_questions,
-        f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
+    "essay": CorpusKind(HAYSTACKS, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
+    "qa": CorpusKind(
+        QA_SETS, _own_questions, f"JSON lines of {', '.join(QuestionKeys.model_fields)}"
     ),
-    "words": (("wonderwords",), load_words, _own_words, "a list, one word a line"),
+    "words": CorpusKind(("wonderwords",), _own_words, "a list, one word a line"),
 }
-"""Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
+"""Key of `corpora:` -> what it takes."""
+
+_READERS: dict[str, Callable[[str, Any], Any]] = {
+    "paul_graham": _essays,
+    "prose": _essays,
+    "squad": _squad,
+    "hotpotqa": _hotpotqa,
+    "fictional": _invented,
+    "fictional_two_hop": _invented,
+}
 
 
 # --- the originals --------------------------------------------------------------------------------

@@ -479,7 +479,7 @@ class Task(ABC):
         names = {
             knob: chosen.get(kind, swapped.get(name, name))
             for kind, knob in self.corpora
-            if (name := getattr(self, knob)) in KINDS[kind][0]
+            if (name := getattr(self, knob)) in KINDS[kind].names
         }
         return replace(self, **names)
 
