@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -32,21 +32,35 @@ from rulerkit.common.errors import UserError, check_known, first_line, shortened
 from rulerkit.common.paths import cache_dir, resolve
 from rulerkit.common.settings import Keys
 
-HAYSTACKS = (
-    # Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed
-    "paul_graham",
-    "prose",  # 400,000 words of readable prose, invented; no download, no licence
-)
-QA_SETS = (
-    "squad",  # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
-    "hotpotqa",  # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
-    # Questions about invented people, places and dates in SQuAD's shape; no download, no licence
-    "fictional",
-    # Two-hop questions about invented people and places in HotpotQA's shape; no download
-    "fictional_two_hop",
-)
+ESSAYS = "essays/PaulGrahamEssays.json"
+SQUAD = "squad/dev-v2.0.json"
+HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
+
+_FILES = {
+    "paul_graham": [ESSAYS],
+    "squad": ["squad/dev-v2.0.rebuilt.json", SQUAD],
+    "hotpotqa": [HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")],
+}
+"""An original -> the files that may hold it, in $RULERKIT_DATA or the cache."""
 STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
 BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
+
+KNOWN_FILES = {
+    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
+    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": (
+        "SQuAD 2.0 dev rebuilt from its authors' pages"
+    ),
+    "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
+    "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
+    # A subset, as its number of questions says
+    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",
+    # The essays as upstream's script joins them
+    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",
+}
+"""The sha256 of an original's JSON file, not compressed -> what results must say of it."""
+REPOSITORY_BYTES = 644_051
+REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
+"""The 49 essays of the repository, joined in their order: with them the joined essays begin."""
 
 # Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
 # spans the border.
@@ -146,11 +160,12 @@ class QuestionKeys(Keys):
 
 @dataclass(frozen=True)
 class CorpusKind:
-    """A key of `corpora:`. `names`: the corpora that need no path; `read`: the corpus in a file of
-    the user's, from its name and text; `takes`: what such a file holds, for messages."""
+    """A key of `corpora:`. `named`: the corpora that need no path, with what makes a corpus of a
+    name and the content of its file; `own`: the same of the text in a file of the user's; `takes`:
+    what such a file holds, for messages."""
 
-    names: Sequence[str]
-    read: Callable[[str, str], Any]
+    named: Mapping[str, Callable[[str, Any], Any]]
+    own: Callable[[str, str], Any]
     takes: str
 
 
@@ -181,10 +196,10 @@ def load(kind: str, name: str) -> Any:
     Raises UserError where it is not there, cannot be read or holds something else than its kind
     takes.
     """
-    known = name in KINDS[kind].names
-    key = (kind, name if known else resolve(name))
+    has_name = name in KINDS[kind].named
+    key = (kind, name if has_name else resolve(name))
     if key not in _LOADED:
-        _LOADED[key] = _read_known(name) if known else _read_own(kind, resolve(name))
+        _LOADED[key] = _read_named(kind, name) if has_name else _read_own(kind, resolve(name))
     return _LOADED[key]
 
 
@@ -194,42 +209,43 @@ def known_questions() -> Iterator[QASet]:
     for (kind, name), corpus in list(_LOADED.items()):
         if kind == "qa" and isinstance(name, Path):
             yield corpus
-    for name in reversed(QA_SETS):
+    for name in reversed(list(KINDS["qa"].named)):
         with suppress(UserError):  # without its file, no prompt of a data set was made here
             yield load("qa", name)
 
 
-def _read_known(name: str) -> Any:
+def _read_named(kind: str, name: str) -> Any:
     """A corpus that has a name: built in, or the first file of an original that exists, plain or
     gzipped, in $RULERKIT_DATA, then in the cache."""
+    read = KINDS[kind].named[name]
     if name == "wonderwords":
-        return _wonderwords()
-    if name not in _ORIGINALS:
+        return read(name, None)
+    if name not in _FILES:
         packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
-        return _READERS[name](name, json.loads(gzip.decompress(packed)))
+        return read(name, json.loads(gzip.decompress(packed)))
 
     # A folder of one's own comes before the cache, so that a cluster can share one copy.
-    title, paths = _ORIGINALS[name]
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
-    places = [
-        Path(folder, path + end) for folder in folders for path in paths for end in ("", ".gz")
-    ]
+    places = []
+    for folder in folders:
+        for path in _FILES[name]:
+            places += [folder / path, folder / f"{path}.gz"]
     file = next((place for place in places if place.is_file()), None)
 
     # Without its corpus a task is refused: a stand-in must never be taken silently.
     if file is None:
         where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
         raise UserError(
-            f"corpus {name!r}: {title} found neither in {where} nor in the cache {cache_dir()}: "
-            f"run `rulerkit fetch`, set RULERKIT_DATA to a folder with {paths[0]}, or use "
-            "`corpora: builtin`"
+            f"corpus {name!r} is neither in {where} nor in the cache {cache_dir()}: run `rulerkit "
+            f"fetch`, set RULERKIT_DATA to a folder with {_FILES[name][0]}, or use `corpora: "
+            "builtin`"
         )
     try:
         raw = file.read_bytes()
         raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
         content = json.loads(raw)
-        corpus = _READERS[name](name, content)
+        corpus = read(name, content)
     except Exception as error:  # a damaged file raises anything
         raise UserError(
             f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
@@ -270,11 +286,11 @@ def _read_own(kind: str, path: Path) -> Any:
         texts = []
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
-        corpus = KINDS[kind].read(path.name, "\n\n".join(texts))
+        corpus = KINDS[kind].own(path.name, "\n\n".join(texts))
     except (OSError, ValueError) as error:
         raise UserError(
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
-            f"{', '.join(KINDS[kind].names)}, or the path of {KINDS[kind].takes}"
+            f"{', '.join(KINDS[kind].named)}, or the path of {KINDS[kind].takes}"
         ) from error
     note = f"{OWN_TEXTS}: {kind} from {path.name}"
     return replace(corpus, source=replace(corpus.source, note=note))
@@ -448,7 +464,7 @@ def _own_questions(name: str, text: str) -> QASet:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _wonderwords() -> Words:
+def _wonderwords(name: str, content: None) -> Words:
     """The lists of the wonderwords package (MIT), read without importing it: it reads them in the
     encoding of the locale."""
     folder = Path(str(distribution("wonderwords").locate_file("wonderwords/assets")))
@@ -474,55 +490,26 @@ def _own_words(name: str, text: str) -> Words:
 
 
 KINDS = {
-    "essay": CorpusKind(HAYSTACKS, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
-    "qa": CorpusKind(
-        QA_SETS, _own_questions, f"JSON lines of {', '.join(QuestionKeys.model_fields)}"
+    "essay": CorpusKind(
+        # Paul Graham's essays, as in the paper; all rights reserved, downloaded, not redistributed.
+        # 400,000 words of readable prose, invented; no download, no licence.
+        {"paul_graham": _essays, "prose": _essays},
+        _own_essays,
+        "texts in UTF-8 (a folder: *.txt, *.md)",
     ),
-    "words": CorpusKind(("wonderwords",), _own_words, "a list, one word a line"),
+    "qa": CorpusKind(
+        {
+            # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
+            "squad": _squad,
+            # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
+            "hotpotqa": _hotpotqa,
+            # Questions about invented people, places and dates in the shape of either; no download
+            "fictional": _invented,
+            "fictional_two_hop": _invented,
+        },
+        _own_questions,
+        f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
+    ),
+    "words": CorpusKind({"wonderwords": _wonderwords}, _own_words, "a list, one word a line"),
 }
 """Key of `corpora:` -> what it takes."""
-
-_READERS: dict[str, Callable[[str, Any], Any]] = {
-    "paul_graham": _essays,
-    "prose": _essays,
-    "squad": _squad,
-    "hotpotqa": _hotpotqa,
-    "fictional": _invented,
-    "fictional_two_hop": _invented,
-}
-
-
-# --- the originals --------------------------------------------------------------------------------
-
-ESSAYS = "essays/PaulGrahamEssays.json"
-SQUAD = "squad/dev-v2.0.json"
-HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
-
-REPOSITORY_BYTES = 644_051
-REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
-"""The 49 essays of the repository, joined in their order: with them the joined essays begin."""
-
-KNOWN_FILES = {
-    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
-    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": (
-        "SQuAD 2.0 dev rebuilt from its authors' pages"
-    ),
-    "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
-    "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
-    # A subset, as its number of questions says
-    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",
-    # The essays as upstream's script joins them
-    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",
-}
-"""The sha256 of an original's JSON file, not compressed -> what results must say of it."""
-
-
-_ORIGINALS = {
-    "paul_graham": ("the essays", (ESSAYS,)),
-    "squad": ("SQuAD 2.0 dev", ("squad/dev-v2.0.rebuilt.json", SQUAD)),
-    "hotpotqa": (
-        "HotpotQA dev (distractor)",
-        (HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")),
-    ),
-}
-"""Name of an original -> its title, and the files that may hold it."""

@@ -479,7 +479,7 @@ class Task(ABC):
         names = {
             knob: chosen.get(kind, swapped.get(name, name))
             for kind, knob in self.corpora
-            if (name := getattr(self, knob)) in KINDS[kind].names
+            if (name := getattr(self, knob)) in KINDS[kind].named
         }
         return replace(self, **names)
 
