@@ -163,7 +163,7 @@ def template(case: Case) -> CheckResult:
     before, after = form.around
     prefix = "" if form.prefix_in == "none" else draft.answer_prefix
     start = before + (draft.demonstration or draft.instruction)[:40]
-    end = DIRECT + prefix + after if form.closes_user_turn else after + prefix
+    end = DIRECT + prefix + after if form.prefix_in == "user" else after + prefix
 
     # The whole prompt is looked at, not the pieces that it was made from.
     if not prompt.startswith(start):
@@ -511,7 +511,7 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
         fix = "the prompt was cut: raise the server's context length and switch its truncation off"
     elif counted == sent + max(1, len(case.tokenizer.leading_ids)):
         fix = "a second BOS was added, most likely: send ids, or switch add_special_tokens off"
-    elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
+    elif case.form.prefix_in == "user" and counted <= sent + _SERVICE_FRAME:
         fix, level = ("the service's own frame: keep as many tokens of the length free", NOTE)
     else:
         fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
