@@ -16,7 +16,6 @@ from rulerkit.common.paths import install_command
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import as_scores, lacking_line, score
-from rulerkit.scoring.summary import cell_rows
 from rulerkit.store.cells import Cell, DamagedCell, Report
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
@@ -95,8 +94,8 @@ def answers_of(
     # cell by cell, so that the rows of one file at a time are in memory
     values: dict[int, Any] = {}
     index = scores["index"].to_numpy()
-    by_cell = cell_rows(scores, CELL).items()
-    for key, positions in with_progress(by_cell, "cells"):
+    positions_of: Any = scores.groupby(CELL, sort=False).indices
+    for key, positions in with_progress(positions_of.items(), "cells"):
         cell = cell_of[key]
         rows = _stored_rows(cell, set(index[positions]), report)
         if rows is None:

@@ -93,7 +93,7 @@ _COUNT_MARKS = {
     "cut_thought": ("t", "answers cut off in their thought"),
     "is_copy": ("b", "answers that begin as the context does"),
 }
-"""The letter that stands before each of COUNTS, and what is counted."""
+"""The letter that stands before a number of answers, and what is counted."""
 
 
 def _cell_field(cell: Any) -> Field:
