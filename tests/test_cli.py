@@ -29,7 +29,6 @@ COMMANDS = [
     "check",
     "plan",
     "compare",
-    "serve",
     "models",
     "tasks",
     "show",

@@ -402,7 +402,7 @@ def check_case(case: Case) -> list[Finding]:
 
 
 def too_many_gpus(spec: Spec) -> CheckResult:
-    """The GPUs of one replica fit on the nodes that the model's file asks for. A node has as many
+    """The GPUs of one copy fit on the nodes that the model's file asks for. A node has as many
     as the site file says."""
     gpus, nodes = num_shares(spec), spec.get("nodes", 1)
     per_node = read_site().whole_nodes or GPUS_PER_NODE
@@ -421,19 +421,19 @@ def server_form(model: Model) -> CheckResult:
         return None
     # A chat service puts its own form around what it is sent.
     path = getattr(model, "prompt_path", "ids")
-    addresses = [] if path in CHATS else model.addresses()
-    if not addresses:
+    address = None if path in CHATS or "base_url" not in model.spec else model.address()
+    if address is None:
         return None
-    served = [entry["id"] for entry in addresses[0].models()]
-    name = served[0] if len(served) == 1 else model.path
     try:
-        found = compare_with_server(model.prompt_format, addresses[0], name)
+        served = [entry["id"] for entry in address.models()]
+        name = served[0] if len(served) == 1 else model.path
+        found = compare_with_server(model.prompt_format, address, name)
     except NoRendererError:
         return None
     except UserError as error:
         return Finding(f"not compared: {error}", level=NOTE)
     if not found:
-        return f"the ids that {addresses[0]} renders are ours"
+        return f"the ids that {address} renders are ours"
     return Finding(
         found,
         "vLLM's is the form that the model is served with: store it with "

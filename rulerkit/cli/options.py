@@ -69,14 +69,6 @@ MaxFailures = Annotated[
         "mean is taken over the others.",
     ),
 ]
-SideBySide = Annotated[
-    int | None,
-    typer.Option("--jobs", min=1, help="Jobs side by side; default: as GPUs and processors allow."),
-]
-Gpus = Annotated[
-    str | None,
-    typer.Option("--gpus", help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible."),
-]
 DryRun = Annotated[
     bool,
     typer.Option(

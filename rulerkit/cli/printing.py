@@ -3,6 +3,7 @@
 import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -157,6 +158,7 @@ def list_cells(study: "Study") -> None:
     """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
     from rulerkit.batch.jobs import needs_of
     from rulerkit.batch.status import grid, tokens_left
+    from rulerkit.inference.model import load_model
 
     needs = needs_of([study])
     for model in dict.fromkeys(need.model for need in needs):
@@ -170,3 +172,10 @@ def list_cells(study: "Study") -> None:
         f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
         f"{tokens_left(left, most)}"
     )
+
+    for described in study.models:
+        # Of a checkpoint that is not here yet nobody knows the arguments.
+        with suppress(UserError):
+            command = getattr(load_model(described), "shown_command", str)()
+            if command:
+                echo(f"\nstarts: {command}")

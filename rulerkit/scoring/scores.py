@@ -456,9 +456,10 @@ def _judged(cell: Cell) -> Rows:
             )
 
     can_judge = judge.rule.can_judge
-    rows = []
+    rows = list[Any]()
     for row in cell.stream():
-        raw, references = row.get("pred"), row.get("outputs")
+        raw: Any = row.get("pred")
+        references: Any = row.get("outputs")
         if not isinstance(raw, str) or not can_judge(references):
             raise _cannot_judge(cell, row)
         # The rule of the task gives the score; the strict one stands beside it.
