@@ -215,33 +215,24 @@ def report(
     Examples: rulerkit report outputs, rulerkit report outputs -o results.csv,
     rulerkit report outputs/predictions/main/llama-3.1-8b --as lm-eval
     """
-    from rulerkit.analysis.results import FORMATS, data_text, export
+    from rulerkit.analysis.results import FORMATS
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
-    from rulerkit.store.files import disk, write_whole
 
     nominal = parse_length(length) if length else None
     problems = list[str]()
     cells = _cells_in(places, task, nominal, problems)
     if other:
-        from rulerkit.analysis.scorers import score_as
-        from rulerkit.report.scorers import scorers_text
-
         if by or format or output or max_failures is not None:
             raise UserError("--as prints its own table: leave the other options out")
-        of_all = score_as(cells, "all" if other == ["all"] else other)
-        echo(scorers_text(of_all), nl=False)
+        _print_scorers(cells, other)
         return
 
     ending = output.suffix.removeprefix(".") if output else ""
     kind = format or ENDINGS.get(ending, ending) or "text"
-    check_known(
-        "format",
-        kind,
-        (*TABLES, *FORMATS, "hf"),
-        "--format names it, or the name of the file ends in it",
-    )
+    hint = "--format names it, or the name of the file ends in it"
+    check_known("format", kind, (*TABLES, *FORMATS, "hf"), hint)
     if dataset and kind != "hf":
         raise UserError("--dataset goes with --format hf only")
     by = by or ("model" if category != "all" else _usual_rows(cells, kind in FORMATS))
@@ -256,31 +247,17 @@ def report(
 
     if kind in FORMATS:
         check_same(cells)
-        rows = _data(cells, scores, by)
-        if kind == "parquet" and not output:
-            raise UserError("--format parquet needs a file: -o results.parquet")
-        if output:
-            export(rows, output, kind)
-            echo(f"{counted(len(rows), 'row')}, {len(rows.columns)} columns: {output}")
-        else:
-            echo(data_text(rows, kind), nl=False)
-        return
-
-    if kind == "hf":
+        _write_data(_data(cells, scores, by), kind, output)
+    elif kind == "hf":
         check_same(cells)
-        text = hub_text(cells, scores, dataset)
+        _write(hub_text(cells, scores, dataset), output)
     elif by == "model":
         shown = _of_category(cells, category)
         check_same(shown)
-        text = leaderboards(shown, scores, kind, category, [f"{line}." for line in problems])
+        below = [f"{problem}." for problem in problems]
+        _write(leaderboards(shown, scores, kind, category, below), output)
     else:
-        text = task_tables(cells, scores, kind)
-    if output:
-        with disk(output, "choose another file"):
-            write_whole(output, text)
-        echo(f"written: {output}")
-    else:
-        echo(text, nl=False)
+        _write(task_tables(cells, scores, kind), output)
 
 
 def _cells_in(
@@ -304,6 +281,40 @@ def _cells_in(
             echo(problem, err=True)
         raise UserError(f"no predictions in {listed(folders, 3)} can be read")
     return cells
+
+
+def _print_scorers(cells: "list[Cell]", names: list[str]) -> None:
+    """Print what the answers score by other harnesses' scorers."""
+    from rulerkit.analysis.scorers import score_as
+    from rulerkit.report.scorers import scorers_text
+
+    of_all = score_as(cells, "all" if names == ["all"] else names)
+    echo(scorers_text(of_all), nl=False)
+
+
+def _write(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file."""
+    from rulerkit.store.files import disk, write_whole
+
+    if not output:
+        echo(text, nl=False)
+        return
+    with disk(output, "choose another file"):
+        write_whole(output, text)
+    echo(f"written: {output}")
+
+
+def _write_data(rows: "pd.DataFrame", kind: str, output: Path | None) -> None:
+    """Print rows for other programs, or write them to a file."""
+    from rulerkit.analysis.results import data_text, export
+
+    if output:
+        export(rows, output, kind)
+        echo(f"{counted(len(rows), 'row')}, {len(rows.columns)} columns: {output}")
+    elif kind == "parquet":
+        raise UserError("--format parquet needs a file: -o results.parquet")
+    else:
+        echo(data_text(rows, kind), nl=False)
 
 
 def _usual_rows(cells: "list[Cell]", is_data: bool) -> str:
