@@ -432,7 +432,7 @@ BAD_INPUT = {
     ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
     ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "samples_*.jsonl"),
-    ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),
+    ("report", "../project/outputs", "--format", "xls"): ("allowed: text, markdown, latex, csv",),
     ("report", "nothere"): ("/nothere: no such file or folder",),
     ("report", "../vt.jsonl"): ("vt.jsonl", "give --length"),
     ("report", "../vt.jsonl", "--length", "4K"): ("vt.jsonl, line 2: not JSON", "repair or remove"),

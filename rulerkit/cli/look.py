@@ -19,12 +19,20 @@ from rulerkit.cli.given import (
 )
 from rulerkit.cli.options import (
     ONE_MODEL,
+    Category,
     Files,
+    ForeignLength,
+    ForeignTask,
     HubDataset,
     Lengths,
     MaxFailures,
     NumExamples,
+    OtherScorers,
     Places,
+    Predictions,
+    ReportBy,
+    ReportFile,
+    ReportFormat,
     Settings,
     Tasks,
 )
@@ -155,54 +163,14 @@ def _show(example: "Example", answer: str) -> None:
 
 @app.command(rich_help_panel=LOOK)
 def report(
-    places: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PLACE...",
-            help="Folders or files of predictions: ours, upstream's pred/ tree, lm-eval's samples. "
-            "A cell that stands in several of them has the rows of all.",
-        ),
-    ],
-    by: Annotated[
-        str,
-        typer.Option(
-            help="model: the leaderboard; task: a table for each model; example: a row for each "
-            "answer. Default: task where there is one model, else model."
-        ),
-    ] = "",
-    format: Annotated[
-        str,
-        typer.Option(
-            help="text, markdown, latex, csv, parquet, jsonl, or hf: the .eval_results of one "
-            "model's repository on the Hugging Face hub. Default: as the name of --output ends, "
-            "else text."
-        ),
-    ] = "",
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file to write, in place of stdout.")
-    ] = None,
-    other: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="Also judge by another harness' scorer, such as lm-eval or nemo-skills:think "
-            "(docs/scorers.md). Repeatable; all for all of them.",
-        ),
-    ] = None,
-    task: Annotated[
-        str | None, typer.Option(help="The task of other programs' files that do not say it.")
-    ] = None,
-    length: Annotated[
-        str | None, typer.Option(help="Their nominal length, where their folders do not say.")
-    ] = None,
-    category: Annotated[
-        str,
-        typer.Option(
-            help="Of a leaderboard: all, niah, vt, aggregation, qa, or the category of a family "
-            "of your own."
-        ),
-    ] = "all",
+    places: Predictions,
+    by: ReportBy = "",
+    format: ReportFormat = "",
+    output: ReportFile = None,
+    other: OtherScorers = None,
+    task: ForeignTask = None,
+    length: ForeignLength = None,
+    category: Category = "all",
     max_failures: MaxFailures = None,
     dataset: HubDataset = "",
 ) -> None:
