@@ -35,7 +35,7 @@ PAGES += [
 ]
 
 NOT_RUN = {
-    r"score lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
+    r"report lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
     r"^pip install|^make (docs|demo|test)": "the environment of the tests is installed; CI runs these",
     r"rulerkit fetch": "downloads models and texts",
     r"--format hf": "needs all thirteen tasks; test_report has them",

@@ -379,5 +379,5 @@ def test_tasks_and_engines_of_the_project_are_known_on_the_nodes(make):
     names = [model if isinstance(model, str) else model["name"] for model in MODELS[:2]]
     for name in names:
         assert place.indices(name) == {"boxes": [*range(8)]}
-    told = place.rulerkit("score", f"outputs/predictions/{place.run}")
+    told = place.rulerkit("report", "--by", "task", f"outputs/predictions/{place.run}")
     assert re.search(r"boxes +100\.0", told)

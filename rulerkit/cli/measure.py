@@ -22,8 +22,15 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, list_cells, name_root, print_scores, say_error
-from rulerkit.common.errors import ExitStatus, UserError, counted
+from rulerkit.cli.printing import (
+    echo,
+    judged,
+    list_cells,
+    name_root,
+    say_error,
+    task_tables,
+)
+from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -64,7 +71,11 @@ def evaluate(
     if any(cell.present for cell in cells):
         wanted = None if study.adaptive else study.num_examples
         names = [task.name for task in study.tasks]
-        print_scores(cells, names, study.lengths, wanted)
+        problems = list[str]()
+        scores = judged(cells, problems)
+        for problem in problems:
+            remark(problem)
+        echo("\n" + task_tables(cells, scores, "text", names, study.lengths, wanted), nl=False)
     echo(f"\npredictions: {study.predictions}")
     for error in errors:
         say_error(str(error))
