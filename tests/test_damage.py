@@ -60,8 +60,8 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
         end = whole.rstrip(b"\n").rfind(b"\n") + 1
         file.write_bytes(whole[: end + 20 * (lost == "half a row")])
 
-    for command in ("report", "score"):
-        ended = rulerkit(command, run)
+    for by in ("model", "task"):
+        ended = rulerkit("report", run, "--by", by)
         lines = (ended.err + ended.out).splitlines()
         assert sum(str(file) in line for line in lines) == 1
     told = []

@@ -21,7 +21,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
-from rulerkit.generation.tasks import base, family_of, judge_of
+from rulerkit.generation.tasks import family_of, judge_of
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
 
@@ -132,7 +132,7 @@ _PROTOCOL = {
     "prompt_version": "version of the prompts",
     "tokenizer": "name of the tokenizer that lengths are counted with",
     "template": "name of the prompt format",
-    "protocol": "clean or paper; '' where the file does not say",
+    "protocol": "clean, paper or upstream; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions, or several with ' + ' between",
@@ -160,11 +160,10 @@ def describe(cell: Cell) -> JSON:
         notes.add(about.protocol_note.replace(";", ",").rstrip("."))
     protocol = about.protocol or ""
 
-    # A protocol whose prompts were chosen otherwise is no longer the paper's.
-    if about.edition and about.edition != base.PROTOCOLS.get(protocol):
-        notes.add(f"Protocol {protocol} with the prompts of {about.edition}")
-    elif protocol == "paper":
+    if protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
+    if protocol == "upstream":
+        notes.add("Protocol upstream: prompts and layouts of upstream since 2025")
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
@@ -362,7 +361,7 @@ def judged(cell: Cell) -> Rows:
             )
 
     can_judge = judge.rule.can_judge
-    rows = []
+    rows = list[Any]()
     for row in cell.stream():
         raw: Any = row.get("pred")
         references: Any = row.get("outputs")
