@@ -7,7 +7,7 @@ cell.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -271,7 +271,7 @@ class CellWriter:
         self._take_turn(example)
         self._failures.append(failure)
         now = datetime.now(UTC).isoformat(timespec="seconds")
-        with Log(failures_file(self.path)) as log:
+        with closing(Log(failures_file(self.path))) as log:
             line = {"index": example.index, "time": now, **failure._asdict()}
             log.append(row_line(line, self._result_digest))
 
@@ -292,14 +292,14 @@ class CellWriter:
     def _read(self) -> Cell | None:
         """Read what is on disk. Rows made under another record are never mixed with new ones."""
         stored = load_cell(self.path)
-        present = frozenset[int]()
+        present: Collection[int] = ()
         self._stored_record = {}
         if stored and stored.coverage.have:
             check_result(stored, self.result)
             present = stored.coverage.have
             self._stored_record = stored.record
 
-        self.missing = sorted(set(range(len(self.examples))) - present)
+        self.missing = sorted(set(range(len(self.examples))).difference(present))
         # A later call with fewer examples does not forget that there are more.
         earlier = self._stored_record.get("num_examples", 0)
         self._record = {
@@ -323,7 +323,7 @@ class CellWriter:
         self._lock.check()
         if self._log is None:
             self._write_record()
-            self._log = self._held.enter_context(Log(self.path))
+            self._log = self._held.enter_context(closing(Log(self.path)))
         return self._log
 
     def _write_record(self) -> None:

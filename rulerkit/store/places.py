@@ -17,7 +17,6 @@ from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.cells import Cell, DamagedCell, Report
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit.store.other_formats import read_predictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -121,6 +120,9 @@ def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
 def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
     """The cells at some places, as `rk.load` takes them, each once; of one that stands in several
     places the union of its rows."""
+    # It brings what writes such files, too.
+    from rulerkit.store.other_formats import read_predictions
+
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
         for path in chain.from_iterable(map(_with_predictions, _matching(file))):
