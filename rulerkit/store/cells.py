@@ -190,13 +190,10 @@ class Cell:
 
     def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
-        if "rows" in vars(self):
-            yield from self.rows
-            return
         # A service may change its model in the middle of a run; its replies say which
         # one answered.
         self.snapshots.clear()
-        for row in self._read(parse=True):
+        for row in self.rows if "rows" in vars(self) else self._read(parse=True):
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))

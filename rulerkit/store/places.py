@@ -240,6 +240,7 @@ def _union(parts: list[Cell], report: Report) -> list[Cell]:
     for cell in whole:
         union.warnings += cell.warnings
         union.other_answers += cell.other_answers
+        union.unchecked += cell.unchecked
     return [union]
 
 
