@@ -258,23 +258,17 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
 
 # --- a host that died -----------------------------------------------------------------------------
 
-ELSEWHERE = {
-    "host": "node7",
-    "machine": "another",
-    "pid": 1,
-    "started": "1",
-    "job": "12",
-    "restart": 0,
-    "token": "t",
-}
+
+def lock_elsewhere(lock, seconds):
+    """Lock a job as a process on another machine does, with an end of its lifetime."""
+    lock.write_text(f"{lock}|node7,another,12|1|1")
+    os.utime(lock, (time.time() + seconds, time.time() + seconds))
 
 
 def test_a_job_of_a_dead_host_is_taken_over(project):
     job = job_of(project)
     lock = job.lock
-    lock.write_text(json.dumps(ELSEWHERE))
-    long_ago = time.time() - locks.STALE - 60
-    os.utime(lock, (long_ago, long_ago))
+    lock_elsewhere(lock, -1)
     assert [step.state for step in statuses([job])] == ["missing"]
     assert [status.state for status in outcomes(execute([job]))] == ["done"]
     assert not lock.exists()
@@ -286,12 +280,14 @@ def test_a_job_of_a_living_host_is_left_to_it_with_all_that_reads_its_answers(pr
     for job in jobs:
         job.save()
     lock = jobs[0].lock
-    lock.write_text(json.dumps(ELSEWHERE))
     over = threading.Event()
 
     def live():
         while not over.wait(0.2):
-            os.utime(lock)
+            expires = time.time() + locks.LIFETIME
+            os.utime(lock, (expires, expires))
+
+    lock_elsewhere(lock, locks.LIFETIME)
 
     owner = threading.Thread(target=live)
     owner.start()
