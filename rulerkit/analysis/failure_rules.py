@@ -101,7 +101,7 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
 def _beginning(answer: JudgedAnswer) -> str | None:
     words = _squeezed(answer.text).split()[:_COPIED_WORDS]
     # where an answer may be a few words of the text, a few are no copy
-    quotes = answer.judge.rule.any_is_enough
+    quotes = answer.judge.any_is_enough
     if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
         return None
 
@@ -132,7 +132,7 @@ def _other_form(answer: JudgedAnswer) -> str | None:
 
 def _duplicated(answer: JudgedAnswer) -> str | None:
     # of several right answers to a question one is enough
-    if answer.judge.rule.any_is_enough or len(answer.references) < 2:
+    if answer.judge.any_is_enough or len(answer.references) < 2:
         return None
     for reference in answer.references:
         # as a word of its own: a number may stand within a longer one

@@ -19,8 +19,7 @@ from uuid import uuid4
 
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.example import Example
-from rulerkit.generation.parts import split_prompt
+from rulerkit.generation.example import Example, split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import (
     COMPRESSED,

@@ -20,7 +20,6 @@ from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import answers, match_rules, thoughts
-from rulerkit.generation.match_rules import Judging
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
@@ -477,11 +476,11 @@ def _judged(cell: Cell) -> Rows:
 _say_once = cache(remark)
 
 
-def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
+def _judge(cell: Cell, row: JSON, judge: base.Task) -> tuple[Any, ...]:
     """One row of ROW_COLUMNS."""
     raw = row.get("pred")
     references: Any = row.get("outputs")
-    if not isinstance(raw, str) or not judge.rule.can_judge(references):
+    if not isinstance(raw, str) or not judge.can_judge(references):
         lacking = "no prediction"
         if isinstance(raw, str):
             lacking = "an empty reference" if references else "no references"
@@ -492,7 +491,7 @@ def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
 
     # The rule of the task gives the score; the strict one stands beside it.
     text, unfinished = judged_text(row, cell.record)
-    value = judge.score(text, references)
+    value = base.score_of(judge, text, references)
     strict = judge.strict(text, references)
 
     # What the server counted, where the row has it.

@@ -9,7 +9,7 @@ from difflib import SequenceMatcher
 from functools import partial
 
 from rulerkit.generation.answers import comparable, plain
-from rulerkit.generation.match_rules import MatchRule, Strict, overlap, strict_share
+from rulerkit.generation.match_rules import Strict, overlap, strict_share
 from rulerkit_frontier.answer_line import ItemForm, final_items, said_number, stand_at_the_end
 
 _FAR = 1000
@@ -17,9 +17,18 @@ _FAR = 1000
 
 
 @dataclass(frozen=True, kw_only=True)
-class LineRule(MatchRule):
-    """A rule of the suite: its functions also take the form of items."""
+class LineRule:
+    """A rule of the suite: functions of the text that is judged, the references and the form of
+    items."""
 
+    score: Callable[..., float]
+    """0 to 1."""
+    strict: Callable[..., Strict]
+    missing: Callable[..., tuple[str, ...]]
+    """The references that were not given."""
+    any_is_enough: bool = False
+    """Whether the references are alternatives, of which one is enough; with any other rule there
+    may be none, because nothing is a right answer."""
     in_order: bool = False
     """Whether the references must be given in their order."""
     written: Callable[[Sequence[str]], str] | None = None
@@ -116,7 +125,6 @@ def _lists(score: Callable[[Strict], float], in_order: bool = False) -> LineRule
         score=lambda text, references, form: score(strict(text, references, form)),
         strict=lambda text, references, form: strict(text, references, form),
         missing=_missing_items,
-        allows_nothing=True,
         in_order=in_order,
         written=lambda references: f"Final Answer: [{', '.join(references)}]",
     )
@@ -127,9 +135,14 @@ def _whole_answers(
     written: Callable[[Sequence[str]], str] | None = None,
 ) -> LineRule:
     """A rule that judges an answer as a whole: its strict scores are the score."""
+
+    def strict(text: str, references: Sequence[str], _: ItemForm) -> Strict:
+        value = score(text, references)
+        return Strict(value, value, value)
+
     return LineRule(
         score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, _: Strict(*3 * [score(text, references)]),
+        strict=strict,
         missing=lambda text, references, _: (
             () if score(text, references) == 1 else tuple(references)
         ),

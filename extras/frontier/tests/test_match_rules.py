@@ -5,7 +5,7 @@ import re
 import pytest
 
 from rulerkit.generation.answers import comparable
-from rulerkit.generation.match_rules import MATCH_RULES
+from rulerkit.generation.tasks import task
 from rulerkit.scoring.scores import answer_of
 from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.match_rules import RULES
@@ -192,13 +192,13 @@ def test_strict_scores_come_from_items_and_missing_compares_items():
     text = f"The node a1 is not it.\n{FINAL} [a12, b2]"
     missing = RULES["f1"].missing
     assert missing(text, ["a1", "b2", "A12"], comparable) == ("a1",)
-    assert MATCH_RULES["all"].missing(text, ["a1", "c3"]) == ("c3",)
+    assert task("vt").missing(text, ["a1", "c3"]) == ("c3",)
     assert RULES["count"].missing(f"{FINAL} 3", ["4"], comparable) == ("4",)
 
 
 def test_every_score_is_a_share():
     for name, rule in RULES.items():
         for text in (f"{FINAL} [1]", "1 x", "", FINAL):
-            for references in (["1"], ["1", "2"], *([[]] if rule.allows_nothing else [])):
+            for references in (["1"], ["1", "2"], *([] if rule.any_is_enough else [[]])):
                 score = rule.score(text, references, comparable)
                 assert 0 <= score <= 1, (name, text)

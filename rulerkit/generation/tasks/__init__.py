@@ -5,7 +5,7 @@ one entry of FAMILIES.
 """
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
@@ -13,8 +13,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import brought, check_free, load_recorded, loaded, use
-from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
-from rulerkit.generation.tasks.base import Reading
+from rulerkit.generation.tasks.base import RULES, Reading
 from rulerkit.generation.tasks.base import Task as Task
 from rulerkit.generation.tasks.common_words import CommonWords
 from rulerkit.generation.tasks.frequent_words import FrequentWords
@@ -139,10 +138,9 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for families in (FAMILIES, all_families()):
-        for one in families:
-            if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
-                return one
+    for one in all_families():
+        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
+            return one
     names = ", ".join(family.short_name for family in all_families())
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
@@ -154,10 +152,10 @@ def all_tasks() -> dict[str, Task]:
     return TASKS | _from_plugins(loaded())
 
 
-def all_families() -> tuple[type[Task], ...]:
-    """The families, those of plug-ins too."""
-    outside = (type(task) for task in _from_plugins(loaded()).values())
-    return tuple(dict.fromkeys([*FAMILIES, *outside]))
+def all_families() -> Iterator[type[Task]]:
+    """The families, and then those of plug-ins, which are imported only where it comes to them."""
+    yield from FAMILIES
+    yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
 
 
 @lru_cache(maxsize=1)
@@ -174,12 +172,7 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
                 "made from Task (docs/extend.md)"
             )
         for family in [use(family, module) for family in families]:
-            if not (isinstance(family, type) and issubclass(family, Task)):
-                raise UserError(
-                    f"plug-in {module}: its families hold {shortened(family)}, which is no family: "
-                    "give classes made from rulerkit's Task"
-                )
-            family.check_contract(module)
+            _check_family(family, module)
             check_free("family", family.family, module, family_owners)
             family_owners[family.family] = module
             for task in family.tasks():
@@ -189,60 +182,88 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     return tasks
 
 
+def _check_family(family: Any, module: str) -> None:
+    """Raises UserError where a plug-in's family lacks what it must bring."""
+    if not (isinstance(family, type) and issubclass(family, Task)):
+        raise UserError(
+            f"plug-in {module}: its families hold {shortened(family)}, which is no family: give "
+            "classes made from rulerkit's Task"
+        )
+    for name in ("family", "new_tokens"):
+        if not hasattr(family, name):
+            raise UserError(
+                f"plug-in {module}: the family {family.__name__} brings no `{name}`; "
+                "docs/extend.md says what a family must bring"
+            )
+    if "__pydantic_validator__" not in vars(family):
+        raise UserError(
+            f"plug-in {module}: the family {family.__name__} is no dataclass of pydantic, so its "
+            "settings would not be checked: write `@dataclass(frozen=True, kw_only=True)` with "
+            "`from pydantic.dataclasses import dataclass`"
+        )
+    # Else the record would name a rule that does not judge.
+    if (family.match in RULES) != (family.score is Task.score):
+        raise UserError(
+            f"plug-in {module}: the family {family.family} says match = {family.match!r}: it names "
+            f"one of {', '.join(RULES)}, or another word, such as 'own', where it brings a `score` "
+            "of its own, and only there"
+        )
+
+
 def family_here(settings: Mapping[str, Any]) -> type[Task] | None:
     """The family of a task, by the settings that its record holds; None where it is not here.
 
     A family from outside that is not loaded yet is imported from the module that the record names.
     """
-    name = settings["family"]
     # Files of other programs name no family.
-    if not name:
+    if not settings["family"]:
         return family_of(settings["name"])
-    ours = {family.family: family for family in FAMILIES}
-    if name in ours:
-        return ours[name]
-
-    families = {family.family: family for family in all_families()}
-    if name not in families and "module" in settings:
-        with suppress(UserError):
-            load_recorded(str(settings["module"]))
-        families = {family.family: family for family in all_families()}
-    return families.get(name)
+    with suppress(UserError):
+        return family_of(settings["name"], settings["family"])
+    with suppress(UserError):
+        load_recorded(str(settings.get("module", "")))
+        return family_of(settings["name"], settings["family"])
+    return None
 
 
-def judge_of(settings: Mapping[str, Any]) -> Judging:
-    """What judges the answers of a task, by the settings that its record holds.
-
-    Raises UserError where the family is not here and judges in a way of its own.
-    """
+def recorded_task(settings: Mapping[str, Any]) -> Task | None:
+    """The task that a record describes by its settings; None where its family is not here."""
     family = family_here(settings)
     if family is None:
-        rule = MATCH_RULES.get(settings["match"])
-        if rule is None or settings.get("judges"):
-            module = settings.get("module", "a module that its record does not name")
-            raise UserError(
-                f"the answers of {settings['name']} are judged by the code of its family "
-                f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
-                "would be right: install the package that holds it, or put it below the project "
-                "root"
-            )
-        return Judge(rule)
-
-    # A record of a task may lack what the family learned since, and says None of what is unknown.
-    names = ("name", *family.knobs())
-    known = {name: settings.get(name) for name in names}
-    given: Any = {name: value for name, value in known.items() if value is not None}
+        return None
+    # A record may lack what the family learned since, and says None of what is unknown.
+    names = ("name", "protocol", *family.knobs())
+    given: Any = {name: settings[name] for name in names if settings.get(name) is not None}
     return family(**given)
 
 
-def read_prompt(text: str) -> Reading | None:
+def judge_of(settings: Mapping[str, Any]) -> Task:
+    """The task that judges answers, by the settings that their record holds.
+
+    Raises UserError where the family is not here and judges in a way of its own.
+    """
+    task = recorded_task(settings)
+    if task is not None:
+        return task
+    if settings["match"] not in RULES or settings.get("judges"):
+        module = settings.get("module", "a module that its record does not name")
+        raise UserError(
+            f"the answers of {settings['name']} are judged by the code of its family "
+            f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
+            "would be right: install the package that holds it, or put it below the project root"
+        )
+    # Nothing but its rule judges, which judges alike in a family of ours.
+    family = QuestionAnswering if settings["match"] == "part" else Needles
+    return family(name=settings["name"])
+
+
+def read_prompt(text: str, task: str = "") -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
-    of any family."""
-    # Plug-ins are asked where it is none of ours.
-    for families in (FAMILIES, all_families()):
-        for family in families:
-            if (reading := family.read(text)) is not None:
-                return reading
+    of any family. `task` is the name of its task, where that is known."""
+    for family in FAMILIES if task in TASKS else all_families():
+        reading = family.read(text)
+        if reading is not None:
+            return reading
     return None
 
 

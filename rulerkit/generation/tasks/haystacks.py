@@ -7,7 +7,7 @@ their depths; it returns None where the items alone do not fit.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import pairwise, product
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -91,14 +91,13 @@ def num_tokens(pieces: Iterable[Piece]) -> int:
 
 
 def fill_with_sentences(
-    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False, size: int | None = None
+    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False
 ) -> list[Piece] | None:
     """Lines of five sentences with the items before distinct lines.
 
     Lines are joined by newlines, or (variable tracking in the protocol `paper`) by blanks after the
-    newline that ends a line of sentences. `size` is the number of lines; without, as many as fit,
-    and the last one is cut at the sentence that still fits: upstream leaves up to 25 tokens unused,
-    which no score can show.
+    newline that ends a line of sentences. Without a `budget.size` the last line is cut at the
+    sentence that still fits: upstream leaves up to 25 tokens unused, which no score can show.
     """
     blank = ""
     if blanks:
@@ -111,8 +110,8 @@ def fill_with_sentences(
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
 
-    if size is not None:
-        most = size
+    if budget.size is not None:
+        most = budget.size
     # A power of two, so that examples of one length share the encoded lines.
     units = _lines(line, budget.encoder, 1 << most.bit_length())
 
@@ -123,8 +122,8 @@ def fill_with_sentences(
         pieces = interleaved(items, places, end, part)
         return _joined_by_blanks(pieces, budget) if blanks else pieces
 
-    if size is not None:
-        return with_items(size, [])
+    if budget.size is not None:
+        return with_items(budget.size, [])
 
     # From the longest haystack down: whole lines, and the last one cut sentence by sentence.
     for lines in range(most, -1, -1):
@@ -167,17 +166,16 @@ def fill_with_needles(
     keys: Units,
     values: Units,
     taken: tuple[Iterable[str], Iterable[str]],
-    size: int | None = None,
 ) -> list[Piece] | None:
-    """Lines `before[0] key before[1] value` with the items among them: `size` lines, else as many
-    as fit. `taken` are the keys and values that none of these lines has.
+    """Lines `before[0] key before[1] value` with the items among them. `taken` are the keys and
+    values that none of these lines has.
 
     Every example pairs keys and values anew. They come from pools whose sizes follow from the
     length alone, so an example does not depend on what was generated before it. The tokens of every
     line are known before it is written, so the last lines are chosen to fill the budget.
     """
     items, left = by_depth(items, budget)
-    if left < 0 and size is None:
+    if left < 0 and budget.size is None:
         return None
     frames = encode_units(before, budget.encoder)
     taken_keys, taken_values = taken
@@ -185,11 +183,11 @@ def fill_with_needles(
     value_order = values.others(taken_values, budget.random)
     available = min(len(key_order), len(value_order))
     pools = ((keys, key_order[:available]), (values, value_order[:available]))
-    if size is None:
+    if budget.size is None:
         fixed = np.full(available, frames.counts.sum())
         lines = choose_lines(left, fixed, pools)
     else:
-        lines = min(size, available)
+        lines = min(budget.size, available)
 
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
@@ -255,31 +253,30 @@ def _swap(entries: np.ndarray, one: int, other: int) -> None:
 
 
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
-    """Positions of a key and a value whose counts together come nearest to `tokens` from below."""
-    key_at, value_at = (
-        dict(zip(*np.unique(counts, return_index=True), strict=True)) for counts in (keys, values)
-    )
-    fitting = [
-        (key + value, -key) for key, value in product(key_at, value_at) if key + value <= tokens
-    ]
-    if not fitting:
-        return None
-    total, less_key = max(fitting)  # of several pairs the one with the shortest key
-    return int(key_at[-less_key]), int(value_at[total + less_key])
+    """Positions of a key and a value whose counts together come nearest to `tokens` from below; of
+    several pairs the one with the shortest key."""
+    best, best_total = None, -1
+    key_counts, key_places = np.unique(keys, return_index=True)
+    value_counts, value_places = np.unique(values, return_index=True)
+    for key, key_place in zip(key_counts.tolist(), key_places.tolist(), strict=True):
+        for value, value_place in zip(value_counts.tolist(), value_places.tolist(), strict=True):
+            if best_total < key + value <= tokens:
+                best, best_total = (key_place, value_place), key + value
+    return best
 
 
 # --- essays ---------------------------------------------------------------------------------------
 
 
 def fill_with_essay(
-    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack, size: int | None = None
+    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
-    nearest to its depth in tokens. With a `size`, so many words, and each item behind the share of
-    the sentences that its depth says, as upstream counts. In scripts without blanks a word is a
-    sentence, and the last one is cut where the budget ends."""
+    nearest to its depth in tokens. With a `budget.size`, so many words, and each item behind the
+    share of the sentences that its depth says, as upstream counts. In scripts without blanks a word
+    is a sentence, and the last one is cut where the budget ends."""
     # A corpus that is too short is repeated.
-    passes = 1
+    passes, size = 1, budget.size
     units, starts = _essay_units(corpus, budget.encoder, passes)
     while len(units) < size if size else units.offsets[-1] < budget.tokens:
         passes *= 2

@@ -7,13 +7,13 @@ lines come from the second.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from hashlib import md5
 from random import Random
 from typing import ClassVar
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.answers import comparable, plain
@@ -106,10 +106,15 @@ class FrontierTask(Task):
 
     @property
     def rule(self) -> LineRule:
+        """The rule of the suite that judges."""
         return RULES[self.match]
 
+    @property
+    def any_is_enough(self) -> bool:
+        return self.rule.any_is_enough
+
     def score(self, text: str, references: Sequence[str], /) -> float:
-        if not self.rule.can_judge(references):
+        if not self.can_judge(references):
             raise UserError(
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
                 "them empty"

@@ -3,16 +3,18 @@ of one. The prompt is that of GraphWalks; `docs/frontier.md` says what differs."
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -211,25 +213,20 @@ class Graph(Frontier):
     )
 
     operation: Literal["bfs", "parents"] = "bfs"
-    depth: int = 2
+    depth: Annotated[Positive, Field(le=16)] = 2
     """How many steps from the first node the nodes lie that are asked for."""
-    width: int = 8
+    width: Annotated[Positive, Field(ge=2, le=64)] = 8
     """The most nodes at one distance, and the most parents; there are at least two."""
-    back_edges: int = 3
+    back_edges: Positive = 3
     """Edges from the last nodes but one to nodes that were visited before, at most."""
     order: Literal["shuffled", "grouped"] = "shuffled"
     """`grouped` lets all edges from one node stand together."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(2 <= self.width <= 64, "width", "a whole number from 2 to 64")
-        self.check(self.depth <= 16, "depth", "a whole number from 1 to 16")
 
     @property
     def num_items(self) -> int:
         return self.width
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random, is_empty = stream.random, self.is_empty(stream.index)
         numbers = random.sample(range(_FIRST_NODES), _NEAR_NODES)
         near = [node_name(number) for number in numbers]
@@ -242,7 +239,7 @@ class Graph(Frontier):
             question=form.format(node=core.node, depth=self.depth) + _CLOSING,
             answer_prefix=ANSWER_PREFIX,
             references=tuple(core.found),
-            plan=(near, self._pieces(random, core)),
+            hidden=(near, self._pieces(random, core)),
         )
 
     def _search(self, random: Random, is_empty: bool, near: Sequence[str]) -> "_Core":
@@ -298,7 +295,7 @@ class Graph(Frontier):
         targets = pool("nodes", " -> {}\n", size, budget.encoder)
 
         # Nodes of filler that the core knows come first, then any others.
-        near, edges = draft.plan
+        near, edges = draft.hidden
         known = [sources.position[node] for node in near]
         named = {node for edge in edges for node in (edge.key, edge.value)}
         others = sources.others(sorted({*near, *named}), budget.random)
