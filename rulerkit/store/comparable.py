@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
-from rulerkit.inference.user_code import NO_VERSION
+from rulerkit.inference.functions import NO_VERSION
 from rulerkit.store.cells import WAYS_OUT, Cell
 from rulerkit.store.records import (
     is_optional,
