@@ -180,7 +180,7 @@ def test_an_earlier_record_named_the_edition_of_the_prompts_beside_the_protocol(
     path = predict(load_model("perfect"), made, tmp_path, progress=False).path
 
     def as_earlier(record):
-        record["result"]["task"]["edition"] = "2025"
+        record["result"]["task"] |= {"edition": "2025", "depths": "free"}
         record["result"]["protocol"] = "paper"
 
     change_record(path, as_earlier)

@@ -124,7 +124,8 @@ class Examples:
         if self.task.judges_prefix and self.prompt_format.form != "base":
             draft = replace(draft, answer_prefix="")
         head, tail = _around(draft, self.prompt_format)
-        return _Unfilled(index, draft, second_seed, tuple(head), tuple(tail))
+        num_tokens = sum(piece.num_tokens for piece in (*head, *tail))
+        return _Unfilled(index, draft, second_seed, tuple(head), tuple(tail), num_tokens)
 
     def _filled(
         self, unfilled: "_Unfilled", tokens: int, size: int | None = None
@@ -253,10 +254,8 @@ class _Unfilled:
     second_seed: int
     head: tuple[Piece, ...]
     tail: tuple[Piece, ...]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(piece.num_tokens for piece in (*self.head, *self.tail))
+    num_tokens: int
+    """Those of head and tail."""
 
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:

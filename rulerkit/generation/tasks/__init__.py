@@ -6,7 +6,6 @@ one entry of FAMILIES.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -210,27 +209,23 @@ def _check_family(family: Any, module: str) -> None:
         )
 
 
-def family_here(settings: Mapping[str, Any]) -> type[Task] | None:
-    """The family of a task, by the settings that its record holds; None where it is not here.
+def recorded_task(settings: Mapping[str, Any]) -> Task | None:
+    """The task that a record describes by its settings; None where its family is not here.
 
     A family from outside that is not loaded yet is imported from the module that the record names.
     """
     # Files of other programs name no family.
-    if not settings["family"]:
-        return family_of(settings["name"])
-    with suppress(UserError):
-        return family_of(settings["name"], settings["family"])
-    with suppress(UserError):
-        load_recorded(str(settings.get("module", "")))
-        return family_of(settings["name"], settings["family"])
-    return None
-
-
-def recorded_task(settings: Mapping[str, Any]) -> Task | None:
-    """The task that a record describes by its settings; None where its family is not here."""
-    family = family_here(settings)
-    if family is None:
-        return None
+    name, named_family = settings["name"], settings["family"]
+    try:
+        family = family_of(name, named_family)
+    except UserError:
+        if not named_family:
+            raise
+        try:
+            load_recorded(str(settings.get("module", "")))
+            family = family_of(name, named_family)
+        except UserError:
+            return None
     # A record may lack what the family learned since, and says None of what is unknown.
     names = ("name", "protocol", *family.knobs())
     given: Any = {name: settings[name] for name in names if settings.get(name) is not None}

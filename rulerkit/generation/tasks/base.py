@@ -375,9 +375,14 @@ class Task(ABC):
         return budget.random.permutation(entries)
 
     def settings(self) -> dict[str, Any]:
-        """All that defines this task, ready for JSON."""
+        """All that defines this task, ready for JSON: the settings that are not None, and what
+        its family says."""
         family = type(self)
-        settings = {name: getattr(self, name) for name in ("name", *self.knobs())} | {
+        settings: dict[str, Any] = {"name": self.name}
+        for name in self.knobs():
+            if getattr(self, name) is not None:
+                settings[name] = getattr(self, name)
+        settings |= {
             "family": self.family,
             "category": self.category,
             "match": self.match,

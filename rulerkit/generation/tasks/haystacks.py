@@ -33,7 +33,9 @@ _CANDIDATES = 512
 
 def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
-    ordered = [budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))]
+    ordered = []
+    for item in sorted(items, key=attrgetter("depth")):
+        ordered.append(budget.encoded(item))
     return ordered, budget.tokens - num_tokens(ordered)
 
 
@@ -287,15 +289,24 @@ def fill_with_essay(
     items, left = by_depth([replace(item, text=" " + item.text) for item in items], budget)
 
     if size is not None:
-        boundaries = [*starts[: np.searchsorted(starts, size)].tolist(), size]
-        places = [boundaries[int((len(boundaries) - 1) * item.depth)] for item in items]
+        boundaries = np.append(starts[: np.searchsorted(starts, size)], size)
+        places = [int(boundaries[int((len(boundaries) - 1) * item.depth)]) for item in items]
         pieces = interleaved(items, places, size, partial(part_of, units))
         return _joined_by_blanks(pieces, budget)
 
     # The count is exact but for the words at a needle: from the most words down.
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
-        places = _sentence_boundaries(items, units, starts, words)
+        # Each item at the boundary nearest to its depth, of all that there are in so many words.
+        boundaries = np.append(starts[: np.searchsorted(starts, words)], words)
+        offsets = units.offsets[boundaries]
+        wanted = np.array([item.depth for item in items]) * offsets[-1]
+        after = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
+        before = np.maximum(after - 1, 0)
+        is_before = wanted - offsets[before] < offsets[after] - wanted
+        nearest = np.where(is_before, before, after).tolist()
+        places = boundaries[_apart(nearest, len(boundaries))].tolist()
+
         pieces = interleaved(items, places, words, partial(part_of, units))
         context = _joined_by_blanks(pieces, budget)
         if num_tokens(context) <= budget.tokens:
@@ -313,17 +324,3 @@ def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
     return encode_units([" " + word for word in words], encoder), np.concatenate(starts)
-
-
-def _sentence_boundaries(
-    items: list[Piece], units: Units, starts: np.ndarray, words: int
-) -> list[int]:
-    """For each item the word before which it stands: distinct boundaries while there are enough."""
-    boundaries = np.append(starts[: np.searchsorted(starts, words)], words)
-    offsets = units.offsets[boundaries]
-    wanted = np.array([item.depth for item in items]) * offsets[-1]
-    right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
-    left = np.maximum(right - 1, 0)
-    nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
-    places: list[int] = boundaries[_apart(nearest.tolist(), len(boundaries))].tolist()
-    return places

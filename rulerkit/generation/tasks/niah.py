@@ -22,7 +22,7 @@ from itertools import product
 from math import inf
 from operator import itemgetter
 from random import Random
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import Field
 from pydantic.dataclasses import dataclass
@@ -175,12 +175,6 @@ class Needles(Task):
     @property
     def num_items(self) -> int:
         return self.num_queries * self.num_values
-
-    def settings(self) -> dict[str, Any]:
-        settings = super().settings()
-        if self.depth is None:  # a record names only a depth that was asked for
-            del settings["depth"]
-        return settings
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
