@@ -114,15 +114,13 @@ class ContextBudget:
         width, units = len(columns), row_by_row(columns)
         texts, counts, ids = list(units.texts), units.counts, units.ids
 
-        # The last text is encoded anew with what follows it, because the two may share
-        # a token.
+        # The last text is encoded anew with what follows it, because the two may share a token.
         if ending:
             last = self.encoder(texts[-1] + ending)
             ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
             texts[-1], counts[-1] = texts[-1] + ending, len(last)
 
-        # A run of a hundred thousand rows is taken apart only where someone looks at
-        # it.
+        # A run of a hundred thousand rows is taken apart only where someone looks at it.
         def explode() -> list[Piece]:
             ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
             pieces = []
@@ -205,8 +203,7 @@ class Example:
     def depths(self) -> list[float]:
         """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
         them."""
-        # Depth in tokens, as the figures show it; the needle itself is not part of the
-        # haystack.
+        # Depth in tokens, as the figures show it; the needle itself is not part of the haystack.
         total = sum(block.num_tokens for block in self.context_blocks)
         depths, before = [], 0
         for block in self.context_blocks:

@@ -84,8 +84,7 @@ def _squad_words(text: str) -> list[str]:
 
 def overlap(said: Sequence[str], wanted: Sequence[str]) -> Strict:
     """Judged by the items that both sides hold."""
-    # Counted with repetition: a word said twice is right twice only if it is wanted
-    # twice.
+    # Counted with repetition: a word said twice is right twice only if it is wanted twice.
     right = (Counter(said) & Counter(wanted)).total()
     return strict_share(right, said, wanted)
 

@@ -77,24 +77,29 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
         check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
     named_tasks = TASKS if type(base) in FAMILIES else all_tasks()
-    others = (task.with_protocol(protocol) for task in named_tasks.values())
-    changes = sorted(vars(variant).items() - vars(base).items())
-    name = str(
-        spec.get("name")
-        or next((task.name for task in others if task == replace(variant, name=task.name)), None)
-        or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
-    )
+
+    # Without a name of its own it is the task that it equals, or is named after what it changes.
+    name = str(spec.get("name") or "")
+    if not name:
+        changes = sorted(vars(variant).items() - vars(base).items())
+        name = "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
+        for named in named_tasks.values():
+            if named.with_protocol(protocol) == replace(variant, name=named.name):
+                name = named.name
+                break
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
         raise UserError(
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
             "letters, digits, . _ and -"
         )
+
+    variant = replace(variant, name=name)
     if name in named_tasks:
-        named, tokens = task(name, protocol), variant.max_new_tokens
-        # only the tokens of an answer may differ from the task of this name
-        if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
+        # Only the tokens of an answer may differ from the task of this name.
+        named = replace(named_tasks[name], max_new_tokens=variant.max_new_tokens)
+        if variant != named.with_protocol(protocol):
             raise UserError(f"{name} is another task's name: give this variant another `name:`")
-    return replace(variant, name=name)
+    return variant
 
 
 def suites() -> dict[str, list[str]]:
@@ -165,11 +170,13 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     family_owners = {family.family: "rulerkit" for family in FAMILIES}
     tasks = dict[str, Task]()
     for module, families in brought("families"):
+        # What a module brings is the user's: each thing is checked before it is used.
         if not isinstance(families, list | tuple):
             raise UserError(
                 f"plug-in {module}: families is {shortened(families)}; expected a list of classes "
                 "made from Task (docs/extend.md)"
             )
+
         for family in [use(family, module) for family in families]:
             _check_family(family, module)
             check_free("family", family.family, module, family_owners)

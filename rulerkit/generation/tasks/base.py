@@ -413,8 +413,7 @@ class Task(ABC):
         if self.baseline is None:
             return []
 
-        # The variant differs in this one setting, so a difference in score is its
-        # effect.
+        # The variant differs in this one setting, so a difference in score is its effect.
         knob, value = self.baseline
         variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
         return [] if getattr(self, knob) == value else [variant]
@@ -434,8 +433,7 @@ class Task(ABC):
         """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
         of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its name
         stays, and so does a file that a setting of the task names."""
-        # Only names of built-in corpora are swapped; a path that was set in the task
-        # stays.
+        # Only names of built-in corpora are swapped; a path that was set in the task stays.
         chosen = choices(corpora)
         swapped = BASES[chosen["base"]]
         names = {

@@ -221,7 +221,7 @@ class CommonWords(WordCount):
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # The list is one line; a demonstration, where there is one, stands above it.
-        start, opening = (text.rfind("\n") + 1, text.rfind(_OPENING))  # the list is one line
+        start, opening = (text.rfind("\n") + 1, text.rfind(_OPENING))
         shown = text[: max(0, opening)]
 
         # A reader that was shown a solved example may copy its answer.

@@ -85,8 +85,7 @@ def _plain(text: str) -> str:
 
 
 def _answer_without_context(answer: JudgedAnswer) -> str | None:
-    # Only an answer that was also asked without context can be told from a remembered
-    # one.
+    # Only an answer that was also asked without context can be told from a remembered one.
     alone = answer.without_context
     if not alone or answer.settings.get("context") == "none":
         return None
@@ -146,8 +145,7 @@ class QuestionAnswering(Task):
         order = _question_order(self._data, None if self.protocol != "clean" else stream.seed)
         question = self._data.questions[order[stream.index % len(order)]]
 
-        # The same question with and without documents, so that the two can be held side
-        # by side.
+        # The same question with and without documents, so that the two can be held side by side.
         alone = self.context == "none"
         return Draft(
             instruction="" if alone else _INSTRUCTION + _GIVEN,
@@ -232,8 +230,7 @@ class QuestionAnswering(Task):
         all others."""
         groups = self._data.groups
 
-        # HotpotQA's questions bring their own distractors; SQuAD's have those of the
-        # article.
+        # HotpotQA's questions bring their own distractors; SQuAD's have those of the article.
         number = groups[question.gold[0]]
         article = question.related or [i for i, group in enumerate(groups) if group == number]
         shuffled = random.permutation(article).tolist()
@@ -280,8 +277,7 @@ def _documents_at_depths(
         chosen += candidates.tolist()
         excluded = list(gold)
 
-    # All but the last as they come, and the last by its length, so that the budget is
-    # filled.
+    # All but the last as they come, and the last by its length, so that the budget is filled.
     before_last = max(0, fitting - 1)
     chosen += candidates[:before_last].tolist()
     next_headers = header_counts[before_last:][:2].tolist()

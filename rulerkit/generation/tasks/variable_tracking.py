@@ -127,14 +127,12 @@ class VariableTracking(Task):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        # A solved example may stand before the text; its chains are not those that are
-        # asked.
+        # A solved example may stand before the text; its chains are not those that are asked.
         queried, opening = question[1], text.rfind(_OPENING)
         start = max(0, opening)
         assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
 
-        # Statements are read in order: the value of a variable is that of its source so
-        # far.
+        # Statements are read in order: the value of a variable is that of its source so far.
         values: dict[str, str] = {}
         for name, source, value in assignment.findall(text, start):
             values[name] = value or values.get(source, "")
@@ -186,8 +184,7 @@ class VariableTracking(Task):
         if self.protocol != "clean":  # as many as upstream takes
             least_lines = 10 if is_of_2024 else 16
 
-        # From the last statement to the first, so that inserting one does not move the
-        # others.
+        # From the last statement to the first, so that inserting one does not move the others.
         num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
         for statement in sorted(statements, key=lambda statement: -statement.depth):
