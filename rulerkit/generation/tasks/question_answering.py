@@ -35,7 +35,6 @@ References: 28 December 1776.
 """
 
 import re
-from collections.abc import Sequence
 from functools import lru_cache, partial
 from random import Random
 from typing import Literal
@@ -254,7 +253,9 @@ def _documents_at_depths(
     gold, chosen = question.gold, list[int]()
 
     def tokens_left() -> int:
-        return budget.tokens - _cost([*gold, *chosen], bodies, headers)
+        documents = [*gold, *chosen]
+        taken = bodies.counts[documents].sum() + headers.counts[: len(documents)].sum()
+        return budget.tokens - int(taken)
 
     if tokens_left() < 0:
         return None
@@ -302,8 +303,8 @@ def _last_documents(
     if fit < 0:
         return []
 
-    # Two short documents may come nearer than one long one: for each of the first
-    # candidates the best second one.
+    # Two short documents may come nearer than one long one: for each of the first candidates the
+    # best second one.
     tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
     other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
     other -= (other >= 0) & (by_length[other] == np.arange(len(other)))  # not the same twice
@@ -314,10 +315,6 @@ def _last_documents(
     if gaps[pick] < tokens_left - header - lengths[fit]:
         return [int(candidates[pick]), int(candidates[by_length[other[pick]]])]
     return [int(candidates[by_length[fit]])]
-
-
-def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
-    return int(bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum())
 
 
 @lru_cache(maxsize=8)

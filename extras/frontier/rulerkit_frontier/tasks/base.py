@@ -31,7 +31,14 @@ from rulerkit.generation.tasks.haystacks import (
 )
 from rulerkit.generation.tasks.niah import draw_pair
 from rulerkit_frontier.answer_line import final_items
-from rulerkit_frontier.match_rules import RULES, LineRule, is_at_the_end
+from rulerkit_frontier.match_rules import (
+    WHOLE,
+    is_at_the_end,
+    missing,
+    rule_score,
+    strict_score,
+    written,
+)
 
 ANSWER_PREFIX = "\nFinal Answer:"
 """How the answer of a base model begins, on a line of its own; models with a chat template write
@@ -105,13 +112,8 @@ class FrontierTask(Task):
         return super().items_of(text) if items is None else items
 
     @property
-    def rule(self) -> LineRule:
-        """The rule of the suite that judges."""
-        return RULES[self.match]
-
-    @property
     def any_is_enough(self) -> bool:
-        return self.rule.any_is_enough
+        return self.match in WHOLE
 
     def score(self, text: str, references: Sequence[str], /) -> float:
         if not self.can_judge(references):
@@ -119,23 +121,23 @@ class FrontierTask(Task):
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
                 "them empty"
             )
-        return self.rule.score(self.evened(text), references, self.item_form)
+        return rule_score(self.match, self.evened(text), references, self.item_form)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        return self.rule.strict(self.evened(text), references, self.item_form)
+        return strict_score(self.match, self.evened(text), references, self.item_form)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
-        return self.rule.missing(self.evened(text), references, self.item_form)
+        return missing(self.match, self.evened(text), references, self.item_form)
 
     def right_answer(self, references: Sequence[str], /) -> str | None:
-        return self.rule.written(references) if self.rule.written else None
+        return written(self.match, references)
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
-        if self.rule.written is None or self.score(text, references) == 1:
+        if self.match == "ratio" or self.score(text, references) == 1:
             return False
         if references and not self.missing(text, references):
             return False
-        return is_at_the_end(self.rule, text, references)
+        return is_at_the_end(self.match, text, references)
 
     @classmethod
     def tasks(cls) -> Sequence[Task]:
