@@ -111,8 +111,11 @@ class ContextBudget:
         length. `describe` gives role, key and value of a row when the piece is taken apart;
         `ending` follows the last row.
         """
-        width, units = len(columns), row_by_row(columns)
-        texts, counts, ids = list(units.texts), units.counts, units.ids
+        width = len(columns)
+        units = row_by_row(columns)
+        texts = list(units.texts)
+        counts = units.counts
+        ids = units.ids
 
         # The last text is encoded anew with what follows it, because the two may share a token.
         if ending:
@@ -205,7 +208,8 @@ class Example:
         them."""
         # Depth in tokens, as the figures show it; the needle itself is not part of the haystack.
         total = sum(block.num_tokens for block in self.context_blocks)
-        depths, before = [], 0
+        depths = []
+        before = 0
         for block in self.context_blocks:
             if block.role == "needle":
                 depths.append(round(100 * before / max(1, total - block.num_tokens), 2))

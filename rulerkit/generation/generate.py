@@ -141,7 +141,8 @@ class Examples:
         if context is None:
             return None
 
-        first, last = len(unfilled.head), len(unfilled.head) + len(context)
+        first = len(unfilled.head)
+        last = len(unfilled.head) + len(context)
         example = Example(
             unfilled.index,
             self.task.name,
@@ -230,7 +231,8 @@ class Examples:
             return example is not None and example.num_tokens + answer > room
 
         # Twice as far each time, until it is too long or there is no more; then by halves.
-        step, most = 1 if growth.searched else growth.step, growth.most
+        step = 1 if growth.searched else growth.step
+        most = growth.most
         far = 1
         while not is_too_long(far):
             if most is not None and growth.start + far * step >= most:
@@ -296,7 +298,8 @@ def _around(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]
     encoded as one; the borders of the context are clean cuts."""
     encoder = piece_encoder(form.tokenizer)
     before, after = form.around
-    question, prefix = (draft.question, "" if form.prefix_in == "none" else draft.answer_prefix)
+    question = draft.question
+    prefix = "" if form.prefix_in == "none" else draft.answer_prefix
 
     # The prefix stands behind the template, where the model goes on with it; or, for
     # services that take no such start, at the end of the user's turn.

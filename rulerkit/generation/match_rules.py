@@ -65,7 +65,8 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
         for item in wanted:
             text = text.replace(item, item.replace(" ", "\0"))
         named = [item.replace("\0", " ") for item in text.split() if item != "="]
-    said, right = set(named), set(wanted)
+    said = set(named)
+    right = set(wanted)
     return strict_share(len(said & right), said, right)
 
 

@@ -222,7 +222,8 @@ def recorded_task(settings: Mapping[str, Any]) -> Task | None:
     A family from outside that is not loaded yet is imported from the module that the record names.
     """
     # Files of other programs name no family.
-    name, named_family = settings["name"], settings["family"]
+    name = settings["name"]
+    named_family = settings["family"]
     try:
         family = family_of(name, named_family)
     except UserError:

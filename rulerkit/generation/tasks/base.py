@@ -85,7 +85,8 @@ class JudgedAnswer:
     def needles(self) -> list[tuple[Piece, int]]:
         """Needles and distractors with the tokens before them, those of runs of lines included."""
         # Positions are tokens from the beginning of the prompt.
-        before, pieces = 0, []
+        before = 0
+        pieces = []
         for piece in self.example.pieces:
             if piece.role in ("needle", "distractor"):
                 pieces.append((piece, before))
@@ -236,7 +237,8 @@ class Task(ABC):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
         name = f"the task {(given.kwargs or {}).get('name', cls.family)}"
-        setting, seen = str(first["loc"][0]) if first["loc"] else "", first["input"]
+        setting = str(first["loc"][0]) if first["loc"] else ""
+        seen = first["input"]
         if first["type"] == "unexpected_keyword_argument":
             raise unknown(f"setting of {name}", setting, cls.knobs())
         if first["type"] == "value_error":  # what a family says of several settings

@@ -166,7 +166,8 @@ class CommonWords(WordCount):
 
         # A pair that holds an answer would be counted as naming it.
         parts = {word.lower() for word in draft.hidden}
-        most, num_pairs = len(listed.adjectives) * len(listed.nouns) // 2, 0
+        most = len(listed.adjectives) * len(listed.nouns) // 2
+        num_pairs = 0
         while True:
             # Upstream takes words of random letters instead.
             num_pairs = max(min(8192, most), 2 * num_pairs)
@@ -221,7 +222,8 @@ class CommonWords(WordCount):
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # The list is one line; a demonstration, where there is one, stands above it.
-        start, opening = (text.rfind("\n") + 1, text.rfind(_OPENING))
+        start = text.rfind("\n") + 1
+        opening = text.rfind(_OPENING)
         shown = text[: max(0, opening)]
 
         # A reader that was shown a solved example may copy its answer.
@@ -261,7 +263,8 @@ class CommonWords(WordCount):
             random.shuffle(entries)
 
         gap = "" if self.protocol == "paper" else " "  # in 2024 upstream wrote `are:1. word`
-        question, answer = (_QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n]))
+        question = _QUESTION.format(n=n) + _PREFIX.format(n=n)
+        answer = self.join(words[:n])
         return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
 
 

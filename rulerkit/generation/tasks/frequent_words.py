@@ -122,7 +122,8 @@ class FrequentWords(WordCount):
         # Until 2025 upstream kept no tokens free for the answer, so its prompts were too long.
         free = self.protocol != "paper"
         room = length - self.answer_tokens if free else length
-        start, step = room // self.word_length, room // _STEPS
+        start = room // self.word_length
+        step = room // _STEPS
         return Growth(start, step, answer_is_free=free, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:

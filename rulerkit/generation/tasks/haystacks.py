@@ -57,7 +57,8 @@ def interleaved(
 ) -> list[Piece]:
     """The haystack from its start to `end` with each item before its place; `haystack(start, stop)`
     gives a part of it."""
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for item, place in zip(items, places, strict=True):
         pieces += [*haystack(start, place), item]
         start = place
@@ -195,10 +196,12 @@ def fill_with_needles(
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
             return []
-        key_numbers, value_numbers = (key_order[start:stop], value_order[start:stop])
+        key_numbers = key_order[start:stop]
+        value_numbers = value_order[start:stop]
 
         def describe(line: int) -> tuple[str, str, str]:
-            key, value = (keys.texts[key_numbers[line]], values.texts[value_numbers[line]])
+            key = keys.texts[key_numbers[line]]
+            value = values.texts[value_numbers[line]]
             key, value = key.strip(' "'), value.strip().removesuffix(".")
             return "distractor", key, value
 
@@ -233,7 +236,8 @@ def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.n
     stops = [lines + 1, lines] if one_more else [lines]
     line = first
     for stop in stops:
-        line, rest = first, for_last
+        line = first
+        rest = for_last
         while line < stop:
             # Each of the lines that are left gets an equal part of the tokens that are left.
             candidates = [column[line : line + _CANDIDATES] for column in counts]
@@ -258,13 +262,15 @@ def _swap(entries: np.ndarray, one: int, other: int) -> None:
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
     """Positions of a key and a value whose counts together come nearest to `tokens` from below; of
     several pairs the one with the shortest key."""
-    best, best_total = None, -1
+    best = None
+    best_total = -1
     key_counts, key_places = np.unique(keys, return_index=True)
     value_counts, value_places = np.unique(values, return_index=True)
     for key, key_place in zip(key_counts.tolist(), key_places.tolist(), strict=True):
         for value, value_place in zip(value_counts.tolist(), value_places.tolist(), strict=True):
             if best_total < key + value <= tokens:
-                best, best_total = (key_place, value_place), key + value
+                best = (key_place, value_place)
+                best_total = key + value
     return best
 
 
@@ -279,7 +285,8 @@ def fill_with_essay(
     share of the sentences that its depth says, as upstream counts. In scripts without blanks a word
     is a sentence, and the last one is cut where the budget ends."""
     # A corpus that is too short is repeated.
-    passes, size = 1, budget.size
+    passes = 1
+    size = budget.size
     units, starts = _essay_units(corpus, budget.encoder, passes)
     while len(units) < size if size else units.offsets[-1] < budget.tokens:
         passes *= 2
@@ -318,7 +325,8 @@ def fill_with_essay(
 def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
     """The words of a corpus, each with the blank before it, and where sentences start; later passes
     begin at the second essay, so that the opening comes only once."""
-    words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
+    words = list(corpus.words)
+    starts = [np.asarray(corpus.sentence_starts)]
     again = starts[0][starts[0] >= corpus.restart]
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))

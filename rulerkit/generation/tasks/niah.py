@@ -108,7 +108,8 @@ def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
             continue
 
         # Hyphens may be left out; a UUID that was begun rightly counts, too.
-        digits, wanted = part.replace("-", ""), missing.replace("-", "").lower()
+        digits = part.replace("-", "")
+        wanted = missing.replace("-", "").lower()
         same_start = digits[:_SHORTEST_UUID] == wanted[:_SHORTEST_UUID]
         if len(digits) < len(wanted) and (digits in wanted or same_start):
             return str(part)
@@ -197,7 +198,8 @@ class Needles(Task):
         needles = []
         depths = self._depths(random, len(values), stream.seed)
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
-            key, role = keys[number // self.num_values], "distractor"
+            key = keys[number // self.num_values]
+            role = "distractor"
             if key in queried:
                 role = "needle"
                 depth = depth if self.depth is None else self.depth / 100

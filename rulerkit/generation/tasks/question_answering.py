@@ -158,7 +158,8 @@ class QuestionAnswering(Task):
     def growth(self, draft: Draft, length: int) -> Growth | None:
         if self.context == "none":
             return None
-        most, searched = len(self._data.documents), self.protocol != "paper"
+        most = len(self._data.documents)
+        searched = self.protocol != "paper"
         answer = "" if searched else f" {list(draft.references)}"
         return Growth(_ADDED, _ADDED, most, searched, answer)
 
@@ -188,7 +189,8 @@ class QuestionAnswering(Task):
             return "distractor" if near else "haystack", str(document), None
 
         # Headers count upwards, whatever document stands below them.
-        numbers, headers = np.arange(len(order)), numbered(_HEADER, budget.encoder, len(order))
+        numbers = np.arange(len(order))
+        headers = numbered(_HEADER, budget.encoder, len(order))
         return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
 
     @staticmethod
@@ -250,7 +252,8 @@ def _documents_at_depths(
     headers = numbered(_HEADER, budget.encoder, most)
 
     # Tokens are counted before anything is written: documents and their headers.
-    gold, chosen = question.gold, list[int]()
+    gold = question.gold
+    chosen = list[int]()
 
     def tokens_left() -> int:
         documents = [*gold, *chosen]

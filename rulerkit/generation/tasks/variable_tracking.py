@@ -128,7 +128,8 @@ class VariableTracking(Task):
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # A solved example may stand before the text; its chains are not those that are asked.
-        queried, opening = question[1], text.rfind(_OPENING)
+        queried = question[1]
+        opening = text.rfind(_OPENING)
         start = max(0, opening)
         assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
 

@@ -87,7 +87,8 @@ def _keys(answer: JudgedAnswer) -> list[str]:
 
 def _value_of_other_key(answer: JudgedAnswer, near: bool) -> str | None:
     """Values of keys that share a word with an asked one, or of all others."""
-    asked, said = _keys(answer), items_of(answer)
+    asked = _keys(answer)
+    said = items_of(answer)
     values = [
         str(piece.value)
         for piece, _ in answer.needles
@@ -162,7 +163,8 @@ class Absent(Frontier):
         return (essays, words) if self.haystack == "essay" else (words,)
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
-        random, words = stream.random, load("words", self.words)
+        random = stream.random
+        words = load("words", self.words)
         asked = draw_things(random, words, self.num_queries)
         near = _near_keys(random, words, asked, self.near)
 
@@ -264,7 +266,8 @@ def _near_keys(random: Random, words: Words, asked: list[str], count: int) -> li
     """For each asked key so many others that share its first or its last word."""
 
     def draw(key: str) -> str:
-        first, last = key.split("-")[0], key.split("-")[-1]
+        first = key.split("-")[0]
+        last = key.split("-")[-1]
         other = draw_things(random, words, 1)[0]
         if random.random() < 0.5:
             return f"{first}-{other.split('-')[-1]}"

@@ -354,7 +354,9 @@ def with_items(
 ) -> list[Piece]:
     """The lines of these columns with the items, ordered, among them at their depths; `ending`
     follows the last line, which is none of the items."""
-    rows, width, lines = row_by_row(columns), len(columns), len(columns[0][1])
+    rows = row_by_row(columns)
+    width = len(columns)
+    lines = len(columns[0][1])
 
     # The last text is encoded anew with what follows it, because the two may share a token.
     last = encode_units([rows.texts[-1] + ending], budget.encoder)

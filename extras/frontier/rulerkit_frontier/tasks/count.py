@@ -178,14 +178,17 @@ class Count(Frontier):
 
         # Every buyer has one order, some have several.
         if self.ask == "orders":
-            num_orders, num_people = (number, random.randint((number + 1) // 2, number))
+            num_orders = number
+            num_people = random.randint((number + 1) // 2, number)
         else:
-            num_orders, num_people = random.randint(number, 2 * number), number
+            num_orders = random.randint(number, 2 * number)
+            num_people = number
         people = distinct(num_people, partial(draw_person, random))
         buyers = people + [random.choice(people) for _ in range(num_orders - num_people)]
         random.shuffle(buyers)
 
-        color, thing = random.choice(COLORS), random.choice(THINGS)
+        color = random.choice(COLORS)
+        thing = random.choice(THINGS)
         asked = f"{color} {thing}"
         orders = [
             Piece(
@@ -210,7 +213,8 @@ class Count(Frontier):
         color, thing, orders = draft.hidden
         numbers, *pools = _pools(budget.length, budget.encoder)
         order = numbers.others([f"Order {piece.key}:" for piece in orders], budget.random)
-        size, random = len(order), budget.random
+        size = len(order)
+        random = budget.random
 
         # Of four lines one shares the colour, one the thing, and two share neither.
         shared = random.randint(4, size=size)

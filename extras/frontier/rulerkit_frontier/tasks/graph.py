@@ -117,7 +117,8 @@ def _steps(edges: _Edges, nodes: Iterable[str]) -> list[str]:
 
 def _levels(edges: _Edges, start: str, depth: int) -> list[list[str]]:
     """The nodes at each distance from 0 up to `depth`."""
-    levels, visited = [[start]], {start}
+    levels = [[start]]
+    visited = {start}
     for _ in range(depth):
         found = _steps(edges, levels[-1])
         levels.append([node for node in found if node not in visited])
@@ -141,7 +142,8 @@ def _revisited(answer: JudgedAnswer) -> list[str]:
     question = re.search(Graph.question_form, answer.example.text_of("question"))
     if not question or not question["start"]:
         return []
-    edges, nodes = _edges_of(answer.example.context_text), [question["start"]]
+    edges = _edges_of(answer.example.context_text)
+    nodes = [question["start"]]
     for _ in range(int(question["depth"])):
         nodes = _steps(edges, nodes)
     return [item for item in wrong_items(answer) if item in nodes]
@@ -227,7 +229,8 @@ class Graph(Frontier):
         return self.width
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
-        random, is_empty = stream.random, self.is_empty(stream.index)
+        random = stream.random
+        is_empty = self.is_empty(stream.index)
         numbers = random.sample(range(_FIRST_NODES), _NEAR_NODES)
         near = [node_name(number) for number in numbers]
         draw = self._search if self.operation == "bfs" else self._parents
@@ -247,7 +250,8 @@ class Graph(Frontier):
         back."""
         # Each node has one parent in the level above.
         names = _new_nodes(random, near)
-        levels, edges = [[next(names)]], list[tuple[str, str]]()
+        levels = [[next(names)]]
+        edges = list[tuple[str, str]]()
         for _ in range(self.depth - is_empty):
             level = list(islice(names, random.randint(2, self.width)))
             edges += [(random.choice(levels[-1]), node) for node in level]
@@ -279,7 +283,8 @@ class Graph(Frontier):
 
     def _pieces(self, random: Random, core: "_Core") -> list[Piece]:
         """The edges at free depths; with `order: grouped` those from one node have one depth."""
-        pieces, depth_of = [], dict[str, float]()
+        pieces = []
+        depth_of = dict[str, float]()
         for role, edges in (("needle", core.edges), ("distractor", core.others)):
             for source, target in edges:
                 depth = random.random()

@@ -184,11 +184,9 @@ class Order(Frontier):
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         first, last, pieces = draft.hidden
-        size, encoder, random = (
-            pool_size(budget.length, _TOKENS_FOR_AN_ENTRY),
-            budget.encoder,
-            budget.random,
-        )
+        size = pool_size(budget.length, _TOKENS_FOR_AN_ENTRY)
+        encoder = budget.encoder
+        random = budget.random
         days = pool("days", "Day {}:", size, encoder)
         things = pool("things", " {}.\n", size, encoder, self.words)
         firsts = pool("first names", " {}", 64, encoder)
@@ -222,7 +220,8 @@ class Order(Frontier):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        person, begins = question["person"], text.rfind(_OPENING)
+        person = question["person"]
+        begins = text.rfind(_OPENING)
         entries = list(_LINE.finditer(text))
 
         # Entries stand in the order in which they were written, which is not that of the days.

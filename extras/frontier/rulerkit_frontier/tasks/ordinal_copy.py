@@ -106,7 +106,8 @@ def _no_hash(answer: JudgedAnswer) -> str | None:
 
 def _cut_copy(answer: JudgedAnswer) -> str | None:
     """How much of the reply was copied, where it is a beginning."""
-    passage, copied = answer.references[0].partition(" ")[2], _copied(answer)
+    passage = answer.references[0].partition(" ")[2]
+    copied = _copied(answer)
     is_cut = len(copied) < len(passage) and passage.startswith(copied)
     return f"{len(copied)} of {len(passage)} characters" if is_cut else None
 
@@ -164,7 +165,8 @@ class OrdinalCopy(FrontierTask):
         # The replies to the asked request share no form of a sentence, so that a wrong one scores
         # next to nothing.
         number = random.randrange(len(REQUESTS))
-        asked, sentences = (REQUESTS[number], random.sample(SENTENCES, len(SENTENCES)))
+        asked = REQUESTS[number]
+        sentences = random.sample(SENTENCES, len(SENTENCES))
         replies = [
             _reply(random, asked, opening, sentences[_MORE * place :])
             for place, opening in enumerate(random.sample(OPENINGS, self.num_replies))

@@ -121,7 +121,8 @@ class _Log:
     def things_of_group(self, locker: str) -> list[str]:
         """All that was ever in a locker or in those that are connected with it by swaps; first
         what was in the locker itself."""
-        group, found = [locker], {locker}
+        group = [locker]
+        found = {locker}
         for member in group:
             new = sorted(self.swapped_with.get(member, set()) - found)
             group += new
@@ -191,7 +192,8 @@ class State(Frontier):
         return (("words", "words"),)
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
-        random, is_empty = stream.random, self.is_empty(stream.index)
+        random = stream.random
+        is_empty = self.is_empty(stream.index)
         lockers = draw_numbers(random, self.num_lockers)
         words = load("words", self.words)
         things = draw_things(random, words, self.num_operations)
@@ -232,7 +234,9 @@ class State(Frontier):
 
         # The log from its beginning. Behind the origin other operations touch no locker that
         # holds the answer at that time.
-        log, operations, new = _Log(), list[tuple[str, str]](), iter(things)
+        log = _Log()
+        operations = list[tuple[str, str]]()
+        new = iter(things)
         for step in range(self.num_operations):
             # A locker that is emptied is full before, so that emptying it matters.
             is_before = is_empty and step == origin - 1
@@ -256,7 +260,8 @@ class State(Frontier):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         # Lines have two columns. Pools of numbers have the same ones at the same places.
         group, things_of_group, operations = draft.hidden
-        size, encoder = (pool_size(budget.length, _TOKENS_FOR_A_THING), budget.encoder)
+        size = pool_size(budget.length, _TOKENS_FOR_A_THING)
+        encoder = budget.encoder
         put, into = _PUT.format(thing="{}", locker="|").split(" |")
         swap = _SWAP.format(locker="{}", other="|").split(" |")[0]
         empty = _EMPTY.split(" {")[0]
