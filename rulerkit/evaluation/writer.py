@@ -19,9 +19,9 @@ from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
+from rulerkit.generation.example import begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import begins_alike, copy_beginning
 from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
@@ -246,7 +246,7 @@ class CellWriter:
         row = _row(example, answer)
         # What is judged with the answer is kept with it. Examples from elsewhere have no task.
         task = getattr(self.examples, "task", None)
-        prefix = task.judged_prefix(example) if isinstance(task, Task) else ""
+        prefix = example.answer_prefix if isinstance(task, Task) and task.judges_prefix else ""
         if prefix:
             row["answer_prefix"] = prefix
         if isinstance(task, Task) and task.beginning_scores:

@@ -22,6 +22,7 @@ from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import family_of, judge_of
+from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
 
@@ -360,12 +361,11 @@ def judged(cell: Cell) -> Rows:
                 "answers are judged by the code of today"
             )
 
-    can_judge = judge.rule.can_judge
     rows = list[Any]()
     for row in cell.stream():
         raw: Any = row.get("pred")
         references: Any = row.get("outputs")
-        if not isinstance(raw, str) or not can_judge(references):
+        if not isinstance(raw, str) or not judge.can_judge(references):
             raise _cannot_judge(cell, row)
         # The rule of the task gives the score; the strict one stands beside it.
         text, unfinished = judged_text(row, cell.record)
@@ -375,7 +375,7 @@ def judged(cell: Cell) -> Rows:
         rows.append(
             (
                 row["index"],
-                judge.score(text, references),
+                score_of(judge, text, references),
                 strict.f1,
                 strict.exact,
                 judge.in_another_form(text, references),
