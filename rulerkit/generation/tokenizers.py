@@ -338,7 +338,7 @@ def _sentencepiece(
     eos = _token_text(settings.get("eos_token")) or named.get(model.eos_id())
     leads = bos in numbers and settings.get("add_bos_token", True)
     closes = eos in numbers and settings.get("add_eos_token", False)
-    others = (sorted(special), behind is not model)
+    others = (sorted(t for t in special if not model.is_control(pieces[t])), behind is not model)
     return Tokenizer(
         lambda texts: [encode(text) for text in texts],
         model.decode,
