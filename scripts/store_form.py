@@ -20,8 +20,8 @@ from rulerkit.common.paths import home
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.prompt_format import FORMS_FOLDER, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
+from rulerkit.inference.access import Address
 from rulerkit.inference.address import served_models
-from rulerkit.inference.process import Address
 from rulerkit.inference.rendered import PROBES, compare_with_server, rendered_ids
 from rulerkit.store.files import write_whole
 

@@ -243,7 +243,7 @@ def test_a_row_becomes_its_prompt_again(home):
         "protocol": "paper",
     }
     evaluate(model, **asked)
-    evaluate("perfect", run="clean", seed=8, edition="2025")
+    evaluate("perfect", run="clean", seed=8, protocol="upstream")
     rows = rk.load()
     assert len(rows) == 5 * 2 + 4 * 2
     for row in rows.to_dict("records"):

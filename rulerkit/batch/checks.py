@@ -36,7 +36,7 @@ EXAMPLES = 3
 GPUS_PER_NODE = 8
 """The largest common node, where params/site.yaml does not give `whole_nodes`."""
 _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
-BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+BY_DESIGN = "by design: this protocol keeps one layout for all examples, as upstream does"
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
 _CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
@@ -286,7 +286,7 @@ def budget(case: Case) -> CheckResult:
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
     if share >= _WELL_FILLED:
         return seen
-    if task.protocol == "paper":
+    if task.protocol != "clean":
         return Finding(seen, BY_DESIGN, NOTE)
     if task.category == "qa" and length < _COARSE_BELOW:
         return Finding(seen, "documents are coarse at short lengths", NOTE)
@@ -402,7 +402,7 @@ def check_case(case: Case) -> list[Finding]:
 
 
 def too_many_gpus(spec: Spec) -> CheckResult:
-    """The GPUs of one replica fit on the nodes that the model's file asks for. A node has as many
+    """The GPUs of one copy fit on the nodes that the model's file asks for. A node has as many
     as the site file says."""
     gpus, nodes = num_shares(spec), spec.get("nodes", 1)
     per_node = read_site().whole_nodes or GPUS_PER_NODE
@@ -421,19 +421,19 @@ def server_form(model: Model) -> CheckResult:
         return None
     # A chat service puts its own form around what it is sent.
     path = getattr(model, "prompt_path", "ids")
-    addresses = [] if path in CHATS else model.addresses()
-    if not addresses:
+    address = None if path in CHATS or "base_url" not in model.spec else model.address()
+    if address is None:
         return None
-    served = [entry["id"] for entry in addresses[0].models()]
-    name = served[0] if len(served) == 1 else model.path
     try:
-        found = compare_with_server(model.prompt_format, addresses[0], name)
+        served = [entry["id"] for entry in address.models()]
+        name = served[0] if len(served) == 1 else model.path
+        found = compare_with_server(model.prompt_format, address, name)
     except NoRendererError:
         return None
     except UserError as error:
         return Finding(f"not compared: {error}", level=NOTE)
     if not found:
-        return f"the ids that {addresses[0]} renders are ours"
+        return f"the ids that {address} renders are ours"
     return Finding(
         found,
         "vLLM's is the form that the model is served with: store it with "

@@ -16,7 +16,7 @@ from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.prompt_format import THE_DAY, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.process import Address
+from rulerkit.inference.access import Address
 from rulerkit.inference.refusals import fatal_words, why_unreachable
 
 RENDER = "/chat/completions/render"
