@@ -58,30 +58,21 @@ def answer_of(prediction: str, record: Mapping[str, Any], prefix: str = "") -> t
 
     `prefix` is the answer prefix where it is a part of the answer; silence behind it is silence.
     """
-    text, unfinished = _without_thought(prediction, record)
-    return (clean(prefix + text) if prefix and text else text), unfinished
+    form = record["result"]["prompt_format"]
+    marks = form.get("thinking_marks")
+    own = tuple(marks) if marks else None
+    asked = form["thinking_tokens"] > 0
+    opened = asked and thoughts.opens_thought(form["after"], own)
+
+    # A needle that is only named inside the thought was not given as the answer.
+    answer = thoughts.without_thought(prediction, opened, own, asked)
+    text = clean(answer or "")
+    return (clean(prefix + text) if prefix and text else text), answer is None
 
 
 def judged_text(row: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[str, bool]:
     """As `answer_of`, of a row of predictions with the answer prefix that it holds."""
     return answer_of(row["pred"], record, row.get("answer_prefix", ""))
-
-
-def _without_thought(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
-    form = record["result"]["prompt_format"]
-    marks = form.get("thinking_marks")
-    own = tuple(marks) if marks else None
-
-    # Some models think though nobody asked them to: then only what certainly is a thought counts.
-    if not form["thinking_tokens"]:
-        ended = thoughts.ends_thought(prediction, own)
-        if not ended and not thoughts.begins_with_thought(prediction):
-            return clean(prediction), False
-
-    # A needle that is only named inside the thought was not given as the answer.
-    opened = thoughts.opens_thought(form["after"], own)
-    answer = thoughts.without_thought(prediction, opened, own)
-    return clean(answer or ""), answer is None
 
 
 _CELL = {
