@@ -17,9 +17,8 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Side
 from rulerkit.analysis.differences import judge_pairs
-from rulerkit.analysis.sides import Side
 from rulerkit_gate.sequential import Design, Replayed, replay
 
 RANDOM = np.random.default_rng(20261124)
@@ -58,7 +57,7 @@ SEQUENCE = (
 
 
 def simulated(case: Case, num_examples: int, first: int | None = None) -> pd.DataFrame:
-    """Pairs, of each cell all or the `first` ones, as `sides.paired` gives them. A is right in 80 % of the examples, or in half of them
+    """Pairs, of each cell all or the `first` ones, as `compare.paired` gives them. A is right in 80 % of the examples, or in half of them
     where more flip than that leaves."""
     shape = (TASKS, LENGTHS, num_examples)
     right = 0.8 if case.flips < 0.2 else 0.5

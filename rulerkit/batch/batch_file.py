@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.sides import find
+from rulerkit.analysis.compare import find
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown

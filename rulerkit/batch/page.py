@@ -10,9 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.analysis.compare import Comparison, compare
+from rulerkit.analysis.compare import Comparison, compare, find
 from rulerkit.analysis.results import load
-from rulerkit.analysis.sides import find
 from rulerkit.batch.batch_file import Batch
 from rulerkit.batch.status import report, statuses
 from rulerkit.common.errors import UserError, counted, listed

@@ -337,8 +337,8 @@ def browse(
 def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example, str]":
     """An example as it was asked, from a folder of answers; and what was written, with the score,
     as text. Without a task or a length the first one there is taken."""
+    from rulerkit.analysis.compare import find
     from rulerkit.analysis.remake import remaker
-    from rulerkit.analysis.sides import find
 
     stored = find(model)
     cells = [cell for cell in stored if task in ("", cell.task) and length in (0, cell.length)]

@@ -139,8 +139,7 @@ def _planned(
 ) -> "Gate":
     """The study, the two parties and the design; checked, and nothing asked but how the two make
     their prompts."""
-    from rulerkit.analysis.differences import check_margin
-    from rulerkit.analysis.sides import PAIRINGS
+    from rulerkit.analysis.compare import PAIRINGS, check_margin
     from rulerkit_gate import rounds as parts
     from rulerkit_gate.sequential import Design
 
@@ -212,7 +211,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
 
 def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
-    from rulerkit.analysis.sides import find
+    from rulerkit.analysis.compare import find
     from rulerkit_gate.rounds import Party
 
     asked = [name for name in names if not _is_stored(name, study)]

@@ -17,9 +17,9 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.analysis.compare import Comparison, Decision
+from rulerkit.analysis.compare import Comparison, Decision, paired, side_of
+from rulerkit.analysis.differences import Key
 from rulerkit.analysis.remake import examples_of
-from rulerkit.analysis.sides import Grid, Key, make_side, paired
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON, Spec
@@ -442,18 +442,19 @@ def _unanswered(
 
 def _pairs(gate: Gate, cells: dict[str, dict[Key, Cell]], reached: Mapping[Key, int]) -> Any:
     """The pairs of answers that this round rests on, the notes on them, and the two sides."""
-    grid = Grid(None, None, max(reached.values()))
     share = gate.study.max_failures
     a, b = (
-        make_side("", list(cells[side].values()), (), share, grid)._replace(name=party.name)
+        side_of(list(cells[side].values()), "", share, max(reached.values()))._replace(
+            name=party.name
+        )
         for side, party in (("a", gate.a), ("b", gate.b))
     )
     pairs, notes = paired(a, b, gate.by)
 
     # A stored side may have more answers than the rounds have looked at.
     keys = zip(pairs["task"], pairs["length"], strict=True)
-    most = [reached.get(key, 0) for key in keys]
-    return pairs[pairs["index"] < most].reset_index(drop=True), notes, (a, b)
+    sizes = [reached.get(key, 0) for key in keys]
+    return pairs[pairs["index"] < sizes].reset_index(drop=True), notes, (a, b)
 
 
 def _round_text(number: int, todo: Mapping[Key, int], design: Design) -> str:

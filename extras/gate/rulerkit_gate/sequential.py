@@ -14,23 +14,24 @@ cells go on, also one that looks at the scores: a rule chooses which of the test
 looking at fewer of them cannot raise a false alarm. The price is that a place whose cells have
 reached different sizes counts with the least of them.
 
-The verdict *worse* takes the limits of `margin`, beyond the margin and the exact test of any loss;
-*not worse* takes the mean of all cells, with the same error shared over the sizes.
+The verdict *worse* takes the tests of `differences`, beyond the margin and the exact one of any
+loss; *not worse* takes the mean of all cells, with the same error shared over the sizes.
 """
 
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
-
-from rulerkit.analysis.margin import MeanDifference, PairedDifferences
-from rulerkit.analysis.sides import Key
-from rulerkit.common.lengths import length_name
-from rulerkit.scoring.statistics import holm, no_difference_p
-from rulerkit.scoring.summary import weighted_cells
+from rulerkit.analysis.differences import (
+    Key,
+    MeanDifference,
+    PairedDifferences,
+    Place,
+    places_of,
+)
+from rulerkit.scoring.statistics import holm
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,27 +45,6 @@ MOST_HIDDEN = 10.0
 _SUSPECT = 0.01  # a place where a loss of any size is as unlikely by chance is asked for more
 _MAY_BE_BEYOND = 0.2  # ... where the loss may also be larger than the margin
 _MOST_EXAMPLES = 10**7
-
-
-class Place(NamedTuple):
-    """A cell, a task, a length, or all: what a mean is taken over."""
-
-    level: str
-    task: str
-    """Empty for a mean over tasks."""
-    length: int
-    """0 for a mean over lengths."""
-    cells: tuple[Key, ...]
-    weights: tuple[float, ...]
-    """Each length weighs the same, and in it each task; they add up to 1."""
-
-    @property
-    def name(self) -> str:
-        """In words, such as `vt at 4K`."""
-        if not self.task and not self.length:
-            return "the mean"
-        at = f"at {length_name(self.length)}" if self.length else ""
-        return f"{self.task or 'all tasks'} {at}".strip()
 
 
 @dataclass(frozen=True)
@@ -111,23 +91,10 @@ class Design:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """All places, the mean last; of several that hold the same cells only the first."""
-        tasks = list(dict.fromkeys(task for task, _ in self.cells))
-        lengths = sorted({length for _, length in self.cells})
-        named = [("task", task, 0) for task in tasks]
-        named += [("length", "", length) for length in lengths]
-        named += [("cell", task, length) for task, length in self.cells]
-
-        # The mean of all comes first here, as it is never left out.
-        by_cells: dict[frozenset[Key], Place] = {}
-        for level, task, length in [("all", "", 0), *named]:
-            cells = tuple(
-                key for key in self.cells if task in ("", key[0]) and length in (0, key[1])
-            )
-            place = Place(level, task, length, cells, _weights(cells))
-            by_cells.setdefault(frozenset(cells), place)
-        mean, *others = by_cells.values()
-        return (*others, mean)
+        """All places, the mean last; of several that hold the same cells the widest."""
+        distinct = {frozenset(place.cells): place for place in places_of(self.cells)}
+        order = ("task", "length", "cell", "all")
+        return tuple(sorted(distinct.values(), key=lambda place: order.index(place.level)))
 
 
 class Tested(NamedTuple):
@@ -164,11 +131,11 @@ class Look(NamedTuple):
 class Sequence:
     """The looks at the answers of two models, which only grow.
 
-    `pairs` are as `sides.paired` gives them. A test that was made once is not made again.
+    `pairs` are as `compare.paired` gives them. A test that was made once is not made again.
     """
 
     def __init__(self, design: Design, pairs: "pd.DataFrame") -> None:
-        self.design, self._pairs = design, pairs
+        self.design = design
         self._differences = PairedDifferences(pairs)
         self._tests: dict[tuple[Place, int], Tested] = {}
         self._adjusted: dict[int, list[Tested]] = {}
@@ -230,13 +197,12 @@ class Sequence:
 
     def _test(self, place: Place, size: int) -> Tested:
         """The test of one place over the first examples of its cells, not adjusted."""
-        mean = self._differences.mean(place.cells, place.weights, size)
+        mean = self._differences.mean(place, size)
         p_of_any = mean.p_not_below(0)
         p = mean.p_not_below(-self.design.margin_of(place.level) / 100)
         # The exact test is slow, and matters only where the other one finds something.
         if p < self.design.alarms:
-            rows = self._differences.first(place.cells, size)
-            p_of_any = _exact_p(place, self._pairs, rows)
+            p_of_any = self._differences.p_of_any(place, size)
             p = max(p, p_of_any)
         return Tested(place, size, mean, p, p_of_any)
 
@@ -292,21 +258,6 @@ def examples_needed(design: Design, look: Look) -> int:
 # --- what a test says -----------------------------------------------------------------------------
 
 
-def _exact_p(place: Place, pairs: "pd.DataFrame", rows: list[Any]) -> float:
-    """The one-sided p-value of a loss of any size: the exact sign test where scores are right or
-    wrong."""
-    of_place = pairs.iloc[np.concatenate(rows)]
-    sides = [
-        (weighted_cells(of_place.assign(score=of_place[side])), sign)
-        for side, sign in (("b", 1), ("a", -1))
-    ]
-    return no_difference_p(
-        cells[key]._replace(weight=sign * weight)
-        for key, weight in zip(place.cells, place.weights, strict=True)
-        for cells, sign in sides
-    )
-
-
 def _is_suspected(design: Design, test: Tested) -> bool:
     """Whether a loss is likely in a place, and one beyond the margin not unlikely."""
     is_likely = test.p_of_any < _SUSPECT
@@ -347,10 +298,3 @@ def _next_sizes(design: Design, reached: Mapping[Key, int], cells: Iterable[Key]
     if not later:
         return {}
     return {key: later[0] for key in cells if reached[key] < later[0]}
-
-
-def _weights(cells: tuple[Key, ...]) -> tuple[float, ...]:
-    """The weight of each cell in a mean: each length weighs the same, and in it each task."""
-    lengths = [length for _, length in cells]
-    num_lengths = len(set(lengths))
-    return tuple(1 / num_lengths / lengths.count(length) for length in lengths)

@@ -4,17 +4,16 @@ import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Decision
-from rulerkit.analysis.differences import interval_text, judge_pairs
-from rulerkit.analysis.sides import Side, lacking_cells
+from rulerkit.analysis import compare
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Decision, Side
+from rulerkit.analysis.differences import Place, interval_text, places_of
 from rulerkit.common.errors import listed, points_text
-from rulerkit_gate.sequential import Design, Look, Place, Tested
+from rulerkit_gate.sequential import Design, Look, Tested
 from rulerkit_gate.sequential import examples_needed as needed_of
 
 if TYPE_CHECKING:
     import pandas as pd
 
-_CONFIDENCE = 0.95
 _MOST_NAMED = 4
 _ENOUGH = 100_000  # examples of a cell: nobody asks for more
 
@@ -93,7 +92,7 @@ def _most_lost(design: Design, look: Look) -> str:
 def comparison_of(
     design: Design,
     pairs: "pd.DataFrame",
-    sides: Sequence[Side],
+    sides: tuple[Side, Side],
     notes: Sequence[str],
     look: Look,
     by: str,
@@ -101,38 +100,23 @@ def comparison_of(
     """The comparison of all pairs so far, in which a loss is what the gate's own tests say: those
     of a single comparison would find one too often where it is looked at after each round."""
 
-    rows, cells = judge_pairs(pairs, design.margin, _CONFIDENCE)
+    found = compare.comparison_of(*sides, pairs, notes, design.margin, by)
     tests = {frozenset(test.place.cells): test for test in look.tests}
     beyond = {frozenset(test.place.cells) for test in look.worse}
     each = design.alarms / len(design.places)
-    for number, row in rows.iterrows():
-        keys = frozenset(
-            key
-            for key in design.cells
-            if row["task"] in ("", key[0]) and row["length"] in (0, key[1])
-        )
+    cells = found.rows.loc[found.rows["level"] == "cell", ["task", "length"]]
+    places = places_of(cells.itertuples(index=False, name=None))
+    for number, place in enumerate(places):
+        keys = frozenset(place.cells)
         test = tests[keys]
-        rows.loc[number, "p"] = min(1.0, test.p_of_any * len(design.places))
-        rows.loc[number, "loss"] = keys in beyond or test.p_of_any < each
-        rows.loc[number, "p_margin"] = test.p
-        rows.loc[number, "beyond_margin"] = keys in beyond
         limit = test.mean.lower_limit(design.alarms_at(test.place))
-        rows.loc[number, "lower_limit"] = 100 * limit
-
-    columns = ["task", "length", "index", "digest", "a", "b", "difference"]
-    flips = pairs[pairs["difference"] != 0][columns].reset_index(drop=True)
-    flips["difference"] *= 100
-    a, b = sides
-    return Comparison(
-        a,
-        b,
-        margin=design.margin,
-        confidence=_CONFIDENCE,
-        by=by,
-        rows=rows,
-        flips=flips,
-        cells=tuple(cells),
-        lacking=tuple(lacking_cells(a, b)),
-        missing=(),
-        notes=tuple(notes),
-    )
+        found.rows.loc[number, ["p", "p_margin", "lower_limit"]] = [
+            min(1.0, test.p_of_any * len(design.places)),
+            test.p,
+            100 * limit,
+        ]
+        found.rows.loc[number, ["loss", "beyond_margin"]] = [
+            keys in beyond or test.p_of_any < each,
+            keys in beyond,
+        ]
+    return found
