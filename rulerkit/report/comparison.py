@@ -29,7 +29,7 @@ _MOST_EXAMPLES = 10**15  # where the search for a number of examples ends
 
 
 def difference_table(
-    comparison: Comparison, format: str = "table", verdict: Decision | None = None
+    comparison: Comparison, format: str = "text", verdict: Decision | None = None
 ) -> str:
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
