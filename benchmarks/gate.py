@@ -18,8 +18,9 @@ import numpy as np
 import pandas as pd
 
 from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Side
-from rulerkit.analysis.differences import judge_pairs
-from rulerkit_gate.sequential import Design, Replayed, replay
+from rulerkit.analysis.differences import PairedDifferences, judge_pairs
+from rulerkit.evaluation.rounds import rounds
+from rulerkit_gate.sequential import Design, GateRule
 
 RANDOM = np.random.default_rng(20261124)
 TASKS, LENGTHS, MARGIN = 13, 6, 1.0
@@ -108,7 +109,7 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
     )
 
 
-def replayed(case: Case) -> Replayed:
+def replayed(case: Case) -> GateRule:
     """One run of the gate over stored answers."""
     state = RANDOM.bit_generator.state
     for first in (20, 80, FULL):
@@ -117,7 +118,10 @@ def replayed(case: Case) -> Replayed:
         pairs = simulated(case, FULL, first)
         keys = pairs[["task", "length"]].drop_duplicates()
         cells = tuple(keys.itertuples(index=False, name=None))
-        ended = replay(Design(cells, FULL, MARGIN), pairs)
+        differences = PairedDifferences(pairs)
+        ended = GateRule(Design(cells, FULL, MARGIN), lambda _, all_of=differences: all_of)
+        for _ in rounds(ended):
+            pass  # all answers are there
         if max(ended.reached.values()) <= first:
             break
     return ended
@@ -134,9 +138,9 @@ def print_sequence(cases: tuple[Case, ...], runs: int) -> None:
         words, asked = [], []
         for _ in range(runs):
             ended = replayed(case)
-            word = NOT_WORSE if ended.look.is_not_worse else CANNOT_TELL
-            words.append(WORSE if ended.look.worse else word)
-            asked.append(100 * ended.num_examples / (TASKS * LENGTHS * FULL))
+            word = NOT_WORSE if ended.last.is_not_worse else CANNOT_TELL
+            words.append(WORSE if ended.last.worse else word)
+            asked.append(100 * sum(ended.reached.values()) / (TASKS * LENGTHS * FULL))
         fields = [f"{case.loss:g}, {case.where}", f"{100 * case.flips:g}"]
         fields += [
             f"{100 * words.count(word) / runs:.1f}" for word in (WORSE, CANNOT_TELL, NOT_WORSE)

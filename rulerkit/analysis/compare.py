@@ -259,11 +259,11 @@ def compare(
     """Compare two models on the examples that both answered; `margin` in points.
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
-    its cells, or all their rows of `load`; A may be a stored baseline. The repetitions of a run
-    (`repeat`) belong to its side, unless the other side names them. `by='index'` pairs examples
-    whose prompts differ. A cell in which more requests failed than `max_failures` allows, by
-    default that of its record, is left out. `tasks`, `lengths` and `num_examples` say what is
-    compared; None takes all. Raises UserError for what cannot be compared.
+    its cells, or all their rows of `load`. The repetitions of a run (`repeat`) belong to its side,
+    unless the other side names them. `by='index'` pairs examples whose prompts differ. A cell in
+    which more requests failed than `max_failures` allows, by default that of its record, is left
+    out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
+    compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -275,46 +275,63 @@ def compare(
         is_name = isinstance(given, str | Path)
         names.append(str(given) if is_name else "")
         found.append(find(given, outputs) if is_name else as_cells(given, "compare"))
-    known = dict.fromkeys([*(cell.task for cell in (*found[0], *found[1])), *all_tasks()])
+    everything = [*found[0], *found[1]]
     for task in chosen_tasks or ():
-        check_known("task", task, known)
+        check_known("task", task, dict.fromkeys([*(c.task for c in everything), *all_tasks()]))
 
-    # No mean is over two suites; one that only one side was asked cannot be meant.
-    suites = [
-        {cell.about.suite for cell in cells if chosen_tasks is None or cell.task in chosen_tasks}
-        for cells in found
-    ]
-    suite = None
-    if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
-        suite = choose_suite(suites[0] & suites[1], is_named=chosen_tasks is not None)
+    suite = _common_suite(found, chosen_tasks)
 
     sides = []
     for name, cells in zip(names, found, strict=True):
-        whole = [*cells, *(_repetitions(cells, [*found[0], *found[1]]) if name else ())]
-        chosen = [
-            cell
-            for cell in whole
-            if (chosen_tasks is None or cell.task in chosen_tasks)
-            and (chosen_lengths is None or cell.length in chosen_lengths)
-            and suite in (None, cell.about.suite)
-        ]
-        if whole and not chosen:
-            raise UserError(
-                f"{name or 'one side'} has none of the tasks and lengths that are to be compared; "
-                f"it has {keys_text((cell.task, cell.length) for cell in whole)}"
-            )
+        whole = cells + (_repetitions(cells, everything) if name else [])
+        chosen = _chosen(name, whole, chosen_tasks, chosen_lengths, suite)
         sides.append(side_of(chosen, name, max_failures, num_examples))
 
     # A stored baseline and the model of today may have one name, and so may files of other
     # programs: then only what the user wrote tells the sides apart.
-    if sides[0].name == sides[1].name:
-        sides = [
-            side._replace(name=name or side.name) for side, name in zip(sides, names, strict=True)
-        ]
     side_a, side_b = sides
-    pairs, notes = paired(side_a, side_b, by)
+    if side_a.name == side_b.name:
+        side_a = side_a._replace(name=names[0] or side_a.name)
+        side_b = side_b._replace(name=names[1] or side_b.name)
     missing = _missing(side_a, side_b, chosen_tasks, chosen_lengths)
-    return comparison_of(side_a, side_b, pairs, notes, margin, by, confidence, missing)
+    return comparison_of(
+        side_a, side_b, *paired(side_a, side_b, by), margin, by, confidence, missing
+    )
+
+
+def _common_suite(sides: Sequence[Sequence[Cell]], tasks: Sequence[str] | None) -> str | None:
+    """The suite whose cells are compared, as no mean is over two; None where there is one only. A
+    suite that only one side was asked cannot be meant."""
+    a, b = (
+        {cell.about.suite for cell in cells if tasks is None or cell.task in tasks}
+        for cells in sides
+    )
+    if a & b and len(a | b) > 1:
+        return choose_suite(a & b, is_named=tasks is not None)
+    return None
+
+
+def _chosen(
+    name: str,
+    cells: Sequence[Cell],
+    tasks: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+    suite: str | None,
+) -> list[Cell]:
+    """The cells of a side that are to be compared; UserError where it has others only."""
+    chosen = []
+    for cell in cells:
+        is_named = tasks is None or cell.task in tasks
+        has_length = lengths is None or cell.length in lengths
+        if is_named and has_length and suite in (None, cell.about.suite):
+            chosen.append(cell)
+    if cells and not chosen:
+        found = keys_text((cell.task, cell.length) for cell in cells)
+        raise UserError(
+            f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
+            f"has {found}"
+        )
+    return chosen
 
 
 def check_margin(margin: float) -> None:

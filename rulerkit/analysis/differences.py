@@ -254,25 +254,30 @@ def judge_pairs(
         row["lower_limit"] = 100 * mean.lower_limit(ALARMS / num_cells)
         rows.append(row)
 
-    # So many tests would find something by chance: adjusted together, ALARMS holds for all of them.
-    # Places of the same cells are one test.
-    distinct = {frozenset(place.cells): number for number, place in enumerate(places)}
-    for name, found in (("p", "loss"), ("p_margin", "beyond_margin")):
-        adjusted = holm([rows[number][name] for number in distinct.values()])
-        p_of = dict(zip(distinct, adjusted, strict=True))
-        for row, place in zip(rows, places, strict=True):
-            row[name] = p_of[frozenset(place.cells)]
-            row[found] = row[name] < ALARMS
-
+    _adjust(rows, places)
+    num_tests = len({frozenset(place.cells) for place in places})
     for row, place in zip(rows, places, strict=True):
         # A question is the same at every length, so its answers may be lost together.
         most = counts["n"].loc[list(place.cells)].groupby("task").max()
-        row["smallest_loss"] = smallest_loss(int(most.sum()), len(distinct), margin)
+        row["smallest_loss"] = smallest_loss(int(most.sum()), num_tests, margin)
     columns = (
         "level task category length n a b difference low high better worse unable p loss p_margin "
         "beyond_margin lower_limit smallest_loss"
     )
     return pd.DataFrame(rows)[columns.split()], differences.weighted(places[-1])
+
+
+def _adjust(rows: list[dict[str, Any]], places: list[Place]) -> None:
+    """Adjust the p-values of all rows by Holm's method, and add what is found: so many tests would
+    find something by chance; together, ALARMS holds for all of them."""
+    # Places of the same cells are one test.
+    distinct = {frozenset(place.cells): row for place, row in zip(places, rows, strict=True)}
+    for name, found in (("p", "loss"), ("p_margin", "beyond_margin")):
+        adjusted = holm([row[name] for row in distinct.values()])
+        p_of = dict(zip(distinct, adjusted, strict=True))
+        for row, place in zip(rows, places, strict=True):
+            row[name] = p_of[frozenset(place.cells)]
+            row[found] = row[name] < ALARMS
 
 
 def smallest_loss(num_questions: int, num_tests: int, margin: float) -> float:

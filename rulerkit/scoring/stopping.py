@@ -121,6 +121,13 @@ def threshold_of(
     return None
 
 
+def examples_for(gap: float, half: float, size: float, population: float = math.inf) -> float:
+    """The examples of a cell with which half of an interval's width, `half` at `size` of them,
+    would be as narrow as `gap`: it falls with the root, and faster where a finite grid ends."""
+    whole = 1 / population
+    return 1 / (whole + (1 / size - whole) * (gap / half) ** 2)
+
+
 def replay(
     rule: StoppingRule,
     scores: Scores,
@@ -145,7 +152,9 @@ def replay(
         # A complete round: look at it, and end or ask for more.
         judgement = run.judge(estimates, looks)
         length, size = judgement.length, run.sizes[looks[judgement.length]]
-        needed = run.examples_needed(judgement, size)
+        # The examples of a cell with which the answer would be settled.
+        half = max(judgement.estimate.high - judgement.estimate.low, 1e-9) / 2
+        needed = examples_for(judgement.gap, half, size, rule.population)
         if judgement.settled or size == run.sizes[-1]:
             needed = 0 if judgement.settled else needed
             return State(counts, judgement.settled, judgement.answer, math.ceil(needed))
@@ -244,13 +253,6 @@ class _Run:
         length = [*unfinished, *undecided, shortest][0]
         estimate = estimates[length]
         return _Judgement(settled, answer, length, estimate, abs(estimate.value))
-
-    def examples_needed(self, judgement: _Judgement, size: int) -> float:
-        """The examples of a cell with which the gap would be half of the interval's width, judged
-        by the width with `size` examples; the grid is finite."""
-        estimate, whole = judgement.estimate, 1 / self.rule.population
-        half = max(estimate.high - estimate.low, 1e-9) / 2
-        return 1 / (whole + (1 / size - whole) * (judgement.gap / half) ** 2)
 
     def share_out(self, length: int, counts: Counts, size: int) -> Counts:
         """The counts of the cells at a length, raised to the tokens of `size` examples each."""

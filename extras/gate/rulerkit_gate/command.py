@@ -287,7 +287,11 @@ def _say(text: str) -> None:
 def _run(planned: "Gate") -> "GateResult":
     from rulerkit_gate.rounds import run_gate
 
-    least, most = planned.least.text(), planned.most.text()
+    design = planned.design
+    least, most = (
+        planned.cost(dict.fromkeys(design.cells, size)).text()
+        for size in (design.sizes[0], design.most)
+    )
     _say(
         f"{planned.b.name} against {planned.a.name}, run {planned.study.run}: at least {least}, at "
         f"most {most}. {planned.stored_text}"
