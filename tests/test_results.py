@@ -83,7 +83,7 @@ def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(outputs
     assert len(load(file)) == 6
     with pytest.raises(UserError, match="nothing matches"):
         load(str(outputs / "x*"))
-    with pytest.raises(UserError, match="no predictions at"):
+    with pytest.raises(UserError, match="unknown model or folder of predictions"):
         load(outputs / "nothing")
 
 
@@ -255,7 +255,7 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
         assert "96 rows" in run("report", outputs.name, "--by", "example", "-o", "all.csv")
         assert "perfect" in run("report", f"{outputs.name}/predictions/main")
-        assert f"no predictions at {outputs.parent}/no" in run("report", "no")
+        assert "unknown model or folder of predictions 'no'" in run("report", "no")
     model = str(outputs / "predictions/main/perfect")
     third = ("--tasks", "vt", "--lengths", "1K", "--index", "2")
     shown = run("show", model, *third)

@@ -36,19 +36,16 @@ from rulerkit.common.errors import (
     listed,
     points_text,
     remark,
-    unknown,
 )
 from rulerkit.common.lengths import length_name, parse_grid
-from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
-from rulerkit.scoring.summary import base_run, choose_suite, merge_repetitions, texts_words
+from rulerkit.scoring.summary import choose_suite, merge_repetitions, texts_words
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
-from rulerkit.store.other_formats import read_predictions
-from rulerkit.store.places import as_cells
+from rulerkit.store.places import as_cells, base_run, find_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -272,9 +269,12 @@ def compare(
     # Each side by the name that the user wrote, "" where it is cells.
     names, found = list[str](), list[list[Cell]]()
     for given in (a, b):
-        is_name = isinstance(given, str | Path)
-        names.append(str(given) if is_name else "")
-        found.append(find(given, outputs) if is_name else as_cells(given, "compare"))
+        if isinstance(given, str | Path):
+            names.append(str(given))
+            found.append(find_cells([given], outputs=outputs, scan=True))
+        else:
+            names.append("")
+            found.append(as_cells(given, "compare"))
     everything = [*found[0], *found[1]]
     for task in chosen_tasks or ():
         check_known("task", task, dict.fromkeys([*(c.task for c in everything), *all_tasks()]))
@@ -384,48 +384,6 @@ def compare_study(
 
 
 # --- one side -------------------------------------------------------------------------------------
-
-
-def find(name: str | Path, outputs: str | Path = "outputs", scan: bool = True) -> list[Cell]:
-    """The predictions that a name means; without `scan` rows are checked when they are first read.
-
-    A file or folder of predictions (ours or others'), else `run/model` or `run` in
-    `outputs/predictions`, else a model's name that stands there in one run only. Raises UserError
-    for a name that means none or several.
-    """
-    root = resolve_file(outputs) / "predictions"
-    for path in (resolve_file(name), root / name):
-        # a checkpoint in the working directory is no folder of predictions
-        if name and path.exists() and not holds_checkpoint(path):
-            return read_predictions(path, scan=scan)
-
-    # The name of a model: of a run and its repetitions the run counts. It sorts before them, so it
-    # is set last.
-    folders = sorted(path for path in root.glob("*/*") if path.is_dir())
-    by_run = {}
-    for path in reversed(folders):
-        if path.name == str(name):
-            by_run[base_run(path.parent.name)] = path
-    if len(by_run) == 1:
-        (path,) = by_run.values()
-        return read_cells(path, scan=scan)
-
-    if by_run:
-        names = _run_and_model(by_run.values())
-        raise UserError(
-            f"model {str(name)!r} has predictions in several runs: name one of {', '.join(names)}"
-        )
-    raise unknown(
-        "model or folder of predictions",
-        name,
-        _run_and_model(folders),
-        f"Predictions lie in {root}",
-    )
-
-
-def _run_and_model(folders: Iterable[Path]) -> list[str]:
-    """Folders of predictions as a user names them: `run/model`."""
-    return sorted(f"{folder.parent.name}/{folder.name}" for folder in folders)
 
 
 def side_of(

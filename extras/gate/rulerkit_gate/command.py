@@ -211,7 +211,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
 
 def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
-    from rulerkit.analysis.compare import find
+    from rulerkit.store.places import find_cells
     from rulerkit_gate.rounds import Party
 
     asked = [name for name in names if not _is_stored(name, study)]
@@ -222,7 +222,7 @@ def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["P
             (model,) = rk.study(model=next(described)).models
             parties.append(Party(model))
         else:
-            parties.append(Party(None, find(name, str(study.outputs)), name))
+            parties.append(Party(None, find_cells([name], outputs=study.outputs, scan=True), name))
     return parties
 
 
