@@ -255,7 +255,7 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
         assert "96 rows" in run("report", outputs.name, "--by", "example", "-o", "all.csv")
         assert "perfect" in run("report", f"{outputs.name}/predictions/main")
-        assert "unknown model or folder of predictions 'no'" in run("report", "no")
+        assert f"no predictions at {outputs.parent}/no" in run("report", "no")
     model = str(outputs / "predictions/main/perfect")
     third = ("--tasks", "vt", "--lengths", "1K", "--index", "2")
     shown = run("show", model, *third)
