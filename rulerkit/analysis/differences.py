@@ -214,30 +214,30 @@ def judge_pairs(
     `places_of(cells)`; and the cells of the difference of the means."""
     import pandas as pd
 
-    is_better, is_worse = pairs["difference"] > 0, pairs["difference"] < 0
-    counted = pairs.assign(n=1, better=is_better, worse=is_worse)
-    counts = counted.groupby(["task", "length"])[["n", "better", "worse"]].sum()
-    means = pairs.groupby(["task", "length"])[["a", "b"]].mean()
+    counted = pairs.assign(
+        n=1, better=pairs["difference"] > 0, worse=pairs["difference"] < 0
+    ).groupby(["task", "length"])
+    of_cell: dict[Any, Any] = counted[["n", "better", "worse"]].sum().to_dict("index")
+    means: dict[Any, Any] = counted[["a", "b"]].mean().to_dict("index")
     category = pairs.groupby("task")["category"].first()
     # Tasks of the benchmark first, then others as they came.
     order = list(dict.fromkeys([*THIRTEEN, *pairs["task"]]))
-    places = places_of(sorted(counts.index, key=lambda key: (order.index(key[0]), key[1])))
-    num_cells = len(counts)
+    places = places_of(sorted(of_cell, key=lambda key: (order.index(key[0]), key[1])))
 
     differences = PairedDifferences(pairs)
     rows: list[dict[str, Any]] = []
     for place in places:
-        cells = list(place.cells)
         row: dict[str, Any] = {
             "level": place.level,
             "task": place.task,
             "category": category[place.task] if place.task else "",
             "length": place.length,
         }
-        row |= counts.loc[cells].sum()
-        weights = np.array(place.weights)
+        for name in ("n", "better", "worse"):
+            row[name] = sum(of_cell[key][name] for key in place.cells)
         for side in ("a", "b"):
-            row[side] = 100 * float(weights @ means[side].loc[cells].to_numpy())
+            scores = [means[key][side] for key in place.cells]
+            row[side] = 100 * float(np.dot(place.weights, scores))
         estimate = weighted_sum(differences.weighted(place), confidence).percent()
         row |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high}
         # Where all answers are right, or all wrong, on both sides, a cell can show no difference.
@@ -251,15 +251,17 @@ def judge_pairs(
         # 40 % flip each way); the exact test of any loss holds there.
         row["p_margin"] = max(row["p"], mean.p_not_below(-margin / 100))
         # No cell can have lost more than its limit, in all cells at once.
-        row["lower_limit"] = 100 * mean.lower_limit(ALARMS / num_cells)
+        row["lower_limit"] = 100 * mean.lower_limit(ALARMS / len(of_cell))
         rows.append(row)
 
     _adjust(rows, places)
     num_tests = len({frozenset(place.cells) for place in places})
     for row, place in zip(rows, places, strict=True):
         # A question is the same at every length, so its answers may be lost together.
-        most = counts["n"].loc[list(place.cells)].groupby("task").max()
-        row["smallest_loss"] = smallest_loss(int(most.sum()), num_tests, margin)
+        questions: dict[str, int] = {}
+        for key in place.cells:
+            questions[key[0]] = max(questions.get(key[0], 0), of_cell[key]["n"])
+        row["smallest_loss"] = smallest_loss(sum(questions.values()), num_tests, margin)
     columns = (
         "level task category length n a b difference low high better worse unable p loss p_margin "
         "beyond_margin lower_limit smallest_loss"
