@@ -26,8 +26,7 @@ from rulerkit.evaluation.writer import Predicted, predict_cells
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Model
-from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import Cell
+from rulerkit.store.cells import Cell, coverage_of
 from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
@@ -122,7 +121,7 @@ def _evaluate(
         return _cells_without_asking(study)
     cells, errors = _ask_models(study, fresh, progress, not_run, session)
 
-    if errors and not any(cell.present for cell in cells):
+    if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
     if not cells and study.models and not not_run and not errors:
         raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
@@ -219,7 +218,7 @@ def _tokens_to_ask(study: Study, fresh: bool) -> int:
     for cell in study.cells():
         missing = study.num_examples
         if not fresh:
-            missing -= completeness(cell.path, study.num_examples).have
+            missing -= len(coverage_of(cell.path, study.num_examples).have)
         tokens += cell.length * missing
     return tokens
 
@@ -320,7 +319,7 @@ def _cells_without_asking(study: Study) -> list[Cell]:
         number = counts[stored.path]
         have = 0
         if stored.cell:
-            have = sum(index < number for index in stored.cell.present)
+            have = sum(index < number for index in stored.cell.coverage.have)
             if have:
                 cells.append(stored.cell)
         if have < number:

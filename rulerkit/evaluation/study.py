@@ -15,7 +15,6 @@ from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
 from functools import cached_property
 from glob import glob
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,6 +22,7 @@ from uuid import uuid4
 
 from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
 from rulerkit.common.escape import csv_text, latex_text
+from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
@@ -111,7 +111,7 @@ class Study:
             return joined
         first = joined[: _LONGEST_TITLE - 10]
         first = first.rpartition("+")[0] or first
-        return f"{first}+etc-{sha256(joined.encode()).hexdigest()[:5]}"
+        return f"{first}+etc-{digest(joined)[:5]}"
 
     def save_table(
         self,

@@ -5,6 +5,7 @@ disk at once.
 cell.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
@@ -24,12 +25,19 @@ from rulerkit.generation.without_reading import begins_alike, copy_beginning
 from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import WAYS_OUT, Cell, cell_files, failures_file, load_cell
+from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
-from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
 from rulerkit.store.locks import Lock
-from rulerkit.store.records import FORMAT, ROW, check_line, plain, record_text, result_digest
+from rulerkit.store.records import (
+    FORMAT,
+    ROW,
+    checked,
+    machine,
+    plain,
+    result_digest,
+    row_line,
+)
 
 
 def predict(
@@ -206,11 +214,6 @@ class CellWriter:
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
-            if stored.present:
-                raise UserError(
-                    f"{self.path} was begun by an earlier version of rulerkit, whose records can "
-                    f"be read and not continued: {WAYS_OUT}"
-                )
             _move_aside(self.path)
             stored = self._read()
         if stored:
@@ -253,18 +256,14 @@ class CellWriter:
             row["is_copy"] = begins_alike(text, beginning)
         # What could not be read again is not written.
         try:
-            check_line(ROW, plain(row))
+            checked(ROW, plain(row))
         except ValueError as error:
             raise ModelError(
                 f"{self.model.name}: its answer to example {example.index} of {self.task} cannot "
                 f"be stored ({error}): an answer is a text with finish_reason stop or length, and "
                 "numbers in `usage`"
             ) from None
-        self._take_turn(example).append(self._tied(row))
-
-    def _tied(self, line: JSON) -> JSON:
-        """A line that names the result that it was made under."""
-        return {**line, "result": self._result_digest}
+        self._take_turn(example).append(row_line(row, self._result_digest))
 
     def _write_failure(self, example: Any, failure: Failure) -> None:
         """Append an attempt without an answer to the file of failures beside the cell. The example
@@ -274,7 +273,7 @@ class CellWriter:
         now = datetime.now(UTC).isoformat(timespec="seconds")
         with Log(failures_file(self.path)) as log:
             line = {"index": example.index, "time": now, **failure._asdict()}
-            log.append(self._tied(line))
+            log.append(row_line(line, self._result_digest))
 
     def remark_failures(self) -> None:
         """Say on stderr how many requests failed, if any, and where they are listed."""
@@ -293,14 +292,14 @@ class CellWriter:
     def _read(self) -> Cell | None:
         """Read what is on disk. Rows made under another record are never mixed with new ones."""
         stored = load_cell(self.path)
-        present: list[int] = []
+        present = frozenset[int]()
         self._stored_record = {}
-        if stored and stored.present:
+        if stored and stored.coverage.have:
             check_result(stored, self.result)
-            present = stored.present
+            present = stored.coverage.have
             self._stored_record = stored.record
 
-        self.missing = sorted(set(range(len(self.examples))) - set(present))
+        self.missing = sorted(set(range(len(self.examples))) - present)
         # A later call with fewer examples does not forget that there are more.
         earlier = self._stored_record.get("num_examples", 0)
         self._record = {
@@ -328,7 +327,7 @@ class CellWriter:
         return self._log
 
     def _write_record(self) -> None:
-        text = record_text(self._record)
+        text = json.dumps(self._record, indent=2) + "\n"
         write_whole(self.path.with_suffix(".json"), text)
 
     def _add_environment(self) -> None:

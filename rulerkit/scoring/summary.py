@@ -11,13 +11,13 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 
 import json
 from collections.abc import Collection, Mapping, Sequence
-from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark
+from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
@@ -448,11 +448,11 @@ def _setup(cells: "pd.DataFrame") -> str:
         if isinstance(cell["protocol"], str):
             protocols.add(cell["protocol"] or "unknown")
 
-    digest = sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
     words = [f"protocol {name}" for name in sorted(protocols)]
     if cells["stand_in"].any():
         words.append("stand-in texts")
-    return f"{', '.join(words)} ({digest})"
+    setup = digest("".join(sorted(parts)))[:8]
+    return f"{', '.join(words)} ({setup})"
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":

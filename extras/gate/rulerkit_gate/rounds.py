@@ -134,7 +134,7 @@ def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
     stored: dict[str, JSON] = {}
     for party in (a, b):
         cells = party.cells_before(study)
-        number = sum(len(cell.present) for cell in cells)
+        number = sum(len(cell.coverage.have) for cell in cells)
         if number:
             oldest = min(cell.path.stat().st_mtime for cell in cells)
             since = datetime.fromtimestamp(oldest).isoformat(" ", "minutes")
@@ -167,7 +167,7 @@ def _first_record(party: Party, study: Study, task: Task, length: int) -> JSON:
     stored = [
         cell
         for cell in party.stored or ()
-        if (cell.task, cell.length) == (task.name, length) and 0 in cell.present
+        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have
     ]
     if stored:
         row = min(stored[0].rows, key=lambda row: row["index"])
@@ -343,7 +343,7 @@ class _Run:
 
             missing: dict[str, int] = {}
             for task, size in counts.items():
-                present = of_tasks[task].present if task in of_tasks else ()
+                present = of_tasks[task].coverage.have if task in of_tasks else ()
                 without = size - sum(index < size for index in present)
                 if without > allowed_failures(gate.study.max_failures, size):
                     missing[task] = without
