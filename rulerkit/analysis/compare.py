@@ -527,12 +527,8 @@ def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
         if alone:
             notes.append(f"only {side.name} has {keys_text(alone)}: left out")
 
-    # cells that one side lacks are named above: here only examples of shared cells count
-    numbers = []
-    for side in (a, b):
-        is_shared = side.scores.set_index(_CELL).index.isin(shared)
-        numbers.append(is_shared.sum())
-    most = max(numbers)
+    # Cells that one side lacks are named above: here only examples of shared cells count.
+    most = max(side.scores.set_index(_CELL).index.isin(shared).sum() for side in (a, b))
     if num_pairs < most:
         notes.append(
             f"{num_pairs} of {most} examples were answered by both; the others are left out"
@@ -561,14 +557,12 @@ def _missing(
     mean each task at each length; tasks alone, or lengths alone, are to be there at all."""
     compared = [key for key in a.results if key in b.results]
     if tasks is not None and lengths is not None:
-        wanted = product(tasks, lengths)
-        missing = [key for key in wanted if key not in compared]
+        missing = [key for key in product(tasks, lengths) if key not in compared]
         return [keys_text(missing)] if missing else []
-    if tasks is not None:
-        have = {task for task, _ in compared}
-        return [task for task in tasks if task not in have]
-    have_lengths = {length for _, length in compared}
-    return [length_name(length) for length in lengths or () if length not in have_lengths]
+    tasks_there = {task for task, _ in compared}
+    lengths_there = {length for _, length in compared}
+    missing_tasks = [task for task in tasks or () if task not in tasks_there]
+    return missing_tasks + [length_name(n) for n in lengths or () if n not in lengths_there]
 
 
 def _not_the_same_prompts(
@@ -607,32 +601,28 @@ def _dealt_variance(pairs: "pd.DataFrame", num_a: int, num_b: int) -> "pd.Series
 def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
-    # files of other programs do not say how they were made
-    shared = []
+    cells_of: dict[str, list[Key]] = {}
+    num_shared = 0
     for key, result in a.results.items():
         other_result = b.results.get(key)
-        if not other_result:
+        # Files of other programs do not say how they were made: they have no seed.
+        if not other_result or None in (result["seed"], other_result["seed"]):
             continue
-        if result["seed"] is not None and other_result["seed"] is not None:
-            shared.append(key)
-
-    cells_of: dict[str, list[Key]] = {}
-    for key in shared:
-        for change in differences(a.results[key], b.results[key]):
+        num_shared += 1
+        for change in differences(result, other_result):
             field, one, other, _ = describe_first([change])
-            if field == "model.name":
-                continue
             text = f"{field}: {one} | {other}"
-            # digests say nothing to a reader, and several of them differ at once
+            # Digests say nothing to a reader, and several of them differ at once.
             if field.startswith(_DIGESTS):
                 text = "other weights or configuration"
-            cells_of.setdefault(text, []).append(key)
+            if field != "model.name":
+                cells_of.setdefault(text, []).append(key)
 
-    # what differs everywhere needs no list of cells
-    texts = []
-    for text, keys in cells_of.items():
-        texts.append(text if len(keys) >= len(shared) else f"{text} ({keys_text(keys)})")
-    return texts
+    # What differs everywhere needs no list of cells.
+    return [
+        text if len(keys) >= num_shared else f"{text} ({keys_text(keys)})"
+        for text, keys in cells_of.items()
+    ]
 
 
 def keys_text(keys: Iterable[Key]) -> str:
