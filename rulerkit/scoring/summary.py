@@ -10,7 +10,6 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 """
 
 import json
-import re
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -37,6 +36,7 @@ from rulerkit.scoring.effective_length import (
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
+from rulerkit.store.places import base_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -622,11 +622,6 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(_COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
-
-
-def base_run(run: str) -> str:
-    """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
-    return re.sub(r"-repeat\d+$", "", run)
 
 
 def weighted_cells(
