@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -18,6 +19,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation.writer import predict
+from rulerkit.generation.generate import Examples
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Log
@@ -417,3 +419,19 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
         go(model, Questions(), tmp_path)
     assert [len(cell.rows) for cell in read_cells(tmp_path)] == ([fits] if fits else [])
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == (2 if fits else 0)
+
+
+def test_each_example_is_made_once(tmp_path, monkeypatch):
+    """At a length below 4K all are made to see that they fit, and at others the first one."""
+    made = Counter()
+    compose = Examples._compose
+
+    def counted(self, index):
+        made[self.task.name, self.length, index] += 1
+        return compose(self, index)
+
+    monkeypatch.setattr(Examples, "_compose", counted)
+    asked = {"tasks": ["vt", "cwe", "niah_single_2"], "lengths": ["2K", "4K"], "num_examples": 5}
+    cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
+    assert set(made.values()) == {1}
+    assert len(made) == sum(len(cell.present) for cell in cells) == 30

@@ -35,8 +35,7 @@ from rulerkit.common.gpus import visible_to_child
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.inference.model import takes_more_gpus
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.servers import MASTER, is_served

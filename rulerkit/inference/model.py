@@ -369,10 +369,21 @@ def _engine(spec: Spec, *target: Any) -> Model:
     return engine
 
 
-def errors_of_model(answers: Iterable[Any]) -> Generator[Any]:
-    """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
+def answers_of(
+    model: Model, examples: Iterable[Example]
+) -> Generator[tuple[Example, Answer | Failure]]:
+    """What a model answers, checked: each example with an `Answer` or a `Failure`. A `UserError` of
+    the model becomes a `ModelError`: other models may go on."""
     try:
-        yield from answers
+        for answered in model.answer(examples):
+            match answered:
+                case (example, Answer() | Failure() as answer):
+                    yield example, answer
+                case _:
+                    raise ModelError(
+                        f"{model.name}: its engine yields {shortened(answered)}: it must yield "
+                        "each example with an Answer or a Failure"
+                    )
     except TooLong:
         raise
     except UserError as error:

@@ -23,8 +23,7 @@ from rulerkit.analysis.sides import Grid, Key, make_side, paired
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
