@@ -101,7 +101,7 @@ def test_a_variant_is_named_after_what_differs(project):
     write(project, "seven", f"model: {{{keys}, engine: vllm}}")
     base = {"base": "seven"}
     assert read_spec(base) == read_spec("seven")
-    assert read_spec(base | {"replicas": 2, "timeout": 5})["name"] == "seven"
+    assert read_spec(base | {"concurrency": 2, "timeout": 5})["name"] == "seven"
     variant = read_spec(base | {"template": "base", "thinking_tokens": 8})
     assert variant["name"] == "seven-template_base-thinking_tokens_8"
     assert ("label" in variant, variant["slug"]) == (False, "s")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.corpora import load_haystack, load_qa, load_words
+from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import TASKS, read_answer, task
 
@@ -100,7 +100,7 @@ def test_needle_prompts(name):
             assert re.fullmatch(f"{SHORT}|{re.escape(LINE)}", last)
         else:
             words = re.sub(rf" ?{needle}", "", context).split()
-            assert words == load_haystack("prose").words[: len(words)]
+            assert words == load("essay", "prose").words[: len(words)]
             assert not re.search("\n|  ", context)
 
 
@@ -228,7 +228,7 @@ def test_common_words_prompts(protocol, length, often, seldom, shown):
 def test_common_words_score_for_themselves_only():
     """At 131072 tokens the list needs hyphenated pairs, which are spread evenly: no common word
     stands in another entry, nor in the pairs."""
-    singles = set(load_words().everything)
+    singles = set(load("words", "wonderwords").everything)
     for length in (4096, 131072):
         for made in examples("cwe", length, 2):
             words = listed(made.context_text.rstrip("\n"))
@@ -298,7 +298,7 @@ def test_question_prompts_of_the_originals(name):
 
 
 def check_questions(asked):
-    corpus = load_qa(asked.settings()["dataset"])
+    corpus = load("qa", asked.settings()["dataset"])
     for made in generate(asked, 4096, 8):
         text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(" Answer:")
         context = between(

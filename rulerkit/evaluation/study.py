@@ -351,8 +351,7 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
     for task in tasks:
         for kind, knob in task.corpora:
             name = getattr(task, knob)
-            known, *_ = KINDS[kind]
-            if name not in known:
+            if name not in KINDS[kind].named:
                 load(kind, name)  # what is wrong with the user's files is said first
     return tuple(by_name(tasks).values())
 

@@ -334,7 +334,7 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     # The prefix stands behind the template, where the model goes on with it; or, for
     # services that take no such start, at the end of the user's turn.
     closing = [(after, "template"), (prefix, "answer_prefix")]
-    if form.closes_user_turn and prefix:
+    if form.prefix_in == "user" and prefix:
         question += DIRECT
         closing.reverse()
     tail = [(question, "question"), *closing]

@@ -296,28 +296,16 @@ def num_shares(spec: Spec) -> int:
 
 
 def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
-    """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
-    and how many nodes."""
+    """How many GPUs a checked spec takes on each node, and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    computes_here = engine_class(spec["engine"]).on_gpu or "serve" in spec
+    computes_here = engine_class(spec["engine"]).on_gpu and "base_url" not in spec
     if "gpus" in spec:
         gpus = spec["gpus"]
     elif computes_here and spec.get("device") != "cpu":
         gpus = ceil(num_shares(spec) / nodes)
     else:
         gpus = 0
-    replicas = spec.get("replicas", "auto")
-    if replicas != "auto":
-        gpus *= replicas
     return gpus, nodes
-
-
-def takes_more_gpus(spec: Spec) -> bool:
-    """Whether a model answers faster with several times the GPUs that it needs: it starts as many
-    servers as they allow."""
-    is_started = spec.get("engine") == "vllm" or "serve" in spec
-    is_free = spec.get("replicas", "auto") == "auto"
-    return is_started and is_free and spec.get("nodes", 1) == 1
 
 
 def load_model(spec: "str | Spec | Model") -> Model:

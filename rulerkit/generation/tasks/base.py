@@ -473,7 +473,7 @@ class Task(ABC):
         names = {
             knob: chosen.get(kind, swapped.get(name, name))
             for kind, knob in self.corpora
-            if (name := getattr(self, knob)) in KINDS[kind][0]
+            if (name := getattr(self, knob)) in KINDS[kind].named
         }
         return replace(self, **names)
 

@@ -67,7 +67,8 @@ def part_of(units: Units, start: int, stop: int) -> list[Piece]:
     if start >= stop:
         return []
     bounds = sorted({start, start + 1, stop - 1, stop})
-    return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
+    parts = [units.part(a, b) for a, b in pairwise(bounds)]
+    return [Piece(text, "haystack", ids) for text, ids in parts]
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
