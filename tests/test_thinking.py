@@ -290,7 +290,7 @@ def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  
         study = rk.study(model={**model, "budget": budget}, **asked)
         problems = []
         cells = rk.evaluate(study, progress=False, failed=problems.append)
-        return len(cells[0].present), " ".join(map(str, problems))
+        return len(cells[0].coverage.have), " ".join(map(str, problems))
 
     spent, problem = run(4.0)
     assert spent == 5  # the last one crosses the budget, whatever is under way

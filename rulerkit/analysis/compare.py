@@ -84,7 +84,8 @@ class Decision(NamedTuple):
 
 def _addresses(side: Side) -> set[str]:
     """Where the servers of a side listen; "None" for a model that is no server's."""
-    environments = [cell.record.get("environment") or {} for cell in side.cells if cell.present]
+    answered = [cell for cell in side.cells if cell.coverage.have]
+    environments = [cell.record.get("environment") or {} for cell in answered]
     return {str(environment.get("base_url")) for environment in environments}
 
 

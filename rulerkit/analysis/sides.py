@@ -147,7 +147,7 @@ def make_side(
     for cell in cells:
         key = (cell.task, cell.length)
         results.setdefault(key, cell.record["result"])
-        num_failed = sum(index < most for index in cell.failures)
+        num_failed = sum(index < most for index in cell.coverage.failed)
         share = cell.about.max_failures if max_failures is None else max_failures
         allowed = allowed_failures(share, cell.wanted)
         expected.setdefault(key, min(cell.wanted, most) - allowed)

@@ -32,7 +32,7 @@ from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
-from rulerkit.scoring.scores import completeness
+from rulerkit.store.cells import coverage_of
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.records import plain
 
@@ -54,12 +54,12 @@ class Need(NamedTuple):
     @property
     def have(self) -> int:
         """How many of its examples are answered, by the files."""
-        return completeness(self.path, self.wanted).have
+        return len(coverage_of(self.path, self.wanted).have)
 
     @property
     def problem(self) -> str:
         """What is wrong with it, such as failed requests or a damaged row; "" for nothing."""
-        return completeness(self.path, self.wanted).problem
+        return coverage_of(self.path, self.wanted).problem
 
     @property
     def tokens_left(self) -> int:

@@ -22,8 +22,7 @@ from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import ask_length
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.inference.model import Model, load_model
-from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import Cell
+from rulerkit.store.cells import Cell, coverage_of
 from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
@@ -79,7 +78,7 @@ def evaluate(
             for of_model, model, asked in _one_by_one(one, session):
                 cells += _ask_model(of_model, model, asked, fresh, bar, not_run, errors)
 
-    if errors and not any(cell.present for cell in cells):
+    if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
     if not cells and not errors and not not_run and any(one.models for one in studies):
         raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
@@ -175,7 +174,7 @@ def _tokens_to_ask(study: Study, fresh: bool) -> int:
     for cell in study.cells() if study.ask else ():
         missing = study.num_examples
         if not fresh:
-            missing -= completeness(cell.path, study.num_examples).have
+            missing -= len(coverage_of(cell.path, study.num_examples).have)
         tokens += cell.length * missing
     return tokens
 
@@ -271,7 +270,7 @@ def _cells_without_asking(study: Study) -> list[Cell]:
         number = counts[stored.path]
         have = 0
         if stored.cell:
-            have = sum(index < number for index in stored.cell.present)
+            have = sum(index < number for index in stored.cell.coverage.have)
             if have:
                 cells.append(stored.cell)
         if have < number:

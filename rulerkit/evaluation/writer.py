@@ -4,6 +4,7 @@ is on disk at once.
 `ask_length` is the loop; a `CellWriter` owns the lock, the record and the file of rows of one cell.
 """
 
+import json
 import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing
@@ -25,12 +26,19 @@ from rulerkit.generation.without_reading import begins_alike, copy_beginning
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import WAYS_OUT, Cell, cell_files, failures_file, load_cell
+from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
-from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
 from rulerkit.store.locks import Lock
-from rulerkit.store.records import FORMAT, ROW, check_line, plain, record_text, result_digest
+from rulerkit.store.records import (
+    FORMAT,
+    ROW,
+    checked,
+    machine,
+    plain,
+    result_digest,
+    row_line,
+)
 
 
 def predict(
@@ -162,15 +170,10 @@ class CellWriter:
         # Another process may have written before the lock was ours.
         stored = self._read()
         if not self.missing:
-            write_whole(self.path.with_suffix(".json"), record_text(self._record))
+            self._write_record()
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
-            if stored.present:
-                raise UserError(
-                    f"{self.path} was begun by an earlier version of rulerkit, whose records can "
-                    f"be read and not continued: {WAYS_OUT}"
-                )
             _move_aside(self.path)
             stored = self._read()
         if stored:
@@ -210,7 +213,7 @@ class CellWriter:
         assert self._lock is not None
         self._lock.check()
         if self._log is None:
-            write_whole(self.path.with_suffix(".json"), record_text(self._record))
+            self._write_record()
             self._log = self._held.enter_context(Log(self.path))
 
         if isinstance(answer, Failure):
@@ -219,9 +222,9 @@ class CellWriter:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             attempt = {"index": example.index, "time": now, **answer._asdict()}
             with Log(failures_file(self.path)) as log:
-                log.append({**attempt, "result": self._result_digest})
+                log.append(row_line(attempt, self._result_digest))
         else:
-            self._log.append({**row, "result": self._result_digest})
+            self._log.append(row_line(row, self._result_digest))
             # The bar counted the whole length: correct it by what the example took.
             tokens = example.num_tokens + answer.num_tokens
             bar.total += tokens - self.length
@@ -229,6 +232,10 @@ class CellWriter:
         # A complete cell leaves no lock behind if this process is killed later.
         if not self.left:
             self.close()
+
+    def _write_record(self) -> None:
+        text = json.dumps(self._record, indent=2) + "\n"
+        write_whole(self.path.with_suffix(".json"), text)
 
     def _row(self, example: Example, answer: Answer) -> JSON:
         """The row of an example, with upstream's names where it has them."""
@@ -262,7 +269,7 @@ class CellWriter:
             row["is_copy"] = begins_alike(text, beginning)
         # What could not be read again is not written.
         try:
-            check_line(ROW, plain(row))
+            checked(ROW, plain(row))
         except ValueError as error:
             raise ModelError(
                 f"{self.model.name}: its answer to example {example.index} of {self.task} cannot "
@@ -295,14 +302,14 @@ class CellWriter:
     def _read(self) -> Cell | None:
         """Read what is on disk. Rows made under another record are never mixed with new ones."""
         stored = load_cell(self.path)
-        present: list[int] = []
+        present = frozenset[int]()
         self._stored_record = {}
-        if stored and stored.present:
+        if stored and stored.coverage.have:
             check_result(stored, self.result)
-            present = stored.present
+            present = stored.coverage.have
             self._stored_record = stored.record
 
-        self.missing = sorted(set(range(len(self.examples))) - set(present))
+        self.missing = sorted(set(range(len(self.examples))) - present)
         # A later call with fewer examples does not forget that there are more.
         earlier = self._stored_record.get("num_examples", 0)
         self._record = {

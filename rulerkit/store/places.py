@@ -5,6 +5,7 @@
 
 import os
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path
@@ -12,8 +13,10 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.paths import resolve, resolve_file
-from rulerkit.store.cells import Cell, Report
-from rulerkit.store.joined import put_together
+from rulerkit.common.settings import JSON
+from rulerkit.inference.model import Failure
+from rulerkit.store.cells import Cell, DamagedCell, Report
+from rulerkit.store.comparable import describe_first, differences
 from rulerkit.store.other_formats import read_predictions
 
 if TYPE_CHECKING:
@@ -100,10 +103,11 @@ def cells_of_rows(
 def _check_whole(rows: Any, of_rows: dict[Any, Cell], who: str) -> None:
     """Raise UserError where a table holds a part of the answers of a cell."""
     for key, of_cell in rows.groupby(CELL, sort=False):
-        if len(of_cell) < len(of_rows[key].present):
+        have = len(of_rows[key].coverage.have)
+        if len(of_cell) < have:
             raise UserError(
-                f"{who} reads whole cells, and the table has {len(of_cell)} of "
-                f"{len(of_rows[key].present)} answers of {key[0]}: give all of them, or the cells"
+                f"{who} reads whole cells, and the table has {len(of_cell)} of {have} answers of "
+                f"{key[0]}: give all of them, or the cells"
             )
 
 
@@ -162,3 +166,91 @@ def _matching(place: str | Path) -> list[Path]:
     if not names:
         raise UserError(f"no predictions at {place}: nothing matches this pattern")
     return [Path(name).absolute() for name in sorted(names)]
+
+
+# --- cells in several places ----------------------------------------------------------------------
+
+
+def put_together(cells: Iterable[Cell], report: Report) -> list[Cell]:
+    """Cells, each file once; those of one run, model, task and length as one cell.
+
+    What is damaged is left out and passed to `report`. Raises UserError where two places contradict
+    each other. Files of other programs, which do not say how they were made, stay apart.
+    """
+    files: dict[tuple[Path, str, str, int], Cell] = {}
+    for cell in cells:
+        # One file of another program may hold several lengths and repetitions.
+        files.setdefault((cell.path.resolve(), cell.run, cell.task, cell.length), cell)
+
+    places: dict[tuple[object, ...], list[Cell]] = {}
+    for file, cell in files.items():
+        key = (cell.run, cell.model, cell.task, cell.length) if cell.about.format else file
+        places.setdefault(key, []).append(cell)
+    joined = []
+    for parts in places.values():
+        joined += parts if len(parts) == 1 else _union(parts, report)
+    return joined
+
+
+def _union(parts: list[Cell], report: Report) -> list[Cell]:
+    """One cell with the rows of several; none where all of them are damaged."""
+    whole = []
+    for cell in parts:
+        try:
+            _ = cell.rows
+            cell.check()
+            whole.append(cell)
+        except DamagedCell as error:
+            report(f"left out: {error}")
+    if len(whole) < 2:
+        return whole
+
+    first, *others = whole
+    rows: dict[int, tuple[JSON, Cell]] = {}
+    for cell in whole:
+        _check_made_alike(first, cell)
+        for row in cell.rows:
+            before, place = rows.setdefault(row["index"], (row, cell))
+            if (before["pred"], before["digest"]) != (row["pred"], row["digest"]):
+                raise UserError(
+                    f"example {row['index']} has another answer in {cell.path} "
+                    f"({shortened(row['pred'])}) than in {place.path} "
+                    f"({shortened(before['pred'])}): move one of the two files away"
+                )
+
+    # The record of the most examples, with all environments.
+    most = max(whole, key=lambda cell: cell.wanted)
+    environments = []
+    for cell in whole:
+        for one in cell.record.get("environments") or [cell.record["environment"]]:
+            if one not in environments:
+                environments.append(one)
+    record = most.record | ({"environments": environments} if environments[1:] else {})
+
+    in_order = [rows[index][0] for index in sorted(rows)]
+    union = Cell(first.path, record, in_order, [cell.path for cell in others])
+    # An example that another place has answered is no failure.
+    failed = dict[int, Failure]()
+    for cell in whole:
+        failed |= cell.coverage.failed
+    failed = {index: failed[index] for index in sorted(failed.keys() - rows.keys())}
+    union.coverage = replace(union.coverage, failed=failed)
+    for cell in whole:
+        union.warnings += cell.warnings
+        union.other_answers += cell.other_answers
+    return [union]
+
+
+def _check_made_alike(first: Cell, other: Cell) -> None:
+    """Raise UserError where two cells were not made alike, with the first field and both values."""
+    changes = differences(first.record["result"], other.record["result"])
+    for field in ("adaptive", "max_failures"):
+        pair = first.record.get(field), other.record.get(field)
+        if pair[0] != pair[1]:
+            changes.append((field, *pair))
+    if changes:
+        field, one, two, more = describe_first(changes)
+        raise UserError(
+            f"{first.path} was made with {field} {one}, and {other.path} with {two}{more}: read "
+            "one of them alone, or give one of the two another run or model name"
+        )

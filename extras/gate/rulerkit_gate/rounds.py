@@ -127,7 +127,7 @@ def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
     stored: dict[str, JSON] = {}
     for party in (a, b):
         cells = party.cells_before(study)
-        number = sum(len(cell.present) for cell in cells)
+        number = sum(len(cell.coverage.have) for cell in cells)
         if number:
             oldest = min(cell.path.stat().st_mtime for cell in cells)
             since = datetime.fromtimestamp(oldest).isoformat(" ", "minutes")
@@ -179,7 +179,7 @@ def _first_record(party: Party, study: Study, task: Task, length: int) -> JSON:
     stored = [
         cell
         for cell in party.stored or ()
-        if (cell.task, cell.length) == (task.name, length) and 0 in cell.present
+        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have
     ]
     if stored:
         row = min(stored[0].rows, key=lambda row: row["index"])
@@ -429,7 +429,7 @@ def _unanswered(
     for key, size in sizes.items():
         have = 0
         if key in cells:
-            have = sum(index < size for index in cells[key].present)
+            have = sum(index < size for index in cells[key].coverage.have)
         if size - have > allowed_failures(gate.study.max_failures, size):
             missing[key] = size - have
     if not missing:
