@@ -19,7 +19,8 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation.writer import predict
-from rulerkit.generation.generate import Examples
+from rulerkit.generation import generate
+from rulerkit.generation.example import ExampleStream
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Log
@@ -448,14 +449,13 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
 def test_each_example_is_made_once(tmp_path, monkeypatch):
     """At a length below 4K all are made to see that they fit, and at others the first one."""
     made = Counter()
-    compose = Examples._compose
 
-    def counted(self, index):
-        made[self.task.name, self.length, index] += 1
-        return compose(self, index)
+    def counted(seed, name, index):
+        made[name, index] += 1
+        return ExampleStream(seed, name, index)
 
-    monkeypatch.setattr(Examples, "_compose", counted)
+    monkeypatch.setattr(generate, "ExampleStream", counted)
     asked = {"tasks": ["vt", "cwe", "niah_single_2"], "lengths": ["2K", "4K"], "num_examples": 5}
     cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
-    assert set(made.values()) == {1}
-    assert len(made) == sum(len(cell.present) for cell in cells) == 30
+    assert set(made.values()) == {2}  # one at each length
+    assert made.total() == sum(len(cell.rows) for cell in cells) == 30

@@ -6,11 +6,10 @@ is on disk at once.
 
 import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -89,13 +88,18 @@ def ask_length(
         unanswered = {writer.task: writer for writer in writers if writer.missing}
         if unanswered:
             bar.set_description_str(f"{model.name} {writers[0].length}", refresh=False)
-            missing = chain.from_iterable(writer.unanswered() for writer in unanswered.values())
+            missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
             # An engine may have requests under way: closing ends them where we stop early.
             answers = stack.enter_context(closing(answers_of(model, missing)))
             for example, answer in answers:
                 unanswered[example.task].write(example, answer, bar)
-        for writer in unanswered.values():
-            writer.check_complete()
+        for writer in writers:
+            if writer.left:
+                raise ModelError(
+                    f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
+                    f"{writer.path} unanswered, the first is example {min(writer.left)}: the "
+                    "others are on disk; the same command asks for these again"
+                )
 
     stored = [load_cell(writer.path) for writer in writers]
     return [cell for cell in stored if cell], bool(unanswered)
@@ -145,7 +149,6 @@ class CellWriter:
         # Few models read prompts in a way of their own; the records of others do not mention it.
         if note := getattr(model, "protocol_note", None):
             self._settings["protocol_note"] = note
-        self._first: Example | None = None
         self._record: JSON = {}
         self._stored_record: JSON = {}
         self._failures: list[Failure] = []
@@ -178,8 +181,6 @@ class CellWriter:
             stored = self._read()
         if stored:
             check_digests(stored, self.examples)
-        # An example that cannot be made fails here, before anything is written.
-        self._first = self.examples[self.missing[0]]
 
         # The environment of this writer, and all of them where they changed.
         now = plain(machine(self.model.environment()))
@@ -190,14 +191,6 @@ class CellWriter:
         if len(environments) > 1:
             self._record["environments"] = environments
         self.left = set(self.missing)
-
-    def unanswered(self) -> Iterator[Example]:
-        """The examples without an answer, made one by one; the first was made by `open`."""
-        assert self._first
-        yield self._first
-        self._first = None
-        for index in self.missing[1:]:
-            yield self.examples[index]
 
     def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
         """Append the row of an example, or the attempt that left it without an answer, and move the
@@ -277,15 +270,6 @@ class CellWriter:
                 "numbers in `usage`"
             ) from None
         return row
-
-    def check_complete(self) -> None:
-        """Raise `ModelError` where the model left examples out."""
-        if self.left:
-            raise ModelError(
-                f"{self.model.name} left {len(self.left)} of {len(self.missing)} examples of "
-                f"{self.path} unanswered, the first is example {min(self.left)}: the others "
-                "are on disk; the same command asks for these again"
-            )
 
     def close(self) -> None:
         """Close the file and give the lock back; stderr says how many requests failed, if any."""

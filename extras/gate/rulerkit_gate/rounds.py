@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rulerkit.analysis.compare import Comparison, Decision
 from rulerkit.analysis.remake import examples_of
@@ -23,6 +23,7 @@ from rulerkit.analysis.sides import Grid, Key, make_side, paired
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON, Spec
+from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
@@ -225,19 +226,6 @@ def study_of_stored(study: Study, party: Party, named: bool) -> Study:
 # --- what may be asked ----------------------------------------------------------------------------
 
 
-class Cost(NamedTuple):
-    """What some examples take, at most: prompts fill their lengths."""
-
-    examples: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-
-    def text(self) -> str:
-        """In words."""
-        text = f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
-        return f"{text}, ${self.dollars:,.2f}" if self.dollars else text
-
-
 @dataclass(frozen=True)
 class Limits:
     """What the gate may use; None is no limit. All but the minutes count what the verdict rests on,
@@ -254,26 +242,9 @@ class Limits:
             return f"--max-examples {self.examples}"
         if self.tokens is not None and cost.tokens > self.tokens:
             return f"--budget {self.tokens} tokens"
-        if self.dollars is not None and cost.dollars > self.dollars:
+        if self.dollars is not None and (cost.dollars or 0) > self.dollars:
             return f"--budget ${self.dollars:g}"
         return ""
-
-
-def cost_of(study: Study, parties: tuple[Party, ...], sizes: Mapping[Key, int]) -> Cost:
-    """What the parties that are asked take for so many examples of each cell. Examples count once,
-    tokens and dollars for each party."""
-    answer_tokens = {task.name: task.answer_tokens for task in study.tasks}
-    asked = [party for party in parties if party.is_asked]
-    tokens, dollars = 0, 0.0
-    for (task, length), size in sizes.items():
-        for party in asked:
-            tokens += size * length
-            prices = party.prices
-            if prices:
-                answers = size * answer_tokens[task]
-                cost = (size * length - answers) * prices["prompt"]
-                dollars += (cost + answers * prices["completion"]) / 1e6
-    return Cost(sum(sizes.values()), tokens, dollars)
 
 
 # --- the rounds -----------------------------------------------------------------------------------
@@ -302,8 +273,14 @@ class Gate:
         return f"Stored before: {'; '.join(parts)}" if parts else "None was stored before"
 
     def cost(self, sizes: Mapping[Key, int]) -> Cost:
-        """What so many examples of each cell take."""
-        return cost_of(self.study, (self.a, self.b), sizes)
+        """What so many examples of each cell take. Examples count once, tokens and dollars for each
+        party that is asked."""
+        total = Cost(sum(sizes.values()))
+        for party in (self.a, self.b):
+            if party.is_asked:
+                of_party = cost_of(self.study, getattr(party.model, "spec", {}), sizes)
+                total = total.plus(of_party._replace(examples=0))
+        return total
 
     @property
     def least(self) -> Cost:
