@@ -434,7 +434,9 @@ BAD_INPUT = {
     ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
     ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
-    ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),
+    ("report", "../project/outputs", "--format", "xls"): (
+        "allowed: table, csv, json, markdown, latex",
+    ),
     ("score", "nothere"): ("/nothere: no such file or folder",),
     ("score", "../vt.jsonl"): ("vt.jsonl", "give --length"),
     ("score", "../vt.jsonl", "--length", "4K"): ("vt.jsonl, line 2: not JSON", "repair or remove"),

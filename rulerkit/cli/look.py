@@ -211,8 +211,8 @@ def report(
     format: Annotated[
         str,
         typer.Option(
-            help="table, csv (one row per model, task, length), markdown, latex, or hf: the "
-            ".eval_results of one model's repository on the Hugging Face hub."
+            help="table, csv or json (one row per model, task, length), markdown, latex, or hf: "
+            "the .eval_results of one model's repository on the Hugging Face hub."
         ),
     ] = "table",
     category: Annotated[
@@ -240,13 +240,13 @@ def report(
     problems: list[str] = []
     cells = _cells_in(places, problems)
     scores = rk.score(cells, problems.append, max_failures)
-    # A table has a place for what was left out; a CSV and the hub have none.
-    in_table = format not in ("csv", "hf")
+    # A table has a place for what was left out; CSV, JSON and the hub have none.
+    in_table = format not in ("csv", "json", "hf")
     for line in filter(None, [lacking_line(cells), *([] if in_table else problems)]):
         echo(line, err=True)
 
-    # A CSV has the cells of all categories.
-    shown = _of_category(cells, "all" if format == "csv" else category)
+    # CSV and JSON have the cells of all categories.
+    shown = _of_category(cells, "all" if format in ("csv", "json") else category)
     check_same(shown)
     if format == "hf":
         echo(hub_text(cells, scores, dataset), nl=False)

@@ -111,9 +111,10 @@ def print_leaderboards(
     category: str,
     further_notes: list[str],
 ) -> None:
-    """The leaderboard of each suite over these cells; as CSV all their cells in one table."""
+    """The leaderboard of each suite over these cells; as CSV or JSON all cells in one table."""
     import pandas as pd
 
+    from rulerkit.common.render import render
     from rulerkit.report.tables import footnotes, table_text
     from rulerkit.scoring.summary import suites_of
 
@@ -121,9 +122,9 @@ def print_leaderboards(
     suites = [suite for suite in suites_of(scores) if suite in shown]
     if not suites:
         rk.summarize(scores)  # says that there is nothing to summarize
-    if format == "csv":
+    if format in ("csv", "json"):
         tables = [rk.summarize(scores, suite=suite).cells for suite in suites]
-        echo(escape.csv_text(pd.concat(tables), "%.4f"), nl=False)
+        echo(render(pd.concat(tables, ignore_index=True), format), nl=False)
         return
 
     for suite in suites:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
-from rulerkit.common.escape import csv_text, latex_text
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
@@ -127,12 +126,15 @@ class Study:
         A DataFrame is written without its index as CSV and, where it has rows, as LaTeX (booktabs)
         with `notes` below: whole, or what of it is fit to print, `latex`.
         """
+        from rulerkit.common.escape import csv_text
+        from rulerkit.common.render import render
+
         if not isinstance(table, str):
             if table.empty:
                 # An older one would be of other data.
                 self._place("tables", name, ".tex").unlink(missing_ok=True)
             else:
-                text = latex_text(table if latex is None else latex, notes)
+                text = render(table if latex is None else latex, "latex", list(notes))
                 self.save_table(text, name, ".tex")
             table, suffix = csv_text(table), ".csv"
         path = self._place("tables", name, suffix)
