@@ -10,7 +10,7 @@ from rulerkit.common.errors import unknown
 if TYPE_CHECKING:
     import pandas as pd
 
-FORMATS = ("table", "csv", "json", "markdown", "latex")
+FORMATS = ("text", "csv", "json", "markdown", "latex")
 
 
 class Field(NamedTuple):
@@ -96,11 +96,11 @@ _LONG = 25  # letters; LaTeX breaks longer texts into lines, of which three stan
 
 def render(
     frame: "pd.DataFrame",
-    format: str = "table",
+    format: str = "text",
     notes: Sequence[str] = (),
     groups: Iterable[object] | None = None,
 ) -> str:
-    """A DataFrame without its index, with notes below it, as plain text ('table'), Markdown, LaTeX
+    """A DataFrame without its index, with notes below it, as plain text ('text'), Markdown, LaTeX
     (booktabs) or HTML; as CSV or JSON (a list of rows), which have no place for notes.
 
     Its values are texts, numbers (shown to three decimals, nothing where one is missing), or a
@@ -113,7 +113,7 @@ def render(
         return str(frame.to_json(orient="records", double_precision=4)) + "\n"
     header = [str(name) for name in frame.columns]
     rows = [[_field(value) for value in row] for row in frame.itertuples(index=False, name=None)]
-    if format == "table":
+    if format == "text":
         return _plain(header, rows, notes)
     if format not in _MEDIA:
         raise unknown("format", format, FORMATS)

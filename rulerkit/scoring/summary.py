@@ -450,13 +450,10 @@ def _own_mean(
 def _setup(cells: "pd.DataFrame") -> str:
     """The protocol and the texts of some cells in words, with a digest of both by task."""
     parts, protocols = set[str](), set[str]()
-    columns = ["task", "prompt_version", "protocol", "stand_in", "texts", "note"]
+    columns = ["task", "prompt_version", "protocol", "stand_in", "texts"]
     answered = cells.loc[cells["n"] > 0, columns].astype({"prompt_version": "Int64"})
     for cell in answered.astype(object).to_dict("records"):
-        # An edition of the prompts that is not the protocol's stands in a note.
-        notes = str(cell["note"]).split("; ")
-        edition = [note for note in notes if note.startswith("Protocol ")]
-        values = [cell["task"], cell["prompt_version"], cell["texts"], edition]
+        values = [cell["task"], cell["prompt_version"], cell["texts"]]
         parts.add(str([cell["protocol"], cell["stand_in"], *values]))
         if isinstance(cell["protocol"], str):
             protocols.add(cell["protocol"] or "unknown")

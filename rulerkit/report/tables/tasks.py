@@ -18,7 +18,7 @@ def task_table_text(
     summary: Summary,
     model: str,
     run: str | None = None,
-    format: str = "table",
+    format: str = "text",
     notes: Sequence[str] = (),
 ) -> str:
     """One model's tasks by length, their mean, and its effective length below.
