@@ -245,7 +245,8 @@ def _ranked(ours: "pd.DataFrame", listed: "pd.DataFrame") -> "pd.DataFrame":
     special = ["stand_in", "reader", "adaptive", "other_protocol"]
     has_rank = ~ours[special].astype(bool).any(axis=1)
     for average, rank in RANKS.items():
-        values = ours[average].where(has_rank)
+        # There is no average where none of the paper's lengths was asked.
+        values = ours.get(average, pd.Series(math.nan, ours.index)).where(has_rank)
         means = values.groupby([ours["model"], ours["aligned"]]).transform("mean")
         places = []
         for aligned, mean in zip(ours["aligned"], means.round(1), strict=True):

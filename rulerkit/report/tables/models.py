@@ -28,10 +28,14 @@ TITLES: dict[str | int, str] = {
 
 
 def table_text(
-    summary: Summary, format: str = "text", category: str = "all", notes: Sequence[str] = ()
+    summary: Summary,
+    format: str = "text",
+    category: str = "all",
+    notes: Sequence[str] = (),
+    in_order: bool = False,
 ) -> str:
     """The leaderboard of a category: claimed and effective length, score by length, averages and
-    ranks, a row a model.
+    ranks, a row a model, the best one first or, `in_order`, as they stand in the summary.
 
     `format` is text, 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
     whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
@@ -49,8 +53,9 @@ def table_text(
     models = board_rows(summary, ["score", "have"])
     rank_rule = _rank_rule(models)
     models["model"] = names_of(models)
-    # as the paper sorts its Table 3
-    models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+    if not in_order:
+        # as the paper sorts its Table 3
+        models = models.sort_values("wavg_dec", ascending=False, kind="stable")
     percent = f"{100 * summary.confidence:g} %"
     judged = models["effective_length"] != ""
     marks = "marked scores reach the threshold; " if judged.any() else ""
