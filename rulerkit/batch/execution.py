@@ -46,6 +46,10 @@ another one."""
 RESTARTS = 2
 """A job that a scheduler restarted this often without a new answer gives up."""
 _INTERVAL = 0.2  # seconds between two looks at the processes
+# A job of a scheduler may have a few of the machine's.
+_PROCESSORS = (
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
 
 
 # --- several jobs ---------------------------------------------------------------------------------
@@ -92,7 +96,8 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
                     running.append((job, perform(job)))
             if not running and not has_waited:
                 has_waited = True
-                remark(f"waiting for another process: {_elsewhere(waiting[0])}")
+                others = filter(None, map(_elsewhere, waiting))
+                remark(f"waiting for another process: {next(others, 'it has just ended')}")
             for job, statuses in list(running):
                 try:
                     status = next(statuses)
@@ -120,7 +125,7 @@ def _may_start(job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool
     if job.model or not (job.run and job.run.studies):
         is_last = job.model or not any(other.run and other.run.studies for other in waiting)
         return bool(is_last) and not running
-    if any(other.model for other in running) or len(running) >= (os.cpu_count() or 1):
+    if any(other.model for other in running) or len(running) >= _PROCESSORS:
         return False
     return not any(other.model and not _elsewhere(other) for other in waiting)
 
