@@ -17,7 +17,6 @@ from rulerkit.analysis.sides import find
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
-from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
@@ -229,7 +228,10 @@ class _Planner:
             # It shows how far the batch is.
             values |= {"batch": from_root(self.path.absolute()), "settings": self.settings}
         if "model" in known and not once:
-            by_subject = {read_spec(model)["name"]: values | {"model": model} for model in models}
+            names = map(name_of, checked.models)
+            by_subject = {
+                name: values | {"model": model} for name, model in zip(names, models, strict=True)
+            }
         elif "models" in known:
             by_subject = {"all": values | {"models": models}}
         elif entry.models and "model" not in known:

@@ -90,31 +90,45 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
     has_waited = False
     try:
         while waiting or running:
-            for job in list(waiting):
-                if _may_start(job, waiting, [other for other, _ in running]):
-                    waiting.remove(job)
-                    running.append((job, perform(job)))
-            if not running and not has_waited:
+            yield from _round(waiting, running)
+            if waiting and not running and not has_waited:
                 has_waited = True
                 others = filter(None, map(_elsewhere, waiting))
                 remark(f"waiting for another process: {next(others, 'it has just ended')}")
-            for job, statuses in list(running):
-                try:
-                    status = next(statuses)
-                    # What ends without a process ends at once.
-                    while status:
-                        yield status
-                        status = next(statuses)
-                except StopIteration:
-                    running.remove((job, statuses))
-                except Elsewhere:
-                    running.remove((job, statuses))
-                    waiting.append(job)
             yield None
             time.sleep(_INTERVAL if running or waiting else 0)
     finally:
         for _, statuses in running:
             statuses.close()
+
+
+def _round(
+    waiting: list[Job], running: list[tuple[Job, Generator[Status | None]]]
+) -> Iterator[Status]:
+    """Start what may start, and yield what happened to the jobs that run."""
+    for job in list(waiting):
+        if _may_start(job, waiting, [other for other, _ in running]):
+            waiting.remove(job)
+            running.append((job, perform(job)))
+    for job, statuses in list(running):
+        state = yield from _news(statuses)
+        if state != "running":
+            running.remove((job, statuses))
+        if state == "elsewhere":
+            waiting.append(job)
+
+
+def _news(statuses: Generator[Status | None]) -> Generator[Status, None, str]:
+    """The statuses of a job since the last look; returns whether it is `running`, has `ended`, or
+    another process was faster (`elsewhere`)."""
+    try:
+        while status := next(statuses):
+            yield status
+    except StopIteration:
+        return "ended"
+    except Elsewhere:
+        return "elsewhere"
+    return "running"
 
 
 def _may_start(job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool:

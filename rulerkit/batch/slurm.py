@@ -138,12 +138,11 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
             numbers[job.name] = said.strip().partition(";")[0]
         else:
             numbers[job.name] = there.number
-            if after and there.state == "PENDING":
-                # It may have to wait for new jobs. Where this is not allowed, its notebook tells
-                # what it lacks.
-                with suppress(UserError):
-                    job_id = f"JobId={there.number}"
-                    _slurm("scontrol", "update", job_id, f"dependency={dependency}")
+        # It may have to wait for new jobs. Where this is not allowed, its notebook tells what it
+        # lacks.
+        if there and after and there.state == "PENDING":
+            with suppress(UserError):
+                _slurm("scontrol", "update", f"JobId={there.number}", f"dependency={dependency}")
         yield job, numbers[job.name], there is not None
 
 
