@@ -1,5 +1,4 @@
-"""Beyond one machine: answers to one cell
-that lie in several places."""
+"""Beyond one machine: answers to one cell that lie in several places."""
 
 import json
 import shutil
@@ -9,8 +8,9 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
-from rulerkit.store.files import row_line
-from rulerkit.store.records import parse_record, record_text
+from rulerkit.store.cells import load_cell
+from rulerkit.store.records import parse_record, row_line
+from tests.records import record_text
 
 # --- one cell in several places -------------------------------------------------------------------
 
@@ -50,10 +50,10 @@ def changed_row(place, **fields):
     file = place / CELL
     first, *rest = file.read_bytes().splitlines(keepends=True)
     row = json.loads(first)
-    row.pop("checksum")
-    # The digest of the record is the last thing in a line but for the checksum.
-    result = {"result": row.pop("result")}
-    file.write_bytes(row_line(row | fields | result) + b"".join(rest))
+    del row["check"]
+    cell = load_cell(file)
+    assert cell
+    file.write_bytes(row_line(row | fields, cell.result) + b"".join(rest))
 
 
 SCORES = ["task", "index", "score", "digest", "wanted", "failed"]

@@ -31,8 +31,7 @@ from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.evaluation.study import study_as_json, study_from_json
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.vllm import MASTER
@@ -90,8 +89,10 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
     has_waited = False
     try:
         while waiting or running:
+            idle, before = not running, len(waiting)
             yield from _round(waiting, running)
-            if waiting and not running and not has_waited:
+            # Nothing ran, and nothing could be started.
+            if idle and len(waiting) == before and not has_waited:
                 has_waited = True
                 others = filter(None, map(_elsewhere, waiting))
                 remark(f"waiting for another process: {next(others, 'it has just ended')}")

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,14 +17,14 @@ import yaml
 
 from rulerkit.common.errors import listed
 from rulerkit.common.hidden import hide
+from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, expand, name_of
 from rulerkit.inference.model import gpus_and_nodes
-from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import stamp
+from rulerkit.store.cells import coverage_of
 from rulerkit.store.files import write_whole
 from rulerkit.store.records import plain
 
@@ -104,8 +103,7 @@ class Notebook:
     @property
     def source(self) -> str:
         """A digest of what is executed: the notebook and its parameters."""
-        content = self.notebook.read_bytes() + self.command[-1].encode()
-        return sha256(content).hexdigest()[:16]
+        return digest(self.notebook.read_bytes() + self.command[-1].encode())
 
 
 @dataclass(frozen=True)
@@ -221,10 +219,12 @@ class Job:
     def answers(self) -> str:
         """A digest of size and time of the stored answers, by which a notebook knows that it has
         read them."""
-        digest = sha256()
+        stamps = []
         for path in sorted({*self.cells(), *self.reads}):
-            digest.update(f"{path.name} {stamp(path)[0]}\n".encode())
-        return digest.hexdigest()[:16]
+            with suppress(OSError):
+                status = path.stat()
+                stamps.append([path.name, status.st_mtime_ns, status.st_size])
+        return digest(stamps)
 
 
 class Status(NamedTuple):
@@ -257,8 +257,8 @@ def needs_of(
             asked[cell.path] = Need(*place, count, most, 0, "")
     needs = []
     for need in asked.values():
-        have, problem = completeness(need.path, need.wanted)
-        needs.append(need._replace(have=have, problem=problem))
+        coverage = coverage_of(need.path, need.wanted)
+        needs.append(need._replace(have=len(coverage.have), problem=coverage.problem))
     return needs
 
 

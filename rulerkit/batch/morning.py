@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.compare import compare
 from rulerkit.analysis.results import load
-from rulerkit.analysis.sides import find
 from rulerkit.batch.batch_file import Batch, read_batch
 from rulerkit.batch.status import details, statuses
 from rulerkit.common import escape
@@ -24,10 +23,11 @@ from rulerkit.report.comparison import difference_table
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import base_run, of_one_suite, summarize
+from rulerkit.scoring.summary import of_one_suite, summarize
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
+from rulerkit.store.places import base_run, find_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,7 +191,7 @@ def _sides(batch: Batch, model: str) -> dict[str, Any]:
         sides[last.parent.name] = last
 
     if baseline:
-        cells = find(baseline, outputs)
+        cells = find_cells([baseline], outputs=outputs, scan=True)
         cells = [cell for cell in cells if cell.model == model] or cells
         is_shown_already = last and last in cells[0].path.parents
         if not is_shown_already:

@@ -14,13 +14,13 @@ import shutil
 import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
-from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import fill
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, home, package_text
 from rulerkit.common.settings import Site
 from rulerkit.generation.tokenizers import tiktoken_dir
@@ -89,8 +89,8 @@ def script_of(job: Job) -> Path:
 def name_of(job: Job) -> str:
     """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them
     apart."""
-    digest = sha256(str(script_of(job)).encode()).hexdigest()[:6]
-    name = f"rulerkit-{job.record.parents[1].name}-{job.name}-{digest}"
+    end = digest(str(script_of(job)))[:6]
+    name = f"rulerkit-{job.record.parents[1].name}-{job.name}-{end}"
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
 
 
