@@ -323,7 +323,6 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
     models = ("first", "second")
     titles = [f"{model} {what}" for model in models for what in ("predictions", "50_own")]
     assert sorted(done) == sorted([*titles, "all 52_both"])
-    assert done[-1] == "all 52_both"
     root, lines = story.project.root, story.first.ended.stdout.splitlines()
     (place,) = (number for number, line in enumerate(lines) if line.startswith("failed"))
     reason = r"failed +first 51_fails +AssertionError: the first line the last line"

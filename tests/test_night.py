@@ -6,16 +6,15 @@ import os
 import re
 import signal
 import subprocess
-import threading
 import time
 from pathlib import Path
 
+import flufl.lock
 import pytest
 
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.batch.status import statuses
-from rulerkit.store import locks
 from tests.batches import Project, outcomes, printed, told, wait_until
 
 EXAMPLES = 20
@@ -257,24 +256,18 @@ def test_a_disk_that_can_only_be_read(project, small_disk):
 
 # --- a host that died -----------------------------------------------------------------------------
 
-ELSEWHERE = {
-    "host": "node7",
-    "machine": "another",
-    "pid": 1,
-    "started": "1",
-    "job": "12",
-    "restart": 0,
-    "token": "t",
-}
+
+def lock_elsewhere(lock, expires):
+    """The lock of a process on another machine, by an owner with a job number."""
+    lock.parent.mkdir(parents=True, exist_ok=True)
+    lock.write_text(flufl.lock.SEP.join([str(lock), "node7,another,12", "1", "7"]))
+    os.utime(lock, (expires, expires))
 
 
 def test_a_job_of_a_dead_host_is_taken_over(project):
     job = job_of(project)
     lock = job.lock
-    lock.parent.mkdir(parents=True)
-    lock.write_text(json.dumps(ELSEWHERE))
-    long_ago = time.time() - locks.STALE - 60
-    os.utime(lock, (long_ago, long_ago))
+    lock_elsewhere(lock, time.time() - 60)
     assert [step.state for step in statuses([job])] == ["missing"]
     assert [status.state for status in outcomes(execute([job]))] == ["done"]
     assert not lock.exists()
@@ -284,31 +277,17 @@ def test_a_job_of_a_living_host_is_waited_for_and_others_are_done_first(project,
     content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
     jobs = read_batch(project.batch(content)).jobs
     lock = jobs[0].lock
-    lock.parent.mkdir(parents=True)
-    lock.write_text(json.dumps(ELSEWHERE))
-    over = threading.Event()
-
-    def live():
-        while not over.wait(0.2):
-            os.utime(lock)
-
-    owner = threading.Thread(target=live)
-    owner.start()
-    try:
-        (running, *_) = statuses(jobs)
-        assert (running.state, running.message) == ("running", "on node7, job 12")
-        found, said = {}, ""
-        for status in execute(jobs):
-            if status and status.state != "running":
-                found[status.job.title] = status.state
-            said += capsys.readouterr().err
-            if "process 1 on host node7 is at a predictions" in said and not over.is_set():
-                # Only then the other host has ended.
-                over.set()
-                owner.join()
-                lock.unlink()
-    finally:
-        over.set()
-        owner.join()
+    lock_elsewhere(lock, time.time() + 600)
+    (running, *_) = statuses(jobs)
+    assert (running.state, running.message) == ("running", "on node7, job 12")
+    found, said = {}, ""
+    for status in execute(jobs):
+        if status and status.state != "running":
+            found[status.job.title] = status.state
+        said += capsys.readouterr().err
+        if "process 1 on host node7 is at a predictions" in said:
+            # Only then the other host has ended.
+            lock.unlink(missing_ok=True)
+            said = ""
     assert list(found) == ["b predictions", "a predictions", "all 50_asks"]
     assert set(found.values()) == {"done"}
