@@ -191,7 +191,6 @@ def test_what_is_optional_is_optional(tmp_path):
     rulerkit("compare", "main/perfect", "main/floor-copy", **here)
     # A named rule needs no module: the record says which, and the score is the same.
     (tmp_path / "bare_tasks.py").unlink()
-    shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
     assert rulerkit("report", "outputs/predictions", "--category", "bare", **here) == table
 
 
@@ -404,7 +403,6 @@ def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     )
     rulerkit("evaluate", "-y", asked, cwd=tmp_path)
     (tmp_path / "own.py").unlink()
-    shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
     for by in ("model", "task"):
         said = rulerkit("report", "outputs/predictions", "--by", by, cwd=tmp_path)
         assert said.count("left out: ") == 1

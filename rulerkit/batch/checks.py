@@ -18,7 +18,8 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import Spec, read_site
-from rulerkit.evaluation.study import Study, bills
+from rulerkit.evaluation.cost import costs_by_length
+from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.generation.prompt_format import DIRECT, FORMS, PromptFormat
@@ -365,7 +366,7 @@ def _findings(
         if isinstance(described, dict):
             yield from run_checks({"GPUs": too_many_gpus}, "", described)
             if "prices" in described:
-                cost = sum(bill.dollars or 0 for bill in bills(study, described))
+                cost = sum(one.dollars or 0 for one in costs_by_length(study, described).values())
                 seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
                 yield Finding(seen, level=OK, name="cost")
 

@@ -5,7 +5,6 @@ A `Piece` is text with a role and, once it is tokenized, its token ids. A task m
 length) with pieces; `generate.py` puts the two into an `Example`.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from rulerkit.common.json_text import digest
 from rulerkit.generation.pieces import PieceEncoder, Units, row_by_row
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import Ids, Tokenizer
@@ -200,7 +200,7 @@ class Example:
     @property
     def digest(self) -> str:
         """A fingerprint of the prompt's text, 16 hexadecimal digits."""
-        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return digest(self.prompt)
 
     @cached_property
     def depths(self) -> list[float]:

@@ -3,7 +3,7 @@ token budget."""
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil
@@ -62,6 +62,8 @@ class Examples:
     num_examples: int
     seed: int
     prompt_format: PromptFormat
+    kept: dict[int, Example] = field(default_factory=dict, repr=False, compare=False)
+    """Examples that were made before they are asked for."""
 
     def __len__(self) -> int:
         return self.num_examples
@@ -69,6 +71,8 @@ class Examples:
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
+        if index in self.kept:
+            return self.kept.pop(index)
         if example := self._example(index):
             return example
 
@@ -85,6 +89,15 @@ class Examples:
 
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
+
+    def keep(self, number: int) -> None:
+        """Make the first so many now, for those that ask for them next."""
+        for index in range(number):
+            self.kept[index] = self[index]
+
+    def first(self, number: int) -> "Examples":
+        """The first so many of these."""
+        return self if number == len(self) else replace(self, num_examples=number)
 
     def record(self) -> JSON:
         """What defines these examples, ready for JSON."""
