@@ -42,7 +42,7 @@ def fetch(
 
     from rulerkit.batch.batch_file import read_batch
     from rulerkit.common.yaml_files import read_yaml
-    from rulerkit.evaluation.notebook import BATCH_KEYS
+    from rulerkit.evaluation.study import BATCH_KEYS
 
     paths = [resolve_file(file) for file in files or []]
     wanted: list[Any]

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, first_line, shorten
 from rulerkit.common.hub import download, is_hub_id
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, resolve
 
 Ids = np.ndarray
@@ -167,9 +167,9 @@ def _read(spec: str, path: Path) -> Tokenizer:
             f"read ({first_line(error)}): {_COMPLETE}"
         ) from error
     # A reader names what else its ids depend on.
-    digest = sha256(data + tokenizer.fingerprint.encode()).hexdigest()[:16]
+    fingerprint = digest(data + tokenizer.fingerprint.encode())
     template = settings["chat_template"]
-    return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
+    return replace(tokenizer, name=spec, fingerprint=fingerprint, chat_template=template)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -395,12 +395,11 @@ def _tiktoken(name: str) -> Tokenizer:
 
     # The name of an encoding could be given to other ranks; the digest is over the ranks.
     ranks = repr(sorted(encoding._mergeable_ranks.items()))
-    digest = sha256(ranks.encode()).hexdigest()[:16]
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         return list(encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"))
 
-    return Tokenizer(encode_many, encoding.decode, name=name, fingerprint=digest)
+    return Tokenizer(encode_many, encoding.decode, name=name, fingerprint=digest(ranks))
 
 
 def _rwkv(data: bytes) -> Tokenizer:
@@ -461,5 +460,5 @@ def _builtin() -> Tokenizer:
         lambda texts: [[numbers[word] for word in BUILTIN.findall(text)] for text in texts],
         decode,
         name="builtin",
-        fingerprint=sha256(BUILTIN.pattern.encode()).hexdigest()[:16],
+        fingerprint=digest(BUILTIN.pattern),
     )
