@@ -1,19 +1,20 @@
 """What a reader must know of the scores in a table or a figure: reference readers, stand-in
 corpora, incomplete cells, adaptive runs."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+from rulerkit.common import escape
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
-from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import STAND_IN, texts_words
 
 if TYPE_CHECKING:
     import pandas as pd
+    from pandas.io.formats.style import Styler
 
 
 def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
@@ -137,3 +138,25 @@ def remarks(cells: "pd.DataFrame") -> str:
 def saved_notes(cells: "pd.DataFrame") -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
     return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
+
+
+def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
+    """A DataFrame for a notebook: its text is never read as HTML or mathematics. Its caption says
+    where the texts are not the paper's. `format` goes to `Styler.format`."""
+
+    def visible(value: Any) -> Any:
+        return escape.one_line(value) if isinstance(value, str) else value
+
+    shown = frame.map(visible).rename(index=visible, columns=visible)
+    styler = shown.style.format(escape="html", **format)
+    for axis in (0, 1):
+        styler = styler.format_index(escape="html", axis=axis)
+    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
+    if words := texts_words(frame):
+        styler = styler.set_caption(f"{words}: not comparable with the paper")
+    return styler if index else styler.hide(axis="index")
+
+
+def number_range(numbers: "pd.Series[int]") -> str:
+    """'50', or '49 to 50'."""
+    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))
