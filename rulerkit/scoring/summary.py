@@ -10,15 +10,14 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 """
 
 import json
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark
+from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
@@ -37,6 +36,7 @@ from rulerkit.scoring.effective_length import (
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
+from rulerkit.store.places import base_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -458,11 +458,11 @@ def _setup(cells: "pd.DataFrame") -> str:
         if isinstance(cell["protocol"], str):
             protocols.add(cell["protocol"] or "unknown")
 
-    digest = sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
     words = [f"protocol {name}" for name in sorted(protocols)]
     if cells["stand_in"].any():
         words.append("stand-in texts")
-    return f"{', '.join(words)} ({digest})"
+    setup = digest("".join(sorted(parts)))[:8]
+    return f"{', '.join(words)} ({setup})"
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
@@ -632,11 +632,6 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(_COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
-
-
-def base_run(run: str) -> str:
-    """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
-    return re.sub(r"-repeat\d+$", "", run)
 
 
 def weighted_cells(
