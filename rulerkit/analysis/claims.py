@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise, product
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import pandas as pd
 
@@ -26,10 +26,6 @@ from rulerkit.generation.tasks import task
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import CELL, merge_repetitions, weighted_cells
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
 HOLDS = "holds"
 FAILS = "does not hold"
 UNKNOWN = "cannot be judged with this data"
@@ -37,7 +33,7 @@ NOT_APPLICABLE = "not applicable"
 NEGLIGIBLE = 2.0
 """Points: where a claim says "lower" without saying by how much, a difference certainly smaller
 than this refutes it."""
-Part = tuple[float, "pd.DataFrame"]
+Part = tuple[float, pd.DataFrame]
 """A weight and the rows whose mean it multiplies."""
 _MISSING = "answers are missing"
 _LOWER = "lower by "
@@ -52,7 +48,7 @@ class Verdict(NamedTuple):
     seen: str
 
 
-def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
+def verdict_table(verdicts: Sequence[Verdict]) -> pd.DataFrame:
     """Columns claim, verdict, seen."""
     rows = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
     return pd.DataFrame(rows, columns=list(Verdict._fields))
@@ -61,7 +57,7 @@ def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
 # --- rows -----------------------------------------------------------------------------------------
 
 
-def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
+def asked(scores: pd.DataFrame, study: Study) -> pd.DataFrame:
     """A row for each example that the study asks of each model in `scores`; the score is NaN where
     the answer is missing. Of an adaptive run only answered examples have rows."""
     scores = merge_repetitions(scores)
@@ -80,7 +76,7 @@ def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
     return rows.merge(answered, how=how, on=[*CELL, "index"])
 
 
-def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
+def by_label(frame: pd.DataFrame, tasks: Mapping[str, Any], panel: str = "") -> pd.DataFrame:
     """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
     `series`, the label."""
     parts = []
@@ -92,7 +88,7 @@ def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -
     return rows.reindex(columns=["panel", "series", *frame.columns])
 
 
-def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
+def by_model(rows: pd.DataFrame, label: str = "label") -> Iterator[tuple[str, pd.DataFrame]]:
     """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
     it was not given.
 
@@ -109,7 +105,7 @@ def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str,
         yield who, of_model[num_answers > 0]
 
 
-def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
+def model_rows(rows: pd.DataFrame, name: str) -> pd.DataFrame:
     """The rows of the model with this name or label. Raises UserError where it is not among those
     shown."""
     is_named = (rows["model"] == name) | (rows["label"] == name)
@@ -120,7 +116,7 @@ def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
 
 
 def training_lengths(
-    rows: "pd.DataFrame", given: Mapping[str, Any] | None = None
+    rows: pd.DataFrame, given: Mapping[str, Any] | None = None
 ) -> dict[str, float]:
     """Training length in tokens by label: `given` by name or label, else what the model claims;
     unknown ones left out.
@@ -216,20 +212,20 @@ def weighted(
     )
 
 
-def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
+def above(claim: str, rows: pd.DataFrame, threshold: float) -> Verdict:
     """The mean is above a threshold."""
     return weighted(claim, parts=[(1, rows)], at_least=threshold, seen="mean ")
 
 
-def below(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
+def below(claim: str, rows: pd.DataFrame, threshold: float) -> Verdict:
     """The mean is below a threshold."""
     return weighted(claim, parts=[(1, rows)], at_least=-inf, at_most=threshold, seen="mean ")
 
 
 def lower(
     claim: str,
-    rows: "pd.DataFrame",
-    than: "pd.DataFrame",
+    rows: pd.DataFrame,
+    than: pd.DataFrame,
     by_at_least: float = 0,
     by_at_most: float = inf,
     confidence: float = 0.95,
@@ -245,7 +241,7 @@ def lower(
     )
 
 
-def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
+def keeps_more(claim: str, rows: pd.DataFrame, than: pd.DataFrame) -> Verdict:
     """From the shortest to the longest length the rows keep a greater share of their mean than
     others do.
 
@@ -272,11 +268,11 @@ def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdic
     return weighted(claim, parts, seen="keeps more by ", offset=value)
 
 
-def _lacks_answers(rows: "pd.DataFrame") -> bool:
+def _lacks_answers(rows: pd.DataFrame) -> bool:
     return bool(rows["score"].isna().any())
 
 
-def _mean(rows: "pd.DataFrame") -> float:
+def _mean(rows: pd.DataFrame) -> float:
     """The mean score of the cells of some rows, in percent."""
     of_cells = rows.groupby(CELL)["score"].mean()
     return float(100 * of_cells.mean())
@@ -285,7 +281,7 @@ def _mean(rows: "pd.DataFrame") -> float:
 # --- a row of groups ------------------------------------------------------------------------------
 
 
-def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.DataFrame]":
+def _groups(rows: pd.DataFrame, by: str | Mapping[str, Any]) -> dict[str, pd.DataFrame]:
     """The rows of each length from the shortest, of each value of another column, or of each task
     of a mapping by label."""
     if isinstance(by, Mapping):
@@ -300,7 +296,7 @@ def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.
 
 
 def falls(
-    claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False
+    claim: str, rows: pd.DataFrame, by: str | Mapping[str, Any], steadily: bool = False
 ) -> Verdict:
     """The mean falls from group to group: it is lower in the last than in the first, and no step is
     certainly up.
@@ -343,7 +339,7 @@ def falls(
 
 
 def _falls_without(
-    claim: str, groups: "dict[str, pd.DataFrame]", step: tuple[str, str], seen: str
+    claim: str, groups: dict[str, pd.DataFrame], step: tuple[str, str], seen: str
 ) -> Verdict:
     """Whether the mean falls from the first to the last group, one step left out."""
     first, *_, last = groups
@@ -401,7 +397,7 @@ def some(claim: str, parts: Sequence[Verdict]) -> Verdict:
 
 def rate(
     claim: str,
-    rows: "pd.DataFrame",
+    rows: pd.DataFrame,
     labels: Sequence[str],
     at_least: float = 0,
     at_most: float = inf,

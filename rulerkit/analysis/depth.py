@@ -78,7 +78,7 @@ def places(example: Example) -> list[Place]:
     return result
 
 
-def recall_by_depth(results: Any, report: Report = remark) -> "pd.DataFrame":
+def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
     """A row per item of the rows of `load`, or of cells or places: COLUMNS. `depth` is in percent,
     `distance` is that to the item before it in the same example (NaN for the first), `recalled` is
     0 or 1, for gold documents the score of the example.
@@ -178,8 +178,8 @@ def _depths_by_name(all_places: Iterable[Place]) -> dict[str, list[float]]:
 
 
 def by_bin(
-    recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95, by: str = "depth"
-) -> "pd.DataFrame":
+    recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95, by: str = "depth"
+) -> pd.DataFrame:
     """Recall in percent by depth, or by 'distance' to the item before: a row per model, task,
     length and bin that holds an item, with depth_from, depth_to (distance_from, distance_to),
     score, low, high and n (items).
