@@ -6,11 +6,11 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.lengths import length_name
@@ -126,9 +126,12 @@ Asked = dict[tuple[str, int], Examples]
 def _one_by_one(study: Study, session: "Session") -> Iterator[tuple[Study, Any, Asked]]:
     """Each model of a study, ready to answer, with a study of it alone and its examples; all are
     checked before the first one is asked."""
-    models: list[Any] = [session.find(described) for described in study.models]
-    asked_of = [_fitting(study, model) for model in models]
-    for described, model, asked in zip(study.models, models, asked_of, strict=True):
+    ready: list[tuple[Any, Any, Asked]] = []
+    for described in study.models:
+        model = session.find(described)
+        ready.append((described, model, _fitting(study, model)))
+
+    for described, model, asked in ready:
         session.use(described, model)
         of_model = replace(study, models=(described,))
         # A model with a budget in dollars counts what its stored answers have cost.
@@ -289,7 +292,7 @@ def _cells_without_asking(study: Study) -> list[Cell]:
 # --- the model that is loaded --------------------------------------------------------------------
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """The model that is loaded at the moment, if any.
 
     Loading a model can take minutes. `evaluate` closes the models that it loaded before it returns;
@@ -327,9 +330,6 @@ class Session:
         self.model = self._described = None
         if model is not None and described is not model:
             model.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,
