@@ -59,7 +59,7 @@ def main() -> None:
         if not folder.exists():
             make_folder(place, arguments.rows)
         code = "from rulerkit.cli import main; main()"
-        call = [sys.executable, "-c", code, "report", str(folder), "--format", "csv"]
+        call = [sys.executable, "-c", code, "report", str(folder)]
         subprocess.run(call, check=True, stdout=subprocess.DEVNULL)
 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

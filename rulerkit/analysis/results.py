@@ -55,9 +55,9 @@ def load(
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
-    (ours, upstream's, lm-eval's samples), `run` or `run/model` in `outputs/predictions`, a pattern
-    with `*`, a list of these, or cells; without one it is `outputs`. A cell that stands in several
-    places has the rows of all.
+    (ours, upstream's, lm-eval's samples), `run`, `run/model` or the name of a model of one run in
+    `outputs/predictions`, a pattern with `*`, a list of these, or cells; without one it is
+    `outputs`. A cell that stands in several places has the rows of all.
     `answers_of` adds the columns of `answers` to some rows later. What is damaged is left out and
     passed to `report`. Raises UserError where a place holds no predictions, and where two places
     contradict each other.

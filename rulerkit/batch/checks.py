@@ -114,7 +114,7 @@ class Case:
     def complete_answer(self) -> str:
         """The references as the family writes them; of several alternatives the shortest."""
         references = self.draft.references
-        if self.task.rule.any_is_enough:
+        if self.task.any_is_enough:
             return min(references, key=len)
         return self.task.join(references)
 
@@ -122,7 +122,7 @@ class Case:
 def make_case(model: Model, examples: Examples, index: int) -> Case:
     """One example of a model with its draft."""
     stream = ExampleStream(examples.seed, examples.task.name, index)
-    draft = examples.task.draft(stream, examples.length)
+    draft = examples.task.make(stream, examples.length)
     return Case(model, examples.task, examples[index], draft)
 
 
@@ -256,7 +256,7 @@ def needles(case: Case) -> CheckResult:
     """Every reference is in the prompt, and is still there when the ids are decoded; of tasks whose
     answers need not stand in the prompt, those that do."""
     example, references = case.example, case.draft.references
-    if not case.task.rule.is_in_context:
+    if case.task.match != "all":
         references = tuple(text for text in references if text in example.prompt)
     decoded = case.tokenizer.decode(example.ids)
     lost = [text for text in references if text not in decoded]

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from rulerkit.common.errors import UserError, counted
 from rulerkit.common.lengths import length_name
+from rulerkit.common.render import render
 from rulerkit.common.settings import Spec
 from rulerkit.evaluation.cost import Cost, costs_by_length
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.report.tables.layout import render
 from rulerkit.scoring.stopping import FIRST
 
 
@@ -52,6 +52,8 @@ class Plan(NamedTuple):
 
     def text(self) -> str:
         """A table with a row for each length, the sum, and what was assumed."""
+        import pandas as pd
+
         has_prices = self.cost.dollars is not None
         header = ["length", "examples", "prompt tokens", "answer tokens", "tokens/cell"]
         if has_prices:
@@ -91,7 +93,7 @@ class Plan(NamedTuple):
             )
 
         title = f"{self.model}: {counted(self.num_tasks, 'task')}"
-        return f"{title}\n{render(header, rows, notes=notes)}".rstrip()
+        return f"{title}\n{render(pd.DataFrame(rows, columns=header), notes=notes)}".rstrip()
 
     def _sum(self, share: float) -> str:
         cost = self.cost

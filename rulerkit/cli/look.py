@@ -289,7 +289,7 @@ def _write_data(rows: "pd.DataFrame", kind: str, output: Path | None) -> None:
 
 def _usual_rows(cells: "list[Cell]", is_data: bool) -> str:
     """What has a row where --by does not say."""
-    from rulerkit.scoring.summary import base_run
+    from rulerkit.store.places import base_run
 
     models = {(base_run(cell.run), cell.model) for cell in cells}
     return "task" if is_data or len(models) == 1 else "model"
@@ -339,9 +339,9 @@ def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example,
     """An example as it was asked, from a folder of answers; and what was written, with the score,
     as text. Without a task or a length the first one there is taken."""
     from rulerkit.analysis.remake import remaker
-    from rulerkit.analysis.sides import find
+    from rulerkit.store.places import find_cells
 
-    stored = find(model)
+    stored = find_cells([model])
     cells = [cell for cell in stored if task in ("", cell.task) and length in (0, cell.length)]
     if not cells:
         there = [f"{cell.task} at {length_name(cell.length)}" for cell in stored]

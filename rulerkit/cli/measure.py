@@ -152,7 +152,7 @@ def plan(
     """
     given = Given(model, tasks, lengths, num_examples, files, settings)
     if compare:
-        from rulerkit.analysis.power import power_text
+        from rulerkit.report.comparison import power_text
 
         study = given.study("perfect", (*MODELS, "tasks", "lengths", "num_examples"))
         sizes = len(study.tasks), len(study.lengths), study.num_examples

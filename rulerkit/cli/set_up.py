@@ -33,7 +33,7 @@ def fetch(
     files ask for them; what is there is kept. Without: the original essays and SQuAD from their
     owners' addresses, and HotpotQA from a pinned copy on the hub.
     """
-    from rulerkit.generation import downloads
+    from rulerkit.cli import downloads
 
     if not model and not files and not settings:
         fetched = downloads.fetch()

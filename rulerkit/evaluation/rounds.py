@@ -25,13 +25,10 @@ if TYPE_CHECKING:
 
 
 class Rule(Protocol):
-    """What is asked next, and when it is enough."""
+    """What is asked next, until it is enough."""
 
     def wanted(self) -> Counts:
         """The examples that each cell is to have, in all, by the answers so far."""
-
-    def describe(self) -> str:
-        """How it ended, in words."""
 
 
 def rounds(rule: Rule) -> Iterator[tuple[int, dict[str, int]]]:

@@ -15,14 +15,13 @@ from dataclasses import asdict, dataclass, fields
 from difflib import get_close_matches
 from functools import cached_property
 from glob import glob
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
 from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
-from rulerkit.common.escape import csv_text, latex_text
+from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import cell_file, home, project_files, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
@@ -113,7 +112,7 @@ class Study:
             return joined
         first = joined[: _LONGEST_TITLE - 10]
         first = first.rpartition("+")[0] or first
-        return f"{first}+etc-{sha256(joined.encode()).hexdigest()[:5]}"
+        return f"{first}+etc-{digest(joined)[:5]}"
 
     def save_table(
         self,
@@ -128,12 +127,15 @@ class Study:
         A DataFrame is written without its index as CSV and, where it has rows, as LaTeX (booktabs)
         with `notes` below: whole, or what of it is fit to print, `latex`.
         """
+        from rulerkit.common.escape import csv_text
+        from rulerkit.common.render import render
+
         if not isinstance(table, str):
             if table.empty:
                 # An older one would be of other data.
                 self._place("tables", name, ".tex").unlink(missing_ok=True)
             else:
-                text = latex_text(table if latex is None else latex, notes)
+                text = render(table if latex is None else latex, "latex", list(notes))
                 self.save_table(text, name, ".tex")
             table, suffix = csv_text(table), ".csv"
         path = self._place("tables", name, suffix)

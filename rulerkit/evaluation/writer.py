@@ -18,10 +18,9 @@ from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
-from rulerkit.generation.example import Example
+from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import begins_alike, copy_beginning
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
@@ -252,7 +251,7 @@ class CellWriter:
         if answer.usage:
             row["usage"] = dict(answer.usage)
         # What is judged with the answer is kept with it.
-        prefix = self._task.judged_prefix(example) if self._task else ""
+        prefix = example.answer_prefix if self._task and self._task.judges_prefix else ""
         if prefix:
             row["answer_prefix"] = prefix
         if self._task and self._task.beginning_scores:

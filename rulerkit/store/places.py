@@ -4,6 +4,7 @@
 """
 
 import os
+import re
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from glob import glob, has_magic
@@ -11,8 +12,8 @@ from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.common.errors import UserError, listed, remark, shortened
-from rulerkit.common.paths import resolve, resolve_file
+from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
+from rulerkit.common.paths import holds_checkpoint, resolve, resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.cells import Cell, DamagedCell, Report
@@ -118,13 +119,20 @@ def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
     return table.merge(given[_EXAMPLE].drop_duplicates(), on=_EXAMPLE)
 
 
-def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
-    """The cells at some places, as `rk.load` takes them, each once; of one that stands in several
-    places the union of its rows."""
+def find_cells(
+    places: Iterable[str | Path],
+    report: Report = remark,
+    outputs: str | Path = "outputs",
+    scan: bool = False,
+) -> list[Cell]:
+    """The cells at some places, each once; of one that stands in several places the union of its
+    rows. A place is a file or folder of predictions, ours or others', a pattern, or `run/model`,
+    `run` or a model's name in `outputs/predictions`. Without `scan` rows are checked when they are
+    first read."""
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
-        for path in chain.from_iterable(map(_with_predictions, _matching(file))):
-            cells += read_predictions(path, report=report, scan=False)
+        for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
+            cells += read_predictions(path, report=report, scan=scan)
     return put_together(cells, report)
 
 
@@ -149,23 +157,45 @@ def _with_predictions(path: Path) -> list[Path]:
     return found or [path]
 
 
-def _matching(place: str | Path) -> list[Path]:
-    """The path of a place, a run or `run/model` in `outputs/predictions`, or all that a pattern
-    matches. Raises UserError for a pattern that matches nothing."""
-    pattern = str(place)
-    if not has_magic(pattern):
-        # a run, or a model of a run, as `compare` takes them: main/llama-3.1-8b
-        stored = resolve_file("outputs") / "predictions" / place
-        path = resolve_file(place)
-        return [stored if stored.exists() and not path.exists() else path]
+def base_run(run: str) -> str:
+    """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
+    return re.sub(r"-repeat\d+$", "", run)
 
-    # as other paths: in the working directory, else below the project's root
-    names = glob(pattern, recursive=True)
-    if not names:
-        names = glob(str(resolve(pattern)), recursive=True)
-    if not names:
-        raise UserError(f"no predictions at {place}: nothing matches this pattern")
-    return [Path(name).absolute() for name in sorted(names)]
+
+def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
+    """The paths that a place means: a file or folder; else `run/model` or `run` in
+    `outputs/predictions`; else a model's name that stands there in one run only; or all that a
+    pattern matches. Raises UserError for what means nothing or several."""
+    root = resolve_file(outputs) / "predictions"
+    for path in (resolve_file(place), root / place):
+        # A checkpoint in the working directory is no folder of predictions.
+        if str(place) and path.exists() and not holds_checkpoint(path):
+            return [path]
+
+    pattern = str(place)
+    if has_magic(pattern):
+        # As other paths: in the working directory, else below the project's root.
+        names = glob(pattern, recursive=True) or glob(str(resolve(pattern)), recursive=True)
+        if not names:
+            raise UserError(f"no predictions at {place}: nothing matches this pattern")
+        return [Path(name).absolute() for name in sorted(names)]
+
+    # Of a run and its repetitions the run counts. It sorts before them, so it is set last.
+    folders = sorted(path for path in root.glob("*/*") if path.is_dir())
+    by_run = {}
+    for path in reversed(folders):
+        if path.name == pattern:
+            by_run[base_run(path.parent.name)] = path
+    if len(by_run) == 1:
+        return [*by_run.values()]
+    found = by_run.values() if by_run else folders
+    names = sorted(f"{path.parent.name}/{path.name}" for path in found)
+    if by_run:
+        raise UserError(
+            f"model {pattern!r} has predictions in several runs: name one of {', '.join(names)}"
+        )
+    where = f"{resolve_file(place)}: no such file or folder. Predictions lie in {root}"
+    raise unknown("model or folder of predictions", place, names, where)
 
 
 # --- cells in several places ----------------------------------------------------------------------
