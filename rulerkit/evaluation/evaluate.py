@@ -14,6 +14,7 @@ from typing import Any
 
 from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.lengths import length_name
+from rulerkit.common.paths import cell_file
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.rounds import StudyRule, rounds, stored_cells, wanted
@@ -75,7 +76,7 @@ def evaluate(
             if not one.ask:
                 cells += _cells_without_asking(one)
                 continue
-            for of_model, model, asked in _one_by_one(one, session):
+            for of_model, model, asked in _one_by_one(one, session, fresh):
                 cells += _ask_model(of_model, model, asked, fresh, bar, not_run, errors)
 
     if errors and not any(cell.coverage.have for cell in cells):
@@ -123,13 +124,15 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _one_by_one(study: Study, session: "Session") -> Iterator[tuple[Study, Any, Asked]]:
+def _one_by_one(
+    study: Study, session: "Session", fresh: bool
+) -> Iterator[tuple[Study, Any, Asked]]:
     """Each model of a study, ready to answer, with a study of it alone and its examples; all are
     checked before the first one is asked."""
     ready: list[tuple[Any, Any, Asked]] = []
     for described in study.models:
         model = session.find(described)
-        ready.append((described, model, _fitting(study, model)))
+        ready.append((described, model, _fitting(study, model, fresh)))
 
     for described, model, asked in ready:
         session.use(described, model)
@@ -142,7 +145,7 @@ def _one_by_one(study: Study, session: "Session") -> Iterator[tuple[Study, Any, 
         yield of_model, model, asked
 
 
-def _fitting(study: Study, model: Model) -> Asked:
+def _fitting(study: Study, model: Model, fresh: bool) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
@@ -152,9 +155,14 @@ def _fitting(study: Study, model: Model) -> Asked:
     for task in study.tasks:
         for number, length in enumerate(study.lengths):
             examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
+            # Examples that were answered fit, and none is made.
+            path = cell_file(study.predictions, model.name, task.name, length)
+            some = study.num_examples if length < _ALWAYS_FITS else 1
+            if not fresh and len(coverage_of(path, study.num_examples).have) >= study.num_examples:
+                some = 0
             try:
                 # What is made here is not made again when it is asked.
-                examples.keep(study.num_examples if length < _ALWAYS_FITS else 1)
+                examples.keep(some)
             except DoesNotFit as error:
                 too_short.append(str(error))
                 continue
