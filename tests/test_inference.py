@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,8 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation.writer import predict
+from rulerkit.generation import generate
+from rulerkit.generation.example import ExampleStream
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Log
@@ -441,3 +444,18 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
         go(model, Questions(), tmp_path)
     assert [len(cell.rows) for cell in read_cells(tmp_path)] == ([fits] if fits else [])
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == (2 if fits else 0)
+
+
+def test_each_example_is_made_once(tmp_path, monkeypatch):
+    """At a length below 4K all are made to see that they fit, and at others the first one."""
+    made = Counter()
+
+    def counted(seed, name, index):
+        made[name, index] += 1
+        return ExampleStream(seed, name, index)
+
+    monkeypatch.setattr(generate, "ExampleStream", counted)
+    asked = {"tasks": ["vt", "cwe", "niah_single_2"], "lengths": ["2K", "4K"], "num_examples": 5}
+    cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
+    assert set(made.values()) == {2}  # one at each length
+    assert made.total() == sum(len(cell.rows) for cell in cells) == 30

@@ -13,9 +13,8 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.evaluation.writer import predict
-from rulerkit.generation.example import Example, Piece
+from rulerkit.generation.example import Example, Piece, split_prompt
 from rulerkit.generation.generate import generate
-from rulerkit.generation.parts import split_prompt
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer

@@ -11,11 +11,11 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
 from rulerkit.evaluation.writer import predict
+from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tasks.haystacks import LINE
-from rulerkit.generation.without_reading import begins_alike
 from rulerkit.inference.model import load_model
 from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
@@ -180,7 +180,7 @@ def test_an_earlier_record_named_the_edition_of_the_prompts_beside_the_protocol(
     path = predict(load_model("perfect"), made, tmp_path, progress=False).path
 
     def as_earlier(record):
-        record["result"]["task"]["edition"] = "2025"
+        record["result"]["task"] |= {"edition": "2025", "depths": "free"}
         record["result"]["protocol"] = "paper"
 
     change_record(path, as_earlier)

@@ -21,8 +21,15 @@ from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.notebook import check_used, notebook_parameters
-from rulerkit.evaluation.study import Study, expand, load_files, name_of, study_as_json
+from rulerkit.evaluation.notebook import notebook_parameters
+from rulerkit.evaluation.study import (
+    Study,
+    check_used,
+    expand,
+    load_files,
+    name_of,
+    study_as_json,
+)
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.store.places import find_cells
 

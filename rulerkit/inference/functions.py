@@ -30,8 +30,7 @@ from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import KIT, home
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.example import Example
-from rulerkit.generation.parts import split_prompt
+from rulerkit.generation.example import Example, split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import (
     COMPRESSED,

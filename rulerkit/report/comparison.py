@@ -18,10 +18,10 @@ from rulerkit.analysis.compare import (
 )
 from rulerkit.analysis.differences import ALARMS, LEVELS, interval_text, smallest_loss
 from rulerkit.common.errors import UserError, check_type, counted, listed, points_text
-from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
+from rulerkit.common.render import Field, render
 from rulerkit.common.settings import JSON
-from rulerkit.report.tables.layout import Field, number_range, render
+from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.statistics import critical_value
 
 _MOST_FLIPS = 12
@@ -34,13 +34,15 @@ def difference_table(
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
 
-    `format` is table, markdown, latex or html; 'csv' is `Comparison.rows`. `verdict` stands in
-    place of the comparison's own, such as that of the gate.
+    `format` is table, markdown, latex or html; 'csv' and 'json' are `Comparison.rows`. `verdict`
+    stands in place of the comparison's own, such as that of the gate.
     """
+    import pandas as pd
+
     check_type(comparison, Comparison, "difference_table", "a comparison")
     rows = comparison.rows
-    if format == "csv":
-        return csv_text(rows, "%.4f")
+    if format in ("csv", "json"):
+        return render(rows, format)
 
     # Every row of the comparison has its field: by task and length, 0 and '' for means.
     each_row: Any = rows.itertuples()
@@ -58,7 +60,7 @@ def difference_table(
         for task in [*filter(None, rows["task"].unique()), ""]
     ]
     notes = [*_notes(comparison), (verdict or comparison.verdict).text + "."]
-    return render(header, body, format, notes)
+    return render(pd.DataFrame(body, columns=header), format, notes)
 
 
 def _notes(comparison: Comparison) -> list[str]:

@@ -22,6 +22,7 @@ from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import family_of, judge_of
+from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
 
@@ -57,30 +58,21 @@ def answer_of(prediction: str, record: Mapping[str, Any], prefix: str = "") -> t
 
     `prefix` is the answer prefix where it is a part of the answer; silence behind it is silence.
     """
-    text, unfinished = _without_thought(prediction, record)
-    return (clean(prefix + text) if prefix and text else text), unfinished
+    form = record["result"]["prompt_format"]
+    marks = form.get("thinking_marks")
+    own = tuple(marks) if marks else None
+    asked = form["thinking_tokens"] > 0
+    opened = asked and thoughts.opens_thought(form["after"], own)
+
+    # A needle that is only named inside the thought was not given as the answer.
+    answer = thoughts.without_thought(prediction, opened, own, asked)
+    text = clean(answer or "")
+    return (clean(prefix + text) if prefix and text else text), answer is None
 
 
 def judged_text(row: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[str, bool]:
     """As `answer_of`, of a row of predictions with the answer prefix that it holds."""
     return answer_of(row["pred"], record, row.get("answer_prefix", ""))
-
-
-def _without_thought(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
-    form = record["result"]["prompt_format"]
-    marks = form.get("thinking_marks")
-    own = tuple(marks) if marks else None
-
-    # Some models think though nobody asked them to: then only what certainly is a thought counts.
-    if not form["thinking_tokens"]:
-        ended = thoughts.ends_thought(prediction, own)
-        if not ended and not thoughts.begins_with_thought(prediction):
-            return clean(prediction), False
-
-    # A needle that is only named inside the thought was not given as the answer.
-    opened = thoughts.opens_thought(form["after"], own)
-    answer = thoughts.without_thought(prediction, opened, own)
-    return clean(answer or ""), answer is None
 
 
 _CELL = {
@@ -360,12 +352,11 @@ def judged(cell: Cell) -> Rows:
                 "answers are judged by the code of today"
             )
 
-    can_judge = judge.rule.can_judge
     rows = list[Any]()
     for row in cell.stream():
         raw: Any = row.get("pred")
         references: Any = row.get("outputs")
-        if not isinstance(raw, str) or not can_judge(references):
+        if not isinstance(raw, str) or not judge.can_judge(references):
             raise _cannot_judge(cell, row)
         # The rule of the task gives the score; the strict one stands beside it.
         text, unfinished = judged_text(row, cell.record)
@@ -375,7 +366,7 @@ def judged(cell: Cell) -> Rows:
         rows.append(
             (
                 row["index"],
-                judge.score(text, references),
+                score_of(judge, text, references),
                 strict.f1,
                 strict.exact,
                 judge.in_another_form(text, references),

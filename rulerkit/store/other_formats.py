@@ -257,7 +257,7 @@ def read_rows(file: Path, task: str | None, length: int | None) -> tuple[str, di
     """
     try:
         name = task_name(task or _task_in_name(file))
-        rule = family_of(name)(name=name).rule
+        asked = family_of(name)(name=name)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 
@@ -271,7 +271,7 @@ def read_rows(file: Path, task: str | None, length: int | None) -> tuple[str, di
             row["outputs"] = [row["outputs"]]
         try:
             checked(_ROW, row)
-            if not rule.can_judge(row["outputs"]):
+            if not asked.can_judge(row["outputs"]):
                 raise ValueError("outputs: no references, or an empty one")
         except ValueError as error:
             raise UserError(

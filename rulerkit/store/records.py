@@ -151,11 +151,15 @@ def defining(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 def with_one_protocol(result: Any) -> Any:
     """A result whose protocol says all of its prompts. Until November 2026 a task also named the
-    `edition` of upstream's: of 2025 under the protocol `paper` it made what is `upstream` now."""
+    `edition` of upstream's: of 2025 under the protocol `paper` it made what is `upstream` now. It
+    also named a setting that is gone, and one that was not set."""
     task = result.get("task") if isinstance(result, dict) else None
     if not isinstance(task, dict) or "edition" not in task:
         return result
     task = dict(task)
+    for setting, usual in (("depths", "free"), ("vocabulary", None)):
+        if setting in task and task[setting] == usual:
+            del task[setting]
     protocol, edition = result.get("protocol"), task.pop("edition")
     if (protocol, edition) == ("paper", "2025"):
         protocol = "upstream"

@@ -358,7 +358,11 @@ def _json(result: "GateResult", page: str) -> str:
     content |= {
         "verdict": {**verdict._asdict(), "status": int(verdict.status)},
         "stopped_by": result.stopped,
-        "asked": result.cost._asdict(),
+        "asked": {
+            "examples": result.cost.examples,
+            "tokens": result.cost.tokens,
+            "dollars": result.cost.dollars or 0.0,
+        },
         "stored_before": dict(result.gate.stored),
         "examples": [
             {"task": task, "length": length, "examples": size}

@@ -23,9 +23,9 @@ from rulerkit.analysis.remake import examples_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.evaluation.evaluate import evaluate
+from rulerkit.evaluation.cost import Cost, cost_of
+from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.evaluation.rounds import rounds
-from rulerkit.evaluation.session import Session
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
@@ -211,19 +211,6 @@ def study_of_stored(study: Study, party: Party, named: bool) -> Study:
 # --- what may be asked ----------------------------------------------------------------------------
 
 
-class Cost(NamedTuple):
-    """What some examples take, at most: prompts fill their lengths."""
-
-    examples: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-
-    def text(self) -> str:
-        """In words."""
-        text = f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
-        return f"{text}, ${self.dollars:,.2f}" if self.dollars else text
-
-
 class Limits(NamedTuple):
     """What the gate may use; None is no limit. All but the minutes count what the verdict rests on,
     whether it was asked now or before: so a run that was stopped ends as one that was not."""
@@ -260,18 +247,14 @@ class Gate:
         return f"Stored before: {'; '.join(parts)}" if parts else "None was stored before"
 
     def cost(self, sizes: Counts) -> Cost:
-        """What so many examples of each cell take, at most: prompts fill their lengths. Examples
-        count once, tokens and dollars for each party that is asked."""
-        answer_tokens = {task.name: task.answer_tokens for task in self.study.tasks}
-        tokens, dollars = 0, 0.0
+        """What so many examples of each cell take. Examples count once, tokens and dollars for each
+        party that is asked."""
+        total = Cost(sum(sizes.values()))
         for party in (self.a, self.b):
-            for (task, length), size in sizes.items() if party.is_asked else ():
-                tokens += size * length
-                if prices := party.prices:
-                    answers = size * answer_tokens[task]
-                    of_prompts = (size * length - answers) * prices["prompt"]
-                    dollars += (of_prompts + answers * prices["completion"]) / 1e6
-        return Cost(sum(sizes.values()), tokens, dollars)
+            if party.is_asked:
+                of_party = cost_of(self.study, getattr(party.model, "spec", {}), sizes)
+                total = total.plus(of_party._replace(examples=0))
+        return total
 
     def limit_of(self, sizes: Counts) -> str:
         """The first limit that so many examples of each cell exceed, in words; else empty."""
@@ -280,7 +263,7 @@ class Gate:
             return f"--max-examples {limits.examples}"
         if limits.tokens is not None and cost.tokens > limits.tokens:
             return f"--budget {limits.tokens} tokens"
-        if limits.dollars is not None and cost.dollars > limits.dollars:
+        if limits.dollars is not None and (cost.dollars or 0) > limits.dollars:
             return f"--budget ${limits.dollars:g}"
         return ""
 
