@@ -369,7 +369,7 @@ def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
         computes_here = any(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
         gate.b.session = one if computes_here else two
         try:
-            for length, counts in rounds(rule):
+            for length, counts in rounds(rule.wanted):
                 run.ask(length, counts)
         except _StoppedError as reason:
             rule.stopped = str(reason)
