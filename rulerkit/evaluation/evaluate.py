@@ -260,7 +260,7 @@ def _each_repetition(
 ) -> Iterator[tuple[int, Path, list[Examples]]]:
     """What the rounds of a rule ask for, once for each repetition: a length, the folder of the
     answers, and the examples of each task that fits."""
-    for length, counts in rounds(rule):
+    for length, counts in rounds(rule.wanted):
         fitting = {task: number for task, number in counts.items() if (task, length) in asked}
         examples = [asked[task, length].first(number) for task, number in fitting.items()]
         for repetition, folder in enumerate(study.folders):
