@@ -1,177 +1,160 @@
-"""Judge what the paper says by the scores at hand: a claim holds, does not hold, cannot be judged,
-or does not apply.
+"""Judge what the paper says in Sections 4 to 6 by scores: those of one's own models, or those that
+the paper prints.
 
-A notebook states each claim in one of its cells and picks the rows; the functions here compare
-means by the intervals of `statistics.weighted_sum`. Rows are those of `asked`: one row per example,
-`score` in 0..1. Thresholds and differences are in points (percent). Where no rows are given, the
-study does not ask what the claim is about, and the claim does not apply. Where an answer is
-missing, nothing is judged.
-
-First come the rows, then claims about one interval (`judge`, `lower`, `above`), about a row of
-groups (`falls`), about several verdicts (`every`, `some`), and about shares of errors (`rate`).
+The claims are data, `rulerkit/data/paper/claims.yaml`, whose head says what each key means. A claim
+holds, or does not, where no value within the intervals says otherwise; else it cannot be judged, as
+where rows are missing (`selection` says which). Rows of examples have the intervals of
+`statistics.weighted_sum`; printed scores are known to one decimal.
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import pairwise, product
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import pandas as pd
 
-from rulerkit.common.errors import unknown
+from rulerkit.analysis import correlation
+from rulerkit.analysis.selection import Missing, of_models, select, setting, tasks_of, tidy
+from rulerkit.common.errors import UserError, check_known, shorten
 from rulerkit.common.lengths import length_name, parse_length
-from rulerkit.evaluation.study import Study
-from rulerkit.generation.tasks import task
+from rulerkit.common.paths import package_data
+from rulerkit.generation.tasks.niah import NEAR
+from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.scoring.summary import CELL, merge_repetitions, weighted_cells
+from rulerkit.scoring.summary import CELL, texts_words, weighted_cells
 
-if TYPE_CHECKING:
-    import pandas as pd
-
-
-HOLDS = "holds"
-FAILS = "does not hold"
-UNKNOWN = "cannot be judged with this data"
-NOT_APPLICABLE = "not applicable"
+HOLDS = "✓ holds"
+FAILS = "✗ does not hold"
+UNKNOWN = "? cannot be judged"
 NEGLIGIBLE = 2.0
 """Points: where a claim says "lower" without saying by how much, a difference certainly smaller
 than this refutes it."""
-Part = tuple[float, "pd.DataFrame"]
+ROUNDING = 0.05
+"""Points by which a printed score may be off."""
+_COLUMNS = ["section", "claim", "verdict", "seen", "missing"]
+Claim = Mapping[str, Any]
+Part = tuple[float, pd.DataFrame]
 """A weight and the rows whose mean it multiplies."""
-_MISSING = "answers are missing"
-_LOWER = "lower by "
-_HIGHER = "higher by "
 
 
 class Verdict(NamedTuple):
-    """A claim, what the data say of it, and the numbers that were seen."""
+    """One of the three words, the numbers that were seen, and what is missing to judge."""
 
-    claim: str
-    verdict: str
-    seen: str
-
-
-def verdict_table(verdicts: Sequence[Verdict]) -> "pd.DataFrame":
-    """Columns claim, verdict, seen."""
-    rows = [verdicts] if isinstance(verdicts, Verdict) else list(verdicts)
-    return pd.DataFrame(rows, columns=list(Verdict._fields))
+    word: str
+    seen: str = ""
+    missing: str = ""
 
 
-# --- rows -----------------------------------------------------------------------------------------
+def claims(
+    scores: Any,
+    section: str | None = None,
+    *,
+    listed: Sequence[Claim] | None = None,
+    reference: str | None = None,
+    trained: Mapping[str, Any] | None = None,
+) -> pd.DataFrame:
+    """The claims of a section of the paper, or of all, judged by scores: a row per claim, and per
+    model where each is judged by itself. Columns section, claim, verdict (a mark and words), seen
+    (points, with 95 % intervals), missing (without what it cannot be judged).
 
-
-def asked(scores: "pd.DataFrame", study: Study) -> "pd.DataFrame":
-    """A row for each example that the study asks of each model in `scores`; the score is NaN where
-    the answer is missing. Of an adaptive run only answered examples have rows."""
-    scores = merge_repetitions(scores)
-    models = scores[["run", "model", "label", "claimed_length"]]
-    models = models.drop_duplicates(["run", "model"])
-
-    # all that is asked: a claim must not be judged by the examples that happen to be there
-    names = [task.name for task in study.tasks]
-    examples = product(names, study.lengths, range(study.num_examples))
-    grid = pd.DataFrame(examples, columns=["task", "length", "index"])
-
-    # an adaptive run stops by itself, so what has no answer was not asked
-    how: Any = "inner" if study.adaptive else "left"
-    answered = scores.drop(columns=["label", "claimed_length"])
-    rows = models.merge(grid, how="cross")
-    return rows.merge(answered, how=how, on=[*CELL, "index"])
-
-
-def by_label(frame: "pd.DataFrame", tasks: Mapping[str, Any], panel: str = "") -> "pd.DataFrame":
-    """The rows of some tasks (label to task, as `rk.task` takes it), with the columns `panel` and
-    `series`, the label."""
-    parts = []
-    for label, spec in tasks.items():
-        of_task = frame[frame["task"] == task(spec).name]
-        parts.append(of_task.assign(panel=panel, series=label))
-
-    rows = pd.concat(parts or [frame[:0]], ignore_index=True)
-    return rows.reindex(columns=["panel", "series", *frame.columns])
-
-
-def by_model(rows: "pd.DataFrame", label: str = "label") -> "Iterator[tuple[str, pd.DataFrame]]":
-    """'LABEL: ' ('' where there is one model) and the rows of each model without the lengths that
-    it was not given.
-
-    Where there are no rows, they are yielded once, so that the claim still has its line.
+    `scores` are what `rk.score` takes or gives, rows of `rk.failures.label`, or
+    `rk.paper.score_rows()`. `listed` are claims of your own in place of the paper's, written as in
+    `data/paper/claims.yaml`. `reference` names the model that others are held against, `trained`
+    gives training lengths by model; without, a model's is what it claims. Raises UserError for an
+    unknown section or model, and for a table without model, task, length and score.
     """
-    if rows.empty:
-        yield "", rows
-    several = rows[label].nunique() > 1
-    for name, of_model in rows.groupby(label, sort=False):
-        who = f"{name}: " if several else ""
-        # a model with a shorter limit than others has no answer at the longest lengths
-        by_length = of_model.groupby("length")["score"]
-        num_answers = by_length.transform("count")
-        yield who, of_model[num_answers > 0]
+    chosen = package_data("paper/claims.yaml") if listed is None else listed
+    if section is not None:
+        sections = dict.fromkeys(claim["section"] for claim in chosen)
+        check_known("section of the claims", section, list(sections))
+        chosen = [claim for claim in chosen if claim["section"] == section]
+
+    frame = tidy(scores, reference, trained or {})
+    rows = []
+    for claim in chosen:
+        judged = claim.get("judged", "each model")
+        models: dict[Any, pd.DataFrame] = {"": frame}
+        if judged == "each model":
+            models = dict(iter(frame.groupby("who", sort=False))) or models
+        elif judged != "together":
+            models = {"": frame[(frame["model"] == judged) | (frame["label"] == judged)]}
+        found = {who: judge(claim, of_model) for who, of_model in models.items()}
+        if len(set(found.values())) == 1:  # one line says it of all models
+            found = {"": next(iter(found.values()))}
+        for who, verdict in found.items():
+            text = f"{who}: {claim['claim']}" if who else claim["claim"]
+            rows.append((claim.get("section", ""), text, *verdict))
+    table = pd.DataFrame(rows, columns=_COLUMNS)
+    table.attrs["texts"] = texts_words(frame)
+    return table
 
 
-def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
-    """The rows of the model with this name or label. Raises UserError where it is not among those
-    shown."""
-    is_named = (rows["model"] == name) | (rows["label"] == name)
-    chosen = rows[is_named]
-    if chosen.empty:
-        raise unknown("model among those shown", name, rows["model"].unique())
-    return chosen
+def judge(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """What rows of `selection.tidy` say of a claim."""
+    try:
+        if "parts" in claim:
+            found = {str(i): judge(part, frame) for i, part in enumerate(claim["parts"], 1)}
+        elif "every" in claim:
+            found = _for_every(claim, frame)
+        else:
+            return _KINDS[claim["kind"]](claim, frame)
+    except Missing as missing:
+        return Verdict(UNKNOWN, "", str(missing))
+    return share_of(found, claim.get("share", [1, 1]))
 
 
-def training_lengths(
-    rows: "pd.DataFrame", given: Mapping[str, Any] | None = None
-) -> dict[str, float]:
-    """Training length in tokens by label: `given` by name or label, else what the model claims;
-    unknown ones left out.
+def _for_every(claim: Claim, frame: pd.DataFrame) -> dict[str, Verdict]:
+    """The verdicts for each of the models, tasks or lengths that the `rows` of a claim name."""
+    rows, than = dict(claim["rows"]), dict(claim.get("than", {}))
+    axes = [claim["every"]] if isinstance(claim["every"], str) else claim["every"]
+    values: dict[str, list[Any]] = {}
+    for axis in axes:
+        if axis == "model":
+            values[axis] = list(of_models(frame, rows.get("models"))["who"].unique())
+        elif axis == "task":
+            values[axis] = tasks_of(frame, rows.get("tasks"))
+        else:
+            lengths = select(frame, rows)["length"].unique()
+            values[axis] = [length_name(int(length)) for length in sorted(lengths)]
 
-    Raises UserError where `given` names a model that is not shown.
-    """
-    claimed = rows.groupby("label", sort=False)["claimed_length"]
-    trained = claimed.max().astype(float)
-    for name, length in (given or {}).items():
-        label = model_rows(rows, name)["label"].iloc[0]
-        trained[label] = parse_length(length)
-    known = trained.dropna()
-    return {str(label): length for label, length in known.items()}
+    found = {}
+    for names in product(*values.values()):
+        chosen = dict(zip([f"{axis}s" for axis in axes], names, strict=True))
+        if "lengths" in chosen:
+            chosen["lengths"] = f"at {chosen['lengths']}"
+        # what both sides name alike is the same on both
+        same = {key: value for key, value in chosen.items() if rows.get(key) == than.get(key)}
+        part = {**claim, "rows": rows | chosen, "than": than | same}
+        del part["every"]
+        found[" at ".join(names)] = judge(part, frame)
+    return found
+
+
+def share_of(parts: Mapping[str, Verdict], limits: Sequence[float]) -> Verdict:
+    """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
+    judged would turn out."""
+    words = Counter(part.word for part in parts.values())
+    low = words[HOLDS] / len(parts)
+    high = low + words[UNKNOWN] / len(parts)
+    word = UNKNOWN
+    if limits[0] <= low and high <= limits[1]:
+        word = HOLDS
+    elif high < limits[0] or low > limits[1]:
+        word = FAILS
+
+    seen = "; ".join(f"{name}: {part.seen}" for name, part in parts.items() if part.seen)
+    if len(parts) > 6:
+        seen = f"{words[HOLDS]} of {len(parts)}"
+        if others := [name for name, part in parts.items() if part.word == FAILS]:
+            seen += f"; not {shorten(', '.join(others), 120)}"
+    missing = dict.fromkeys(part.missing for part in parts.values() if part.missing)
+    return Verdict(word, seen, "; ".join(missing) if word == UNKNOWN else "")
 
 
 # --- one interval ---------------------------------------------------------------------------------
-
-
-def judge(
-    claim: str,
-    interval: Sequence[float],
-    at_least: float = 0,
-    at_most: float = inf,
-    seen: str = "",
-    fails_below: float | None = None,
-) -> Verdict:
-    """Whether a value lies between two limits, by its interval (value, low, high) in the unit of
-    the limits.
-
-    A value that is certainly below `fails_below` fails; None takes `at_least`. What is lower by
-    less than nothing is shown as higher.
-    """
-    if fails_below is None:
-        fails_below = at_least
-    value, low, high = interval
-    # neither is true where the interval contains a limit, or where it is NaN
-    holds = at_least < low and high < at_most
-    fails = high < fails_below or low > at_most
-    verdict = _verdict(holds, fails)
-
-    if seen.endswith(_LOWER) and value < 0:
-        seen = seen.removesuffix(_LOWER) + _HIGHER
-        value, low, high = -value, -high, -low
-    shown = f"{round(value, 2):g} [{round(low, 2):g}, {round(high, 2):g}]"
-    return Verdict(claim, verdict, seen + shown)
-
-
-def _verdict(holds: bool, fails: bool) -> str:
-    if holds:
-        return HOLDS
-    return FAILS if fails else UNKNOWN
 
 
 def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
@@ -179,241 +162,255 @@ def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
 
     The mean of a part is that of its cells (run, model, task, length): all weigh the same, or what
     the column `weight` says. Examples with the same task and index are one observation in every
-    part.
+    part. Rows without an index are means as printed.
     """
     cells: list[WeightedCell] = []
+    printed, rounding = 0.0, 0.0
     for weight, rows in parts:
-        weighted_rows = rows.assign(weight=rows.get("weight", 1.0))
-        weights = weighted_rows.groupby(CELL)["weight"].first()
+        by_cell = rows.assign(weight=rows.get("weight", 1.0)).groupby(CELL)
+        weights = by_cell["weight"].first()
         weights *= weight / weights.sum()
-        for key, cell in weighted_cells(rows, CELL).items():
-            cells.append(cell._replace(weight=float(weights[key])))
+        printed += 100 * float((weights * by_cell["score"].mean()).sum())
+        rounding += abs(weight) * ROUNDING
+        if "index" in rows:
+            for key, cell in weighted_cells(rows, CELL).items():
+                cells.append(cell._replace(weight=float(weights[key])))
+    if not cells:
+        return Estimate(printed, printed - rounding, printed + rounding)
     return weighted_sum(cells, confidence).percent()
 
 
-def weighted(
-    claim: str,
-    parts: Sequence[Part],
-    at_least: float = 0,
-    at_most: float = inf,
-    seen: str = "",
-    confidence: float = 0.95,
-    offset: float = 0,
-) -> Verdict:
-    """The sum of weight times mean score over parts, plus `offset`, lies between `at_least` and
-    `at_most` points."""
-    if any(rows.empty for _, rows in parts):
-        return Verdict(claim, NOT_APPLICABLE, "not asked")
-    if any(_lacks_answers(rows) for _, rows in parts):
-        return Verdict(claim, UNKNOWN, _MISSING)
+def within(interval: Sequence[float], limits: Any, words: str = "") -> Verdict:
+    """Whether a value lies between two limits, or above one, by its interval. What is to be above 0
+    is refuted by less than NEGLIGIBLE."""
+    at_least, at_most = limits if isinstance(limits, Sequence) else (limits, inf)
+    value, low, high = interval
+    # neither is true where the interval contains a limit, or where it is NaN
+    word = UNKNOWN
+    if at_least < low and high < at_most:
+        word = HOLDS
+    elif high < (NEGLIGIBLE if at_least == 0 else at_least) or low > at_most:
+        word = FAILS
 
-    interval = [offset + limit for limit in estimate(parts, confidence)]
-    # A claim that names no size cannot be refuted by an interval that contains 0, however narrow
-    # it is: so a difference of next to nothing refutes it.
-    fails_below = NEGLIGIBLE if at_least == 0 else at_least
-    return judge(
-        claim, interval, at_least=at_least, at_most=at_most, seen=seen, fails_below=fails_below
-    )
+    if words == "lower by" and value < 0:
+        words, value, low, high = "higher by", -value, -high, -low
+    seen = f"{words} {round(value, 2):g} [{round(low, 2):g}, {round(high, 2):g}]".strip()
+    return Verdict(word, seen, "more examples" if word == UNKNOWN else "")
 
 
-def above(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
-    """The mean is above a threshold."""
-    return weighted(claim, parts=[(1, rows)], at_least=threshold, seen="mean ")
+def _level(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    rows, limit = select(frame, claim["rows"], claim), claim["limit"]
+    if limit == "threshold":
+        limit = THRESHOLDS[rows["aligned"].iloc[0]]["all"]
+    elif limit == "chance":
+        limit = 100 * float((2 * NEAR / rows["length"]).clip(upper=1).mean())
+    limits = (limit, inf) if claim["kind"] == "above" else (-inf, limit)
+    return within(estimate([(1, rows)]), limits, "mean")
 
 
-def below(claim: str, rows: "pd.DataFrame", threshold: float) -> Verdict:
-    """The mean is below a threshold."""
-    return weighted(claim, parts=[(1, rows)], at_least=-inf, at_most=threshold, seen="mean ")
+def _difference(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    rows, than = (select(frame, claim[side], claim) for side in ("rows", "than"))
+    if set(rows.index) == set(than.index):
+        raise Missing("a second length")
+    if claim["rows"].get("lengths") == claim["than"].get("lengths"):
+        _check_lengths([rows, than])
+    sign = 1 if claim["kind"] == "lower" else -1
+    difference = estimate([(sign, than), (-sign, rows)])
+    return within(difference, claim.get("by", 0), f"{claim['kind']} by")
 
 
-def lower(
-    claim: str,
-    rows: "pd.DataFrame",
-    than: "pd.DataFrame",
-    by_at_least: float = 0,
-    by_at_most: float = inf,
-    confidence: float = 0.95,
-) -> Verdict:
-    """The mean of the rows is lower than that of others, by so many points."""
-    return weighted(
-        claim,
-        parts=[(1, than), (-1, rows)],
-        at_least=by_at_least,
-        at_most=by_at_most,
-        seen=_LOWER,
-        confidence=confidence,
-    )
+def _check_lengths(groups: Sequence[pd.DataFrame]) -> None:
+    """Raise Missing where groups are means over other lengths."""
+    if len({frozenset(group["length"]) for group in groups}) > 1:
+        raise Missing("the same lengths of all that is compared")
 
 
-def keeps_more(claim: str, rows: "pd.DataFrame", than: "pd.DataFrame") -> Verdict:
-    """From the shortest to the longest length the rows keep a greater share of their mean than
-    others do.
-
-    The interval of the difference of the two quotients is linear around the means that were seen.
-    """
-    parts: list[Part] = []
-    value = 0.0
-    for sign, side in ((100.0, rows), (-100.0, than)):
-        groups = _groups(side, "length")
-        if len(groups) < 2:
-            return Verdict(claim, NOT_APPLICABLE, "fewer than two lengths were asked")
-        shortest, *_, longest = groups
-        first = _mean(groups[shortest])
-        last = _mean(groups[longest])
-        if not first > 0:  # also where it is NaN
-            return Verdict(claim, UNKNOWN, f"nothing is right at {shortest}")
-
-        # last / first, developed to first order: its derivatives are the weights of both means
-        by_last = sign / first
-        by_first = -sign * last / first**2
-        parts += [(by_last, groups[longest]), (by_first, groups[shortest])]
-        value += sign * last / first
-    # both derivatives together give 0, so the value itself is the offset
-    return weighted(claim, parts, seen="keeps more by ", offset=value)
+# --- several lengths, tasks or models -------------------------------------------------------------
 
 
-def _lacks_answers(rows: "pd.DataFrame") -> bool:
-    return bool(rows["score"].isna().any())
-
-
-def _mean(rows: "pd.DataFrame") -> float:
-    """The mean score of the cells of some rows, in percent."""
-    of_cells = rows.groupby(CELL)["score"].mean()
-    return float(100 * of_cells.mean())
-
-
-# --- a row of groups ------------------------------------------------------------------------------
-
-
-def _groups(rows: "pd.DataFrame", by: str | Mapping[str, Any]) -> "dict[str, pd.DataFrame]":
-    """The rows of each length from the shortest, of each value of another column, or of each task
-    of a mapping by label."""
-    if isinstance(by, Mapping):
-        rows, by = by_label(rows, by), "series"
-    groups = {}
-    for value, group in rows.groupby(by, sort=by == "length"):
-        name = str(value)
-        if by == "length":
-            name = length_name(int(name))
-        groups[name] = group
+def _by_length(rows: pd.DataFrame, fewest: int = 2) -> dict[int, pd.DataFrame]:
+    groups = {length: rows[rows["length"] == length] for length in sorted(rows["length"].unique())}
+    if len(groups) < fewest:
+        raise Missing(f"{fewest} lengths")
     return groups
 
 
-def falls(
-    claim: str, rows: "pd.DataFrame", by: str | Mapping[str, Any], steadily: bool = False
-) -> Verdict:
-    """The mean falls from group to group: it is lower in the last than in the first, and no step is
-    certainly up.
+def _along(claim: Claim, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
+    """The rows of each length, model or task by its name, in the order in which they are to
+    fall."""
+    rows, along = select(frame, claim["rows"], claim), claim["along"]
+    is_length = along in rows
+    values: Any = rows[along] if is_length else rows["task"].map(lambda task: setting(task, along))
+    order = sorted(values.dropna().unique(), reverse=claim.get("order") == "descending")
+    lacking = [f"{end:g}" for end in claim.get("ends", ()) if end not in order]
+    if lacking or len(order) < 2:
+        raise Missing(f"{along} {' and '.join(lacking) or 'of a second value'}")
+    if along != "length":
+        _check_lengths([group for _, group in rows.groupby([values, "who"])])
+    return {
+        length_name(int(value)) if is_length else f"{value:g}": rows[values == value]
+        for value in order
+    }
 
-    `steadily`: it falls without its largest step too. `by` is a column or a mapping from label to
-    task.
-    """
-    groups = _groups(rows, by)
-    if len(groups) < 2:
-        found = ", ".join(groups) or "none"
-        return Verdict(claim, NOT_APPLICABLE, f"fewer than two: {found}")
-    if any(_lacks_answers(group) for group in groups.values()):
-        return Verdict(claim, UNKNOWN, _MISSING)
 
-    names = list(groups)
-    first, last = names[0], names[-1]
-    whole = lower(claim, groups[last], than=groups[first])
-    seen = f"{first} to {last} {whole.seen}"
+def _falls(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """The mean is lower in the last group than in the first, and no step is certainly up."""
+    groups = _along(claim, frame)
+    first, *_, last = groups
+    fall = within(estimate([(1, groups[first]), (-1, groups[last])]), 0, "lower by")
+    seen = f"{first} to {last} {fall.seen}"
 
     # The intervals of all steps hold together (Bonferroni): among many steps of a model that falls,
     # one would else be certainly up by chance.
-    steps = list(pairwise(names))
-    confidence = 1 - 0.05 / len(steps)
+    steps = list(pairwise(groups))
     rises = {}
-    for before, after in steps:
-        parts = [(-1, groups[before]), (1, groups[after])]
-        rises[before, after] = estimate(parts, confidence)
-    certain = [
-        f"{before} to {after} {_HIGHER}{rise}"
-        for (before, after), rise in rises.items()
-        if rise.low > 0
-    ]
-    if certain:
-        return Verdict(claim, FAILS, "; ".join([seen, *certain]))
+    for a, b in steps:
+        rises[a, b] = estimate([(-1, groups[a]), (1, groups[b])], 1 - 0.05 / len(steps))
+    up = [f"; {a} to {b} higher by {rises[a, b]}" for a, b in steps if rises[a, b].low > 0]
+    if up:
+        return Verdict(FAILS, seen + "".join(up))
+    if not claim.get("steadily") or fall.word != HOLDS or len(steps) < 2:
+        return fall._replace(seen=seen)
 
-    if steadily and whole.verdict == HOLDS and len(steps) > 1:
-        largest = min(steps, key=lambda step: rises[step].value)
-        return _falls_without(claim, groups, largest, seen)
-    return whole._replace(seen=seen)
-
-
-def _falls_without(
-    claim: str, groups: "dict[str, pd.DataFrame]", step: tuple[str, str], seen: str
-) -> Verdict:
-    """Whether the mean falls from the first to the last group, one step left out."""
-    first, *_, last = groups
-    before, after = step
-    # The fall up to the step, and that from the step on. Where the step is at an end, a group
+    # The fall up to the largest step, and that from it on. Where the step is at an end, a group
     # stands on both sides and its weights cancel.
-    weights = Counter({first: 1})
-    weights[after] += 1
-    weights[before] -= 1
-    weights[last] -= 1
+    before, after = min(steps, key=lambda step: rises[step].value)
+    weights = Counter([first, after])
+    weights.subtract([before, last])
+    rest: list[Part] = [(weight, groups[name]) for name, weight in weights.items() if weight]
+    found = within(estimate(rest), 0, "lower by")
+    return found._replace(seen=f"{seen}; without {before} to {after} {found.seen}")
+
+
+def _from_end_to_end(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """What two sides lose from the shortest to the longest length, in points or as a share."""
     parts: list[Part] = []
-    for name, weight in weights.items():
-        if weight != 0:
-            parts.append((weight, groups[name]))
-    seen = f"{seen}; without {before} to {after} {_LOWER}"
-    return weighted(claim, parts, seen=seen)
+    offset, words = 0.0, "more points lost:"
+    for sign, side in ((1, "rows"), (-1, "than")):
+        groups = _by_length(select(frame, claim[side]))
+        first, last = groups[min(groups)], groups[max(groups)]
+        by_first, by_last = 1.0, -1.0
+        if claim["kind"] == "loses share":
+            start, end = estimate([(1, first)]).value, estimate([(1, last)]).value
+            if not start > 0:
+                raise Missing(f"anything right at {length_name(min(groups))}")
+            # The quotient to first order: its derivatives, which add up to 0, are the weights.
+            by_first, by_last = 100 * end / start**2, -100 / start
+            offset, words = offset - sign * 100 * end / start, "more percent lost:"
+        parts += [(sign * by_first, first), (sign * by_last, last)]
+    interval = [offset + limit for limit in estimate(parts)]
+    return within(interval, 0, words)
 
 
-# --- several verdicts -----------------------------------------------------------------------------
+def _largest_fall(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """The fall past a length is larger than each before it; the intervals hold together."""
+    groups = _by_length(select(frame, claim["rows"]))
+    steps = list(pairwise(groups))
+    last = [step for step in steps if step[1] > parse_length(claim["past"])][:1]
+    earlier = [step for step in steps if step[1] <= parse_length(claim["past"])]
+    if not last or not earlier:
+        raise Missing(f"a length past {claim['past']}, and two up to it")
+    found = {}
+    for step in earlier:
+        signs = zip((1, -1, -1, 1), (*last[0], *step), strict=True)
+        parts = [(sign, groups[length]) for sign, length in signs]
+        name = " to ".join(map(length_name, step))
+        found[name] = within(estimate(parts, 1 - 0.05 / len(earlier)), 0, "less by")
+    return share_of(found, [1, 1])
 
 
-def among(claim: str, parts: Sequence[Verdict], at_least: float = 0, at_most: float = 1) -> Verdict:
-    """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
-    judged would turn out.
-
-    Parts that are not applicable do not count.
-    """
-    seen = "; ".join(f"{part.claim}: {part.seen}" for part in parts)
-    counted = [part.verdict for part in parts if part.verdict != NOT_APPLICABLE]
-    if not counted:
-        return Verdict(claim, NOT_APPLICABLE, seen or "not asked")
-
-    # the share if none of the unknown parts holds, and if all do
-    low = counted.count(HOLDS) / len(counted)
-    high = low + counted.count(UNKNOWN) / len(counted)
-    holds = at_least <= low and high <= at_most
-    fails = high < at_least or low > at_most
-    return Verdict(claim, _verdict(holds, fails), seen)
+def _line(groups: Mapping[int, pd.DataFrame]) -> tuple[Any, Any]:
+    """Of the line of least squares through the means in log length: the weights of the means in its
+    slope (points a doubling), and in their distances from it."""
+    design = np.stack([np.ones(len(groups)), np.log2(list(groups))], axis=1)
+    solution = np.linalg.pinv(design)
+    return solution[1], np.eye(len(groups)) - design @ solution
 
 
-def every(claim: str, parts: Sequence[Verdict]) -> Verdict:
-    """All parts hold."""
-    return among(claim, parts, at_least=1)
+def _abrupt(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """The fall past the training length, less what the line would fall over as many doublings."""
+    beyond = select(frame, {**claim["rows"], "lengths": "shortest past trained"})
+    inside = _by_length(select(frame, {**claim["rows"], "lengths": "up to trained"}))
+    edge, after = max(inside), int(beyond["length"].iloc[0])
+    slope, _ = _line(inside)
+    line = [(float(weight), rows) for weight, rows in zip(slope, inside.values(), strict=True)]
+    doublings = float(np.log2(after / edge))
+    fall: list[Part] = [(1, inside[edge]), (-1, beyond)]
+    excess = fall + [(doublings * weight, rows) for weight, rows in line]
+    found = within(estimate(excess), claim["by"], "more by")
+    words = f"{length_name(edge)} to {length_name(after)} lower by {estimate(fall)}"
+    return found._replace(seen=f"{words}, before {estimate(line)} a doubling; {found.seen}")
 
 
-def some(claim: str, parts: Sequence[Verdict]) -> Verdict:
-    """At least one part holds; those that do are shown."""
-    holding = [part for part in parts if part.verdict == HOLDS]
-    one_of_them = 1 / max(1, len(parts))
-    return among(claim, holding or parts, at_least=one_of_them)
+def _linear(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """The line falls, and no mean is far from it; the intervals of the distances hold together."""
+    groups = _by_length(select(frame, claim["rows"]), fewest=3)
+    rows = list(groups.values())
+    slope, distances = _line(groups)
+    doublings = float(np.log2(max(groups) / min(groups)))
+    fall = estimate(list(zip(-doublings * slope, rows, strict=True)))
+    found = {"line": within(fall, 0, "lower by")}
+    for length, weights in zip(groups, distances, strict=True):
+        distance = estimate(list(zip(weights, rows, strict=True)), 1 - 0.05 / len(rows))
+        limits = (-claim["within"], claim["within"])
+        found[length_name(length)] = within(distance, limits, "off by")
+    verdict = share_of(found, [1, 1])
+    a_doubling = estimate(list(zip(slope, rows, strict=True)))
+    return verdict._replace(seen=f"{a_doubling} a doubling; {verdict.seen}")
 
 
-# --- shares of errors -----------------------------------------------------------------------------
+def _out_of_order(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """Some model is lower than one of a smaller training length; the intervals of all pairs hold
+    together."""
+    rows = select(frame, claim["rows"]).dropna(subset=["trained"])
+    models: dict[Any, pd.DataFrame] = dict(iter(rows.groupby("who", sort=False)))
+    trained = rows.groupby("who")["trained"].first()
+    pairs = [(a, b) for a in models for b in models if trained[a] < trained[b]]
+    if not pairs:
+        raise Missing("models of two training lengths")
+    _check_lengths(list(models.values()))
+    found = {}
+    for less, more in pairs:
+        difference = estimate([(1, models[less]), (-1, models[more])], 1 - 0.05 / len(pairs))
+        found[f"{more} than {less}"] = within(difference, 0, "lower by")
+    verdict = share_of(found, [1 / len(pairs), 1])
+    holding = [f"{name}: {part.seen}" for name, part in found.items() if part.word == HOLDS]
+    return verdict._replace(seen="; ".join(holding[:3]) or verdict.seen)
 
 
-def rate(
-    claim: str,
-    rows: "pd.DataFrame",
-    labels: Sequence[str],
-    at_least: float = 0,
-    at_most: float = inf,
-) -> Verdict:
-    """The share of answers with one of these labels (rows of `failures.label`) lies between two
-    limits in percent."""
-    if rows.empty:
-        return Verdict(claim, NOT_APPLICABLE, "there is no such answer")
+def _correlation(claim: Claim, frame: pd.DataFrame) -> Verdict:
+    """Correlations of the tasks over models and lengths: each must hold, or some for `moderate`."""
+    if "thirteen" in set(frame["task"]):
+        raise Missing("scores of single tasks")
+    try:
+        intervals = correlation.judged_intervals(frame, claim["kind"])
+    except UserError as error:
+        raise Missing(str(error)) from None
+    limits = {
+        "cohesive": (1e-9, inf),
+        "redundant": claim.get("limit"),
+        "moderate": (-2, claim.get("limit")),
+    }
+    found = {name: within(value, limits[claim["kind"]]) for name, value in intervals.items()}
+    if not found:
+        raise Missing("tasks to compare")
+    some = 1 / len(found) if claim["kind"] == "moderate" else 1
+    return share_of(found, [some, 1])
 
-    # a share is a mean of 0 and 1; cells weigh by their answers, so that all answers weigh the same
-    hits = rows["label"].isin(labels)
-    sizes = rows.groupby(CELL)["label"].transform("size")
-    counted = rows.assign(score=hits.astype(float), weight=sizes)
-    seen = f"{hits.sum()} of {len(rows)}, percent "
-    return weighted(claim, parts=[(1, counted)], at_least=at_least, at_most=at_most, seen=seen)
+
+_KINDS: dict[str, Callable[[Claim, pd.DataFrame], Verdict]] = {
+    "above": _level,
+    "below": _level,
+    "lower": _difference,
+    "higher": _difference,
+    "falls": _falls,
+    "loses share": _from_end_to_end,
+    "loses points": _from_end_to_end,
+    "largest fall": _largest_fall,
+    "abrupt": _abrupt,
+    "linear": _linear,
+    "out of order": _out_of_order,
+    "cohesive": _correlation,
+    "redundant": _correlation,
+    "moderate": _correlation,
+}

@@ -32,6 +32,8 @@ _LATEX = str.maketrans(
         "≤": r"$\le$",
         "≥": r"$\ge$",
         "α": r"$\alpha$",
+        "✓": r"$\surd$",
+        "✗": r"$\times$",
         **{letter: "\\" + letter for letter in "&%$#_{}"},
     }
 )

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.claims import model_rows
+from rulerkit.analysis.selection import model_rows
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
