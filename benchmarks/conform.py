@@ -4,7 +4,7 @@
 
 Both make prompts of the same tasks with the same tokenizer, and what a score may depend on is held
 side by side: template, size, fill, layouts, depths, and what copying the beginning scores. Ours are
-those of `protocol: paper`, in the edition of the checkout (2024, or since May 2025). Ends with 0
+those of `protocol: paper` for a checkout of 2024, of `protocol: upstream` for one since May 2025. Ends with 0
 where all are equal, with 1 where one is not. docs/benchmark.md names what is known to differ.
 """
 
@@ -94,14 +94,15 @@ class Upstream(NamedTuple):
     """Seconds for each task and length."""
 
     @property
-    def edition(self) -> str:
-        """2024 or 2025, by whether its generator searches for the size by halves."""
+    def protocol(self) -> str:
+        """`paper` or `upstream`, by whether its generator searches for the size by halves."""
         script = self.checkout / "scripts/data/synthetic/niah.py"
         if not script.is_file():
             raise UserError(
                 f"{self.checkout} is no checkout of RULER: it has no scripts/data/synthetic/niah.py"
             )
-        return "2025" if "optimal_num_haystack" in script.read_text(encoding="utf-8") else "2024"
+        searches = "optimal_num_haystack" in script.read_text(encoding="utf-8")
+        return "upstream" if searches else "paper"
 
     def prompts(self, name: str, length: int, count: int, tokenizer: str) -> list[Prompt]:
         """Prompts of upstream's generator; raises `UserError` with the reason where it made
@@ -161,11 +162,11 @@ def conform(
     num_examples: int,
 ) -> Iterator[Conformity]:
     """Each task at each length, as it is done."""
-    edition, ours = upstream.edition, load_tokenizer(tokenizer)
+    ours = load_tokenizer(tokenizer)
     form = PromptFormat(ours)
     for length in lengths:
         for name in names:
-            asked = task(name, "paper", edition)
+            asked = task(name, upstream.protocol)
             try:
                 theirs = upstream.prompts(name, length, num_examples, tokenizer)
             except UserError as error:
@@ -284,7 +285,7 @@ def main() -> None:
     upstream = Upstream(asked.checkout, asked.python, asked.timeout)
     try:
         lengths = [parse_length(text) for text in asked.lengths.split(",")]
-        print(f"upstream of {upstream.edition} / ours")
+        print(f"upstream ({upstream.protocol}) / ours")
         num_equal = num_all = 0
         names = asked.tasks.split(",")
         for found in conform(upstream, asked.tokenizer, names, lengths, asked.num_examples):

@@ -40,7 +40,7 @@ FORMS = (
     Form("qwen2.5", "auto", "original"),
 )
 """All but `builtin` are read from RULERKIT_DATA."""
-PROTOCOLS = {"clean": ("clean", "2025"), "paper": ("paper", "2024"), "upstream": ("paper", "2025")}
+PROTOCOLS = ("clean", "paper", "upstream")
 LENGTHS = (2048, 4096)
 NUM_EXAMPLES = 3
 PROMPT_COLUMNS = ("tokenizer", "task", "length", *PROTOCOLS)
@@ -55,9 +55,9 @@ def prompt_rows(form: Form) -> Iterator[dict[str, str]]:
     for task in all_tasks():
         for length in LENGTHS:
             row = {"tokenizer": form.tokenizer, "task": task, "length": str(length)}
-            for column, (protocol, edition) in PROTOCOLS.items():
-                asked = rk.task(task, protocol, edition).with_corpora(form.corpora)
-                row[column] = _digest(asked, length, prompt_format)
+            for protocol in PROTOCOLS:
+                asked = rk.task(task, protocol).with_corpora(form.corpora)
+                row[protocol] = _digest(asked, length, prompt_format)
             yield row
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
 from rulerkit import generate
-from rulerkit.generation.corpora import load_words
+from rulerkit.generation.corpora import load
 from rulerkit.generation.tasks import THIRTEEN, task
 
 FOLDER = Path(__file__).parent.parent / "rulerkit/data/small/tokenizer"
@@ -18,7 +18,7 @@ SPECIAL = {"bos_token": "<s>", "eos_token": "</s>"}
 
 
 def main() -> None:
-    texts = [" ".join(load_words().everything)] * 3
+    texts = [" ".join(load("words", "wonderwords").everything)] * 3
     for name in THIRTEEN:
         examples = generate(task(name).with_corpora("builtin"), 4096, EXAMPLES, SEED)
         texts += [example.prompt for example in examples]

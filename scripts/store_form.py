@@ -18,10 +18,10 @@ import rulerkit as rk
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import home
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.prompt_format import FORMS_FOLDER, PromptFormat, thinking_switch
+from rulerkit.generation.prompt_format import FORMS_FOLDER, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
+from rulerkit.inference.access import Address
 from rulerkit.inference.address import served_models
-from rulerkit.inference.process import Address
 from rulerkit.inference.rendered import PROBES, compare_with_server, rendered_ids
 from rulerkit.store.files import write_whole
 
@@ -66,12 +66,12 @@ def form_of_server(
     Raises `UserError` where the message is changed, or where the tokenizer does not give the
     server's ids for the form.
     """
-    by_switch = {
-        thinks: _surroundings(
-            address, served_as, tokenizer, thinking_switch(thinks) | dict(values), extra
+    by_switch = {}
+    for thinks in SWITCHES:
+        told = PromptFormat(tokenizer, "base", enable_thinking=thinks, chat_template_kwargs=values)
+        by_switch[thinks] = _surroundings(
+            address, served_as, tokenizer, told.template_values, extra
         )
-        for thinks in SWITCHES
-    }
     usual, thinking, direct = (_literal(*by_switch[one]) for one in SWITCHES)
     template = usual
     if not usual == thinking == direct:

@@ -68,11 +68,9 @@ def empty(tmp_path, monkeypatch):
     """No folder of real data, an empty cache of corpora, and nothing remembered from other tests."""
     monkeypatch.delenv("RULERKIT_DATA", raising=False)
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
-    corpora.load_haystack.cache_clear()
-    corpora.load_qa.cache_clear()
+    corpora._LOADED.clear()
     yield tmp_path / "cache"
-    corpora.load_haystack.cache_clear()
-    corpora.load_qa.cache_clear()
+    corpora._LOADED.clear()
 
 
 QUICK = ("builtin", "llama-2", "qwen2.5", "gpt-neox", "rwkv", "cl100k_base")

@@ -228,11 +228,11 @@ def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> 
 @cache
 def _answers() -> dict[str, tuple[str, ...]]:
     """All questions of the invented worlds with their answers."""
-    from rulerkit.generation.corpora import load_qa
+    from rulerkit.generation.corpora import load
 
     names = ("fictional", "fictional_two_hop")
     return {
-        question.text: question.answers for name in names for question in load_qa(name).questions
+        question.text: question.answers for name in names for question in load("qa", name).questions
     }
 
 

@@ -11,7 +11,7 @@ def record_of(name="m", **fields):
     """The record of a cell of the model `name`; a field given replaces that of the record or of its `result`."""
     result = {
         "task": {"name": "vt", "family": "variable_tracking", "category": "vt", "match": "all"}
-        | {"edition": "2025", "num_hops": 4},
+        | {"num_hops": 4},
         "length": 1024,
         "seed": 42,
         "protocol": "clean",

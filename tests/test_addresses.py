@@ -17,11 +17,11 @@ from rulerkit.common.settings import MODEL_KEYS
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.evaluation.writer import predict
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.http import Reply
 from rulerkit.inference.model import load_model
+from rulerkit.inference.reply import Reply
 from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
-from tests.test_openai import ask, ask_and_check, client, error, serving, some
+from tests.test_openai import ask_and_check, client, error, serving, some
 from tests.text_server import Handler, ReaderServer
 
 ASKED = ("--tasks", "vt", "--lengths", "1K", "-n", "1", "-y", "tokenizer: builtin")
@@ -97,7 +97,7 @@ def test_an_address_may_be_written_in_any_way(written, server, folder, monkeypat
     assert rk.study(model=address).models[0]["path"] == "m"
     below = url if url.endswith("/v1") else f"{url}/v1"
     given = address if "/v1" in address else f"{address}/v1"
-    assert client(server, base_url=given).base_urls == [below]
+    assert client(server, base_url=given).base_url == below
 
 
 def test_what_is_no_address(folder):
@@ -328,15 +328,14 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
     ours.behave = lambda body: (307, {"Location": f"{theirs.url}/completions"}, "")
     ask_and_check(client(ours, prompt_path="text", **keys))
     assert (ours.secrets, theirs.secrets) == ({True}, {False})
-    # nor to a variant at another address, nor where OpenAI's own is one of several.
+    # nor to a variant at another address, nor OpenAI's own to another server.
     base = {"name": "b", "path": "m", "base_url": ours.url, **keys}
     (folder / "b.yaml").write_text(json.dumps({"model": base}))
     variant = {"base": "b.yaml", "base_url": theirs.url, "tokenizer": "builtin"}
     ask_and_check(load_model(variant))
     assert theirs.secrets == {False}
-    urls = ["https://api.openai.com/v1", theirs.url]
-    of_openai, other = client(ours, base_url=urls).addresses()
-    assert (of_openai.key, other.key) == (KEY, "")
+    assert client(ours, base_url="https://api.openai.com/v1").address().key == KEY
+    assert client(ours, base_url=theirs.url).address().key == ""
     assert "headers" in MODEL_KEYS
 
 
@@ -427,9 +426,9 @@ def test_thoughts_and_refusals_among_parts_are_what_they_are():
 
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     choice = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
-    assert (choice.content, choice.reasoning_content) == ("42", "hm")
+    assert (choice.content, choice.thought) == ("42", "hm")
     only = read({"content": [thought]})
-    assert (only.content, only.reasoning_content) == (None, "hm")
+    assert (only.content, only.thought) == (None, "hm")
     assert read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
 
 
@@ -550,22 +549,19 @@ def test_records_without_what_a_server_lists_are_continued(server, tmp_path):
     assert len(predict(model, some(model, 3), tmp_path / "run", progress=False).rows) == 3
 
 
-@pytest.mark.parametrize("change", [*OTHERS, {"id": "n"}, {"max_model_len": 9000}], ids=str)
-def test_two_addresses_that_say_different_things(change, recorders):
-    one, two = recorders
-    one.listing = listed(**FIRST, max_model_len=8000)
-    two.listing = listed(**FIRST | {"max_model_len": 8000} | change)
-    model = client(one, base_url=[one.url, two.url])
-    with pytest.raises(UserError, match=r"servers of base_url") as caught:
-        _ = model.prompt_format
-    assert one.url in str(caught.value)
-    assert two.url in str(caught.value)
-
-
-def test_two_addresses_of_one_model_share_its_examples(recorders):
-    one, two = recorders
-    one.listing = listed(**FIRST)
-    two.listing = listed(root="/ck/1000/", created=5)
-    model = client(one, base_url=[one.url, two.url])
-    answers, problem = ask(model, some(model, 4))
-    assert (problem, len(answers)) == ("", 4)
+def test_a_server_that_runs_already_is_the_same_model_where_it_lists_it(server, tmp_path):
+    """Under any name; another checkpoint is refused."""
+    config = {"model_type": "llama", "max_position_embeddings": 4096}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    base = {"path": str(tmp_path), "engine": "vllm", "dtype": "bfloat16", "name": "mine"}
+    for root in (str(tmp_path), f"{tmp_path}/."):
+        server.listing = {"data": [{"id": "warm", "root": root, "max_model_len": 512}]}
+        one = load_model(base)
+        warm = load_model({"base": base, "base_url": server.url})
+        assert (warm.name, warm.identity()) == (one.name, one.identity())
+        assert warm.shown_command() == ""
+        assert warm.wait_until_ready().address.url == server.url
+        assert "room for 512 here" in (warm.too_long(1024) or "")
+    server.listing = {"data": [{"id": "warm", "root": "/ck/other"}]}
+    with pytest.raises(UserError, match=r"model mine: http.* serves /ck/other, and not /"):
+        load_model({"base": base, "base_url": server.url}).open()

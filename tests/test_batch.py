@@ -288,7 +288,7 @@ def story(tmp_path_factory):
     }
     batch = project.batch(content)
     (project.root / "fails").touch()
-    first = call(project, "batch", batch, "--jobs", 3)
+    first = call(project, "batch", batch)
     again = first.ended.stdout.partition("again: ")[2].splitlines()[0]
     (project.root / "elsewhere").mkdir()
     repeated = call(project, *shlex.split(again)[1:], cwd=project.root / "elsewhere")

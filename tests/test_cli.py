@@ -29,13 +29,10 @@ COMMANDS = [
     "check",
     "plan",
     "compare",
-    "serve",
     "models",
     "tasks",
     "show",
-    "score",
     "report",
-    "export",
     "browse",
     "batch",
     "run",
@@ -210,7 +207,7 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
         assert rulerkit("evaluate", *arguments, *small).status == 0
     folder = project / "outputs/predictions/new"
     assert {path.name for path in folder.iterdir()} >= {"mute", "perfect", "reader-2048"}
-    ended = rulerkit("score", folder / "perfect/finnish/1024.jsonl")
+    ended = rulerkit("report", "--by", "task", folder / "perfect/finnish/1024.jsonl")
     assert (ended.status, "finnish" in ended.out) == (0, True)
     refused(
         rulerkit("evaluate", *small),
@@ -314,7 +311,7 @@ def write(path, lines):
 def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_path, in_memory):
     """One and the same answers in three people's files score as in memory."""
     folder = project / "outputs/predictions/main/reader-1024"
-    assert table(rulerkit("score", folder).out) == in_memory
+    assert table(rulerkit("report", "--by", "task", folder).out) == in_memory
     harness = {"niah_multikey_1": "niah_multikey_1", "vt": "ruler_vt", "qa_1": "ruler_qa_squad"}
     for task, name in harness.items():
         lines = []
@@ -336,13 +333,13 @@ def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_pa
                 lines += [about | {"filter": kind} for kind in ("none", "strict")]
             write(tmp_path / f"llama/synthetic/{length}/pred/{task}.jsonl", theirs)
         write(tmp_path / f"harness/my__model/samples_{name}_2025-11-20T10-00-00.1.jsonl", lines)
-    upstream = rulerkit("score", tmp_path / "llama")
+    upstream = rulerkit("report", "--by", "task", tmp_path / "llama")
     assert "llama (" in upstream.out
     assert table(upstream.out) == in_memory
     single = tmp_path / "llama/synthetic/2048/pred/vt.jsonl"
-    one = table(rulerkit("score", single, "--task", "vt", "--length", "2K").out)
+    one = table(rulerkit("report", "--by", "task", single, "--task", "vt", "--length", "2K").out)
     assert one == {"vt": [in_memory["vt"][1]]}
-    assert table(rulerkit("score", tmp_path / "harness").out) == in_memory
+    assert table(rulerkit("report", "--by", "task", tmp_path / "harness").out) == in_memory
 
 
 # --- report ---------------------------------------------------------------------------------------
@@ -350,7 +347,7 @@ def test_score_of_ours_upstreams_and_the_harness_files(project, rulerkit, tmp_pa
 
 def test_report_in_each_format(project, rulerkit, in_memory, tmp_path):
     shows = {
-        "table": r"perfect .*100\.0",
+        "text": r"perfect .*100\.0",
         "markdown": r"\| perfect .*\| +\**100\.0",
         "latex": r"perfect .*& .*100\.0.*\\\\",
     }
@@ -433,12 +430,12 @@ BAD_INPUT = {
     ("check",): ("no model is named",),
     ("plan", "-f", "params/batches/demo.yaml"): ("is a batch file: `rulerkit batch FILE` runs it",),
     ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
-    ("report", "."): ("no predictions in /", "<model>/<task>/<length>.jsonl"),
-    ("report", "../project/outputs", "--format", "xls"): ("allowed: table, csv, markdown, latex",),
-    ("score", "nothere"): ("/nothere: no such file or folder",),
-    ("score", "../vt.jsonl"): ("vt.jsonl", "give --length"),
-    ("score", "../vt.jsonl", "--length", "4K"): ("vt.jsonl, line 2: not JSON", "repair or remove"),
-    ("score", "../cwe.jsonl", "--length", "4K"): ("cwe.jsonl is empty",),
+    ("report", "."): ("no predictions in /", "samples_*.jsonl"),
+    ("report", "../project/outputs", "--format", "xls"): ("allowed: text, markdown, latex, csv",),
+    ("report", "nothere"): ("/nothere: no such file or folder",),
+    ("report", "../vt.jsonl"): ("vt.jsonl", "give --length"),
+    ("report", "../vt.jsonl", "--length", "4K"): ("vt.jsonl, line 2: not JSON", "repair or remove"),
+    ("report", "../cwe.jsonl", "--length", "4K"): ("cwe.jsonl is empty",),
     ("notebooks", "../file"): ("cannot write into ../file", "choose another folder"),
 }
 

@@ -168,7 +168,7 @@ def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
     main = outputs / "predictions/main"
     change(outputs, "main/perfect/*/*", environment({"python": "3.99_x"}))
     for format, words in {
-        "table": "\nEnvironments differ: python ",
+        "text": "\nEnvironments differ: python ",
         "markdown": "\n- Environments differ: python ",
         "latex": r"3.99\_x",
     }.items():
@@ -178,9 +178,9 @@ def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
     ended = rulerkit("report", main)
     assert (ended.status, ended.out, len(ended.lines)) == (2, "", 1)
     assert "perfect niah_single_2 1024 was made with seed 43, perfect vt 1024 with 42" in ended.err
-    assert rulerkit("score", main).status == 2
+    assert rulerkit("report", "--by", "task", main).status == 2
     change(outputs, "main/perfect/vt/*", result("seed", 43))
-    ended = rulerkit("score", main)  # a table per model
+    ended = rulerkit("report", "--by", "task", main)  # a table per model
     assert ended.status == 0
     assert "Environments" not in ended.out
 

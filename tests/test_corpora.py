@@ -48,15 +48,15 @@ def test_the_script_writes_what_the_package_holds():
     ],
 )
 def test_the_built_in_corpora_never_change(name, digest):
-    load = corpora.load_haystack if name == "prose" else corpora.load_qa
-    assert load(name).source == corpora.Source(name, digest, stand_in=True, note="")
+    kind = "essay" if name == "prose" else "qa"
+    assert corpora.load(kind, name).source == corpora.Source(name, digest, stand_in=True, note="")
 
 
 # Originals, read where RULERKIT_DATA holds them
 
 
 def test_paul_graham(data):
-    haystack = corpora.load_haystack("paul_graham")
+    haystack = corpora.load("essay", "paul_graham")
     assert haystack.source == corpora.Source(
         "paul_graham", "bbebcf5a2e7e74c5", stand_in=False, note=""
     )
@@ -70,7 +70,7 @@ def test_paul_graham(data):
 
 
 def test_squad(data):
-    qa = corpora.load_qa("squad")
+    qa = corpora.load("qa", "squad")
     assert (len(qa.questions), len(qa.documents), max(qa.groups) + 1) == (5928, 1204, 35)
     assert qa.source.note == "SQuAD 2.0 dev rebuilt from its authors' pages"
     assert not qa.source.stand_in
@@ -84,7 +84,7 @@ def test_squad(data):
 def test_hotpotqa(data):
     if (data / corpora.HOTPOTQA).exists():
         pytest.skip("the folder holds the whole of HotpotQA: nothing to say about a subset")
-    qa = corpora.load_qa("hotpotqa")
+    qa = corpora.load("qa", "hotpotqa")
     assert (len(qa.questions), len(qa.documents)) == (1578, 15_378)
     assert qa.source.note == "HotpotQA: 1578 of 7405 questions"
     assert sum(len(question.related) == 8 for question in qa.questions) == 1569
@@ -112,11 +112,11 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
         (original_text(data)[1:], True, "paul_graham is a substitute: "),
     ):
         file.write_text(json.dumps({"text": text}))
-        corpora.load_haystack.cache_clear()
-        source = corpora.load_haystack("paul_graham").source
+        corpora._LOADED.clear()
+        source = corpora.load("essay", "paul_graham").source
         assert source.stand_in == stand_in
         assert source.note.startswith(note)
-    corpora.load_haystack.cache_clear()
+    corpora._LOADED.clear()
     scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
     table = task_table_text(rk.summarize(scores), "perfect", "main")
     assert "Stand-in corpora: not comparable with the paper" in table

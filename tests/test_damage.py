@@ -62,8 +62,8 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
         end = whole.rstrip(b"\n").rfind(b"\n") + 1
         file.write_bytes(whole[: end + 20 * (lost == "half a row")])
 
-    for command in ("report", "score"):
-        ended = rulerkit(command, run)
+    for by in ("model", "task"):
+        ended = rulerkit("report", run, "--by", by)
         lines = (ended.err + ended.out).splitlines()
         assert sum(str(file) in line for line in lines) == 1
     told = []
@@ -81,7 +81,7 @@ def test_a_disk_that_loses_rows_leaves_the_time_of_their_file(run, tmp_path, rul
     os.utime(file, ns=(time, time))
 
     table = tmp_path / "all.csv"
-    ended = rulerkit("export", run, "-o", table)
+    ended = rulerkit("report", "--by", "example", run, "-o", table)
     assert f"left out: {file} holds 1 answer, and held 4" in ended.err
     answers = pd.read_csv(table)
     assert len(answers) == 7 * 4

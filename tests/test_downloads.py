@@ -98,10 +98,10 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small
     assert joined == {"text": f"First essay. It ends.Second essay.\n{page}", "essays": 3, "of": 4}
     assert server.asked["/hotpot.json"] == 1
 
-    qa = corpora.load_qa("squad")
+    qa = corpora.load("qa", "squad")
     assert qa.documents == ["Tin is a metal."]
     assert qa.questions == [corpora.Question("What is tin?", ("a metal",), (0,), ())]
-    assert corpora.load_haystack("paul_graham").source.note.endswith("essays: 3 of 4")
+    assert corpora.load("essay", "paul_graham").source.note.endswith("essays: 3 of 4")
 
     server.asked.clear()
     assert downloads.fetch(progress=False, downloads=small) == paths

@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 import sysconfig
+import textwrap
 from hashlib import md5
 
 import pytest
@@ -84,7 +85,7 @@ def project(tmp_path_factory):
 def test_both_are_used_like_ours(project):
     root, site = project
     here = {"cwd": root, "path": site}
-    shown = rulerkit("score", "outputs/predictions", **here)
+    shown = rulerkit("report", "--by", "task", "outputs/predictions", **here)
     assert re.search(r"^boxes_20 +100", shown, re.MULTILINE)
     table = rulerkit("report", "outputs/predictions", "--category", "boxes", **here)
     assert "the threshold of its family" in table
@@ -105,7 +106,7 @@ def test_both_are_used_like_ours(project):
 @pytest.mark.slow
 def test_nothing_is_judged_without_the_module(project):
     root, _ = project
-    refused = rulerkit("score", "outputs/predictions", fails=True, cwd=root)
+    refused = rulerkit("report", "--by", "task", "outputs/predictions", fails=True, cwd=root)
     assert "family boxes, which is in boxes and cannot be imported" in refused
     assert not re.search(r"\d\.\d\d \[", refused), "a score by another rule"
     refused = rulerkit("report", "outputs/predictions", fails=True, cwd=root)
@@ -402,12 +403,14 @@ def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     rulerkit("evaluate", "-y", asked, cwd=tmp_path)
     (tmp_path / "own.py").unlink()
     shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
-    for command in ("score", "report"):
-        said = rulerkit(command, "outputs/predictions", cwd=tmp_path)
+    for by in ("model", "task"):
+        said = rulerkit("report", "outputs/predictions", "--by", by, cwd=tmp_path)
         assert said.count("left out: ") == 1
         assert re.search(r"bare/1024.jsonl, \S+bare/2048.jsonl: the answers of bare", said)
         assert "100.0" in said or "1/13 tasks" in said
-    alone = rulerkit("score", "outputs/predictions/main/perfect/bare", fails=True, cwd=tmp_path)
+    alone = rulerkit(
+        "report", "--by", "task", "outputs/predictions/main/perfect/bare", fails=True, cwd=tmp_path
+    )
     assert "cannot be imported" in alone
 
 
@@ -425,7 +428,7 @@ ONE_FILE = BARE.replace(
         return float(references[0] in text)
 
 
-def table(scores, tasks=None, lengths=None, num_examples=None, format="table", notes=()):
+def table(scores, tasks=None, lengths=None, num_examples=None, format="text", notes=()):
     return f"bare: {100 * scores['score'].mean():.0f} % as {format}\\n"
 
 
@@ -485,9 +488,11 @@ def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_pa
     here = {"cwd": tmp_path, "path": site}
 
     shown = rulerkit("evaluate", "perfect", "--file", "params/sizes/bare.yaml", **here)
-    assert "bare: 0 % as table" in shown
-    assert "bare: 0 % as table" in rulerkit("score", "outputs/predictions", **here)
-    table = rulerkit("report", "outputs/predictions", "--format", "markdown", **here)
+    assert "bare: 0 % as text" in shown
+    assert "bare: 0 % as text" in rulerkit("report", "--by", "task", "outputs/predictions", **here)
+    table = rulerkit(
+        "report", "outputs/predictions", "--by", "model", "--format", "markdown", **here
+    )
     assert table == "bare: 0 % as markdown\n"
     assert call("-c", FIGURE, **here) == "[[1024.0, 0.0], [2048.0, 0.0]]\n"
 
@@ -495,7 +500,7 @@ def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_pa
     assert re.search(r"Plug-ins.*\n.*words +Say some words", said)
     assert rulerkit("words", "--number", "3", **here) == "teal teal teal \n"
     (tmp_path / "some.words").write_text("teal")
-    assert "holds no words" in rulerkit("score", "some.words", fails=True, **here)
+    assert "holds no words" in rulerkit("report", "--by", "task", "some.words", fails=True, **here)
     rulerkit("notebooks", "mine", **here)
     assert (tmp_path / "mine/params/sizes/bare.yaml").exists()
     assert (tmp_path / "mine/notebooks/00_tasks.ipynb").exists()
@@ -534,3 +539,16 @@ def test_the_core_works_without_the_extras(tmp_path):
     assert re.search(r"^vt +100\.0", done.stdout, re.MULTILINE)
     named = re.findall(r"left out: the plug-in (\w+)", done.stderr)
     assert len(named) == len({*named}), "each is named once"
+
+
+def test_a_study_of_one_of_our_tasks_imports_no_other_suite(tmp_path):
+    asked = """
+        import sys
+        import rulerkit as rk
+        study = rk.study(model="reader-1024", tasks=["vt"], lengths=["1K", "2K"], num_examples=1)
+        rk.tables.table_text(rk.summarize(rk.score(rk.evaluate(study, progress=False))))
+        print([name for name in sys.modules if name.startswith("rulerkit_frontier.")])
+    """
+    command = [sys.executable, "-c", textwrap.dedent(asked)]
+    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert ran.stdout == "[]\n"

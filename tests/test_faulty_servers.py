@@ -14,15 +14,13 @@ import rulerkit.inference.http as requests
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure
-from rulerkit.inference.process import Address, registered
 from tests.faulty_replies import KINDS, deep
 from tests.test_openai import PROBE, ask, ask_and_check, client, error, server, serving, some
 from tests.text_server import ReaderServer
 
 __all__ = ["server"]
 
-REPLICAS, DESCRIPTORS, EXAMPLES = 8, 256, 150
-SERVE = "served by the test: {port}"
+DESCRIPTORS, EXAMPLES = 128, 150
 
 EVALUATE = """if True:
     import sys, json, rulerkit as rk
@@ -31,38 +29,13 @@ EVALUATE = """if True:
     """
 
 
-@pytest.fixture
-def replicas(monkeypatch, tmp_path):
-    """Eight servers that `rulerkit serve` seems to run, each slow enough for many requests to be
-    under way together."""
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
-    servers = [ReaderServer(load_tokenizer("builtin")) for _ in range(REPLICAS)]
-    running = [serving(one) for one in servers]
-    for one, context in zip(servers, running, strict=True):
-        one.behave = lambda body: time.sleep(0 if body["max_tokens"] == PROBE else 2)
-        context.__enter__()
-    yield servers
-    for context in running:
-        context.__exit__(None, None, None)
-
-
-def described():
-    return {
-        "path": "m",
-        "name": "m",
-        "serve": SERVE,
-        "tokenizer": "builtin",
-        "prompt_path": "text",
-        "replicas": REPLICAS,
-        "concurrency": 210,
-    }
-
-
-def evaluated(tmp_path, limit, names=("vt",)):
+def evaluated(server, tmp_path, limit):
     """What a process prints that may open so many files; the rows and failures that it leaves."""
+    server.behave = lambda body: time.sleep(0 if body["max_tokens"] == PROBE else 2)
+    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "prompt_path": "text"}
     study = {
-        "model": described(),
-        "tasks": [*names],
+        "model": {**model, "concurrency": 210},
+        "tasks": ["vt"],
         "lengths": [1024],
         "num_examples": EXAMPLES,
         "outputs": str(tmp_path / "outputs"),
@@ -82,33 +55,21 @@ def evaluated(tmp_path, limit, names=("vt",)):
 
 
 @pytest.mark.slow
-def test_eight_servers_are_asked_with_256_descriptors(replicas, tmp_path):
-    addresses = [Address(one.url, "k") for one in replicas]
-    about = {"engine": "openai", "path": "m", "serve": SERVE}
-    with registered(about, addresses):
-        ended, rows, failures = evaluated(tmp_path, DESCRIPTORS, ("vt", "niah_single_1"))
+def test_a_server_is_asked_with_few_descriptors(server, tmp_path):
+    ended, rows, failures = evaluated(server, tmp_path, DESCRIPTORS)
     assert ended.returncode == 0, ended.stderr
-    counts = Counter((row["task"], row["index"]) for row in rows)
-    assert len(counts) == 2 * EXAMPLES
-    assert {*counts.values()} == {1}
+    assert sorted(row["index"] for row in rows) == [*range(EXAMPLES)]
     assert failures == []
-    # No server is given up, and all of them share the work.
-    assert "take over its work" not in ended.stderr
-    assert all(one.real for one in replicas)
-    assert sum(len(one.real) for one in replicas) == 2 * EXAMPLES
+    assert len(server.real) == EXAMPLES
     assert f"may have {DESCRIPTORS} files and connections open" in ended.stderr
-    assert max(one.most_at_once for one in replicas) > 10
+    assert 10 < server.most_at_once < 210
 
 
 @pytest.mark.slow
-def test_the_limit_is_raised_where_it_may_be(replicas, tmp_path):
-    addresses = [Address(one.url, "k") for one in replicas]
-    about = {"engine": "openai", "path": "m", "serve": SERVE}
-    with registered(about, addresses):
-        ended, rows, _ = evaluated(tmp_path, f"4096; ulimit -Sn {DESCRIPTORS}")
+def test_the_limit_is_raised_where_it_may_be(server, tmp_path):
+    ended, rows, _ = evaluated(server, tmp_path, f"4096; ulimit -Sn {DESCRIPTORS}")
     assert ended.returncode == 0, ended.stderr
     assert len(rows) == EXAMPLES
-    assert "descriptors" not in ended.stderr
     assert "open at a time" not in ended.stderr
 
 

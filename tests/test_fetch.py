@@ -2,6 +2,7 @@
 
 import pytest
 
+import rulerkit as rk
 from rulerkit.common import hub
 from rulerkit.common.errors import UserError
 
@@ -18,6 +19,7 @@ def fetched(monkeypatch, tmp_path):
         return tmp_path / path
 
     monkeypatch.setattr(hub, "download", download)
+    monkeypatch.setattr(rk, "load_tokenizer", lambda name: asked.append((name, None, [])))
     return asked
 
 

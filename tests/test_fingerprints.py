@@ -1,70 +1,44 @@
-"""Every changed tensor changes the fingerprint of the weights, and records of earlier rules stay
-comparable."""
+"""A changed end of a weight file changes the fingerprint of a checkpoint, and records of earlier
+rules stay comparable."""
 
-import os
-
-import numpy as np
 import pytest
-from safetensors.numpy import save_file
 
 from rulerkit.common.errors import UserError
-from rulerkit.inference import fingerprints
-from rulerkit.inference.fingerprints import weights_digests
+from rulerkit.inference.checkpoint import Checkpoint
 from rulerkit.store.comparable import differences
 
-SHAPES = {"embedding": (400, 16), "norm": (7,), "head": (50, 50), "scale": (1,)}
+MIB = 1 << 20
 
 
-def save(folder, changed="", place=0):
-    tensors = {
-        name: np.arange(np.prod(shape), dtype=np.float32).reshape(shape)
-        for name, shape in SHAPES.items()
-    }
-    if changed:
-        tensors[changed].flat[place] += 1
-    save_file(tensors, folder / "model.safetensors", {"written": changed})
-    return [folder / "model.safetensors"]
+def fingerprint(folder, names=("model.safetensors",), place=None):
+    """That of a checkpoint whose weight files hold 3 MiB each; the byte at `place` is another."""
+    folder.mkdir(exist_ok=True)
+    (folder / "config.json").write_text("{}")
+    for name in names:
+        data = bytearray(3 * MIB)
+        if place is not None:
+            data[place] = 1
+        (folder / name).write_bytes(data)
+    return Checkpoint("m", str(folder)).identity["fingerprint"]
 
 
-@pytest.mark.parametrize(
-    ("name", "place"),
-    [("embedding", 0), ("embedding", -1), ("embedding", 1023), ("head", -1024), ("scale", 0)],
-)
-def test_one_value_near_an_end_of_a_tensor_changes_the_digest(tmp_path, name, place):
-    plain = weights_digests(save(tmp_path))
-    assert weights_digests(save(tmp_path)) == plain
-    assert weights_digests(save(tmp_path, name, place)) != plain
+@pytest.mark.parametrize("name", ["model.safetensors", "pytorch_model.bin"])
+def test_a_byte_in_the_first_or_the_last_mib_of_a_file_changes_the_fingerprint(tmp_path, name):
+    plain = fingerprint(tmp_path / "a", [name])
+    assert fingerprint(tmp_path / "b", [name]) == plain
+    for place in (0, MIB - 1, -MIB, -1):
+        assert fingerprint(tmp_path / "b", [name], place) != plain
+    assert fingerprint(tmp_path / "b", [name], MIB) == plain  # what is not read
+    assert fingerprint(tmp_path / "c", [name, "model-2.safetensors"]) != plain
 
 
-def test_a_change_in_the_middle_of_a_tensor_is_seen_by_full_alone(tmp_path):
-    plain = weights_digests(save(tmp_path), full=True)
-    changed = weights_digests(save(tmp_path, "embedding", 3000), full=True)
-    assert changed["tensors"] == plain["tensors"]
-    assert changed["full"] != plain["full"]
-
-
-def test_a_file_of_another_format_is_read_once_and_again_when_it_changes(tmp_path, monkeypatch):
-    monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
-    file = tmp_path / "model.bin"
-    file.write_bytes(bytes(10_000))
-    first = weights_digests([file])
-    with monkeypatch.context() as without_reading:
-        without_reading.setattr(fingerprints.hashlib, "file_digest", None)
-        assert weights_digests([file]) == first
-    times = file.stat()
-    file.write_bytes(bytes(5_000) + b"x" + bytes(4_999))
-    os.utime(file, ns=(times.st_atime_ns, times.st_mtime_ns))  # as tools do that copy the times
-    assert weights_digests([file]) != first
-
-
-@pytest.mark.parametrize("cut", [0, 7, 100, -1])
-def test_weights_that_are_cut_short_are_one_line(tmp_path, cut):
-    [file] = save(tmp_path)
-    file.write_bytes(file.read_bytes()[:cut])
+def test_weights_that_cannot_be_read_are_one_line(tmp_path):
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").mkdir()
     with pytest.raises(
         UserError, match=r"model\.safetensors cannot be read .*: copy or download them again"
     ):
-        weights_digests([file])
+        _ = Checkpoint("m", str(tmp_path)).identity
 
 
 def test_records_are_compared_by_the_rules_that_both_hold():

@@ -243,7 +243,7 @@ def test_a_row_becomes_its_prompt_again(home):
         "protocol": "paper",
     }
     evaluate(model, **asked)
-    evaluate("perfect", run="clean", seed=8, edition="2025")
+    evaluate("perfect", run="clean", seed=8, protocol="upstream")
     rows = rk.load()
     assert len(rows) == 5 * 2 + 4 * 2
     for row in rows.to_dict("records"):
@@ -280,7 +280,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     assert rk.example_of(row).digest == row["digest"]
 
     words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
-    corpora._FILES.clear()  # as another process, which reads it anew
+    corpora._LOADED.clear()  # as another process, which reads it anew
     with pytest.raises(UserError, match=r"corpus words\.txt \(words\) is another"):
         rk.example_of(row)
     monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))

@@ -108,14 +108,14 @@ def report(model, rows, loading, seconds):
     packages = {**model.environment()["packages"], "CUDA": torch.version.cuda}
     prompt = sum(row["num_prompt_tokens"] for row in rows)
     cached = sum(row["usage"]["cached_tokens"] for row in rows)
-    replica = model.replicas[0]
+    address = model.connection.address
     about = {
         "versions": packages | {"python": sys.version.split()[0]},
         "GPUs, driver, memory, in use": nvidia_smi("name,driver_version,memory.total,memory.used"),
         "model": f"{MODEL} in {model.identity()['dtype']}",
         "config": json.dumps(model.checkpoint.config),
-        "server": " ".join(model.command(replica.address)).replace(replica.address.key, "***"),
-        "servers": len(model.replicas),
+        "server": " ".join(model.command(address)).replace(address.key, "***"),
+        "copies": model.copies(),
         "seconds to load": round(loading, 1),
         "answers after the kill": f"{len(rows)} in {seconds:.1f} s",
         "prompt tokens per second": round(prompt / seconds),

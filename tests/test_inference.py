@@ -73,7 +73,6 @@ class Questions:
                 "family": "vt",
                 "category": "vt",
                 "match": "all",
-                "edition": "2025",
                 "num_hops": 4,
                 "chains": (1,),
             },

@@ -45,7 +45,7 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
     form = PromptFormat(vocabulary, template=template)
     for spec in (
         "niah_multiquery",
-        {"base": "vt", "edition": "2024"},
+        task("vt", "paper"),
         "cwe",
         "qa_1",
         {"base": "qa_1", "context": "none"},

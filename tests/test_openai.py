@@ -507,65 +507,6 @@ def test_nobody_there_and_a_server_that_does_not_work(server):
             _ = client(server, max_retries=0).server
 
 
-def unused_address():
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        return f"http://127.0.0.1:{free.getsockname()[1]}/v1"
-
-
-def test_several_addresses_share_the_prompts_and_one_that_is_gone_is_done_without(server):
-    """One is not there from the start, and one ends after its first answer."""
-    with serving(ReaderServer(load_tokenizer("builtin"))) as second:
-        both = [server.url, second.url]
-        model = client(server, base_url=[unused_address(), *both])
-        ask_and_check(model, 12)
-        assert min(len(server.real), len(second.real)) >= 3
-        assert len(server.real) + len(second.real) == 12
-        assert model.environment()["base_url"][1:] == both
-        one = client(server)
-        assert model.identity() == one.identity()
-
-        def ends(body):
-            if body in second.real[1:]:
-                return RESET, {}, ""
-            return None
-
-        second.seen.clear()
-        second.behave = ends
-        model = client(server, base_url=both, max_retries=1, concurrency=2)
-        ask_and_check(model, 12)
-        assert len(second.real) > 1
-
-
-def test_addresses_that_serve_something_else_are_refused_with_both_answers(server):
-    with serving(ReaderServer(load_tokenizer("builtin"), adds_bos=True)) as other:
-        other.listing = {"data": [{"id": "m", "max_model_len": 2048}]}
-        model = client(server, base_url=[server.url, other.url])
-        with pytest.raises(UserError) as error:
-            _ = model.prompt_format
-        said = str(error.value)
-        assert "limit: None at" in said
-        assert f"2048 at {other.url}" in said
-    with pytest.raises(UserError, match="base_url"):
-        client(server, base_url=[])
-    with pytest.raises(UserError, match="base_url"):
-        client(server, base_url=[server.url, "ftp://host"])
-
-
-@pytest.mark.parametrize("change", [{"adds": 700}, {"ratio": 1.3}])
-def test_addresses_that_count_otherwise_are_refused(server, change):
-    def amend(body, reply):
-        tokens = reply["usage"]["prompt_tokens"]
-        reply["usage"]["prompt_tokens"] = round(tokens * change.get("ratio", 1)) + 5
-        reply["usage"]["prompt_tokens"] += change.get("adds", 0)
-
-    with serving(ReaderServer(load_tokenizer("builtin"))) as other:
-        other.amend = amend
-        model = client(server, base_url=[server.url, other.url], prompt_path="chat")
-        with pytest.raises(UserError, match="differ in how they count"):
-            _ = model.server
-
-
 def test_lengths_beyond_what_the_server_takes_are_named(server):
     server.base = "/v1beta/openai"  # services have other addresses than vLLM's
     server.listing = {"data": [{"id": "m", "max_model_len": 2048}]}

@@ -35,13 +35,12 @@ PAGES += [
 ]
 
 NOT_RUN = {
-    r"score lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
+    r"report lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
     r"^pip install|^make (docs|demo|test)": "the environment of the tests is installed; CI runs these",
     r"rulerkit fetch": "downloads models and texts",
     r"--format hf": "needs all thirteen tasks; test_report has them",
     r"--slurm": "needs a cluster; test_slurm submits to one",
     r"Qwen/|(?<!main/)llama-3\.1-8b|lwm-7b-chat": "downloads a model and needs a GPU",
-    r"rulerkit serve": "runs until it is stopped",
     r"^rsync": "needs a second machine; test_many_machines reads what it brings",
     r"batches/one-model\.yaml|^vllm ": "needs a GPU",
     r"localhost:8000": "needs two servers; test_gate starts them",

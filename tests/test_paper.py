@@ -119,7 +119,7 @@ def test_upstreams_list_adds_the_models_that_the_paper_lacks():
 
 
 COMPARABLE = {
-    "note": "Protocol paper: prompts of the time",
+    "protocol": "paper",
     "tokenizer": "llama3",
     "template": "llama3",
 }
@@ -130,8 +130,8 @@ COMPARABLE = {
     [
         (0.955, {}, "agrees"),
         (0.945, {}, "differs"),
-        (0.955, {"note": ""}, "not comparable: protocol"),
-        (0.955, {"note": "Protocol paper with the prompts of 2025"}, "not comparable: protocol"),
+        (0.955, {"protocol": "clean"}, "not comparable: protocol"),
+        (0.955, {"protocol": "upstream"}, "not comparable: protocol"),
         (
             0.955,
             {"tokenizer": "builtin", "template": "qwen"},
@@ -202,7 +202,7 @@ WITHOUT_16K = tuple(n for n in SIX if n != 16384)
 )
 def test_a_model_with_fewer_lengths_has_no_average_and_changes_nobody(lengths, effective):
     """Nor do two of them, one with 256K, and one that was run on three tasks."""
-    comparable = {"note": COMPARABLE["note"], "n": 4}
+    comparable = {"protocol": "paper", "n": 4}
     shares = {
         "long": dict.fromkeys(LONGER, 1.0),
         "short": dict.fromkeys(lengths, 1.0),

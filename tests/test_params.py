@@ -71,7 +71,7 @@ def test_defaults_are_those_of_the_notebook(project):
     cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())["cells"]
     given = {}
     exec("".join(cells[1]["source"]), given)
-    left_out = ("repeat", "edition", "max_failures", "plugins")
+    left_out = ("repeat", "max_failures", "plugins")
     fields = {
         name: field for name, field in Parameters.model_fields.items() if name not in left_out
     }

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from rulerkit.generation.corpora import load_qa
+from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import THIRTEEN, task
 
@@ -38,6 +38,6 @@ def test_answers_may_stand_anywhere(name):
     assert kstest(depths, "uniform").pvalue > 0.01
     assert len({example.context_text for example in examples}) == EXAMPLES
     if name == "qa_1":
-        groups = load_qa("fictional").groups
+        groups = load("qa", "fictional").groups
         gold = {int(str(p.key)) for e in examples for p in e.blocks if p.role == "needle"}
         assert {groups[document] for document in gold} == set(groups)

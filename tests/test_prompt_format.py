@@ -78,7 +78,7 @@ def test_ids_of_every_form(vocabulary, name):
         form = PromptFormat(vocabulary, template=name, prefix_in=where)
         for spec in (
             "niah_single_1",
-            {"base": "vt", "edition": "2024"},
+            task("vt", "paper"),
             {"base": "qa_1", "context": "none"},
         ):
             made = example(form, spec)

@@ -7,6 +7,7 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
 from rulerkit.evaluation.writer import predict
@@ -20,7 +21,9 @@ from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
+from rulerkit.store.cells import load_cell
 from rulerkit.store.comparable import check_same
+from tests.records import change_record
 
 DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
@@ -101,9 +104,9 @@ def test_the_paper_has_needles_at_forty_depths():
     assert sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free) > 30
 
 
-@pytest.mark.parametrize(("edition", "lines"), [("2024", 10), ("2025", 16)])
-def test_the_paper_has_upstreams_lines_in_the_demonstration(edition, lines):
-    made = generate(task("vt", "paper", edition), 4096, 5)
+@pytest.mark.parametrize(("protocol", "lines"), [("paper", 10), ("upstream", 16)])
+def test_upstreams_lines_in_the_demonstration(protocol, lines):
+    made = generate(task("vt", protocol), 4096, 5)
     assert {example.text_of("demonstration").count(LINE) for example in made} == {lines}
 
 
@@ -136,21 +139,12 @@ def test_the_paper_can_be_answered_and_differs_from_clean_only_where_it_says(nam
 # --- the protocol belongs to the study and to the record ------------------------------------------
 
 
-def test_the_protocol_sets_the_edition_and_edition_overrides_it():
-    for parameters, edition in (
-        ({}, "2025"),
-        ({"protocol": "paper"}, "2024"),
-        ({"protocol": "paper", "edition": 2025}, "2025"),
-        ({"edition": "2024"}, "2024"),
-        ({"protocol": "paper", "tasks": [{"base": "vt", "edition": 2024}, task("cwe")]}, "2024"),
-    ):
-        asked = study(parameters)
-        assert {one.edition for one in asked.tasks} == {edition}
-        assert (
-            {one.protocol for one in asked.tasks}
-            == {asked.protocol}
-            == {parameters.get("protocol", "clean")}
-        )
+def test_the_protocol_of_a_study_is_that_of_all_its_tasks():
+    for protocol in ("clean", "paper", "upstream"):
+        tasks = ["vt", {"base": "vt", "num_hops": 2}, task("cwe", "paper")]
+        asked = study(protocol=protocol, tasks=tasks)
+        assert {one.protocol for one in asked.tasks} == {asked.protocol} == {protocol}
+    assert study({}).protocol == "clean"
 
 
 def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(tmp_path):
@@ -161,13 +155,12 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
         )
     ]
     assert cells[0].record["result"]["protocol"] == "clean"
-    notes = {}
-    for protocol, edition in (("clean", "2025"), ("clean", "2024"), ("paper", "2025")):
-        made = generate(task("niah_single_1", protocol, edition), 1024, 1)
-        cell = predict(model, made, tmp_path / f"{protocol}-{edition}", progress=False)
-        notes[protocol, edition] = score([cell])["note"][0]
-    assert notes.popitem()[1] == "Protocol paper with the prompts of 2025"
-    assert list(notes.values()) == ["", "Protocol clean with the prompts of 2024"]
+    notes = []
+    for protocol in ("clean", "upstream"):
+        made = generate(task("niah_single_1", protocol), 1024, 1)
+        cell = predict(model, made, tmp_path / protocol, progress=False)
+        notes.append(score([cell])["note"][0])
+    assert notes == ["", "Protocol upstream: prompts and layouts of upstream since 2025"]
     with pytest.raises(UserError, match="protocol"):
         predict(
             model, examples("niah_single_1", "paper", 1024, 2), tmp_path / "main", progress=False
@@ -179,6 +172,26 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
     )
     with pytest.raises(UserError, match="protocol"):
         check_same(cells)
+
+
+def test_an_earlier_record_named_the_edition_of_the_prompts_beside_the_protocol(tmp_path):
+    """It is read as the protocol of today, and its cell is neither continued nor overwritten."""
+    made = generate(task("niah_single_1", "upstream"), 1024, 2)
+    path = predict(load_model("perfect"), made, tmp_path, progress=False).path
+
+    def as_earlier(record):
+        record["result"]["task"]["edition"] = "2025"
+        record["result"]["protocol"] = "paper"
+
+    change_record(path, as_earlier)
+    cell = load_cell(path)
+    assert score([cell])["protocol"].tolist() == ["upstream"] * 2
+    assert remaker(cell)(cell.rows[0]).prompt == made[0].prompt
+    predict(load_model("perfect"), made, tmp_path, progress=False)
+    more = generate(task("niah_single_1", "upstream"), 1024, 3)
+    with pytest.raises(UserError, match="by an earlier version of rulerkit"):
+        predict(load_model("perfect"), more, tmp_path, progress=False)
+    assert len(load_cell(path).rows) == 2
 
 
 # --- copying the beginning ------------------------------------------------------------------------

@@ -1,13 +1,10 @@
-"""The jobs of one machine, with pretended GPUs: never two runs on one, all of them used, several
-models side by side."""
+"""The jobs of one machine: one model after the other, and one process at each."""
 
-import fcntl
 import os
 import re
 import stat
 import subprocess
 import sys
-import tempfile
 from itertools import combinations
 from pathlib import Path
 
@@ -15,23 +12,19 @@ import pytest
 
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import check, execute
-from rulerkit.batch.gpu_pool import GpuPool, use_gpus
-from rulerkit.common.errors import ExitStatus, UserError
-from tests.batches import Project, outcomes, told, wait_until
+from rulerkit.common.errors import UserError
+from rulerkit.common.gpus import visible_gpus
+from tests.batches import Project, outcomes, told
 
 ROOT = Path(__file__).resolve().parents[1]
-UUID = "GPU-8932f937-d72c-4106-c12f-20bd9faed9f6"
 
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """A project, whose GPUs are locked in a folder of its own."""
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")  # what is set later is taken back
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    monkeypatch.setattr(tempfile, "tempdir", str(project.root / "tmp"))
     project.notebook("50_asks")
     return project
 
@@ -46,8 +39,8 @@ def jobs_of(project, models, **parameters):
     return jobs
 
 
-def run(jobs, gpus=(), side_by_side=None):
-    states = outcomes(execute(jobs, gpus, side_by_side))
+def run(jobs):
+    states = outcomes(execute(jobs))
     assert {each.step.title: each.message for each in states if each.state != "done"} == {}
 
 
@@ -57,163 +50,46 @@ def overlapping(rows):
     return [(a, b) for a, b in pairs if a.model != b.model and a.begin < b.end and b.begin < a.end]
 
 
-def gpus(row):
-    assert row.gpus is not None
-    return set(filter(None, row.gpus.split(",")))
-
-
 # --- which GPUs are here --------------------------------------------------------------------------
 
 
-def test_gpus_are_named(monkeypatch):
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "5,6")
-    assert use_gpus(None) == ["5", "6"]
-    assert use_gpus("1-3,7") == ["1", "2", "3", "7"]
-    assert use_gpus(f"{UUID},MIG-a-b") == [UUID, "MIG-a-b"]
-    assert use_gpus("") == []
-
-
-TWO_GPUS = """#!/bin/sh
-case "$*" in
-*query-gpu=index*noheader*) echo 0; echo 1 ;;
-*) exit 6 ;;
-esac
-"""
-
-
-def is_locked(project, gpu):
-    return not GpuPool([gpu]).hold(1)
-
-
-def test_what_nvidia_smi_lists_is_used_and_locked(project, monkeypatch):
-    tool = project.root / "nvidia-smi"
-    monkeypatch.setenv("PATH", f"{project.root}{os.pathsep}{os.environ['PATH']}")
+def test_what_nvidia_smi_lists_is_visible(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
     tool.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
     tool.chmod(tool.stat().st_mode | stat.S_IXUSR)
-    assert use_gpus(None) == []
-    tool.write_text(TWO_GPUS)
-    assert use_gpus(None) == ["0", "1"]
-    (job,) = jobs_of(project, [told("a", gpus=2)])
-    for status in execute([job], ["0", "1", "2"]):
-        if status and status.state == "running":
-            assert [is_locked(project, gpu) for gpu in "012"] == [True, True, False]
-    assert status.state == "done" or not status
-    assert not is_locked(project, "0")
-    assert {row.gpus for row in project.journal()} == {"0,1"}
+    assert visible_gpus() == []
+    tool.write_text('#!/bin/sh\ncase "$*" in *query-gpu=index*) echo 0; echo 1 ;; esac\n')
+    assert visible_gpus() == ["0", "1"]
 
 
-def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project):
+def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project, monkeypatch):
     jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
     with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"):
-        check(jobs, ["0", "1"])
-    check(jobs, [])
-    check(jobs, ["0", "1", "2", "3"])
+        check(jobs)
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
+    check(jobs)
     with pytest.raises(UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"):
-        check(jobs_of(project, [told("spread", gpus=1, nodes=2)]), ["0"])
-    run(jobs[1:], use_gpus("0-3"))
-    check(jobs, ["0"])  # where only notebooks are left no GPU is needed
-    assert [status.state for status in outcomes(execute(jobs[1:], ["0"]))] == ["done before"]
+        check(jobs_of(project, [told("spread", gpus=1, nodes=2)]))
+    run(jobs[1:])
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    check(jobs)  # where only notebooks are left no GPU is needed
+    assert [status.state for status in outcomes(execute(jobs[1:]))] == ["done before"]
 
 
-# --- handing them out -----------------------------------------------------------------------------
-
-
-def test_never_two_runs_on_one_gpu_and_all_of_them_used(project):
-    """Models that take 4, 2, 2, 1, 1 and 1 of four GPUs, and one that takes none; those that can
-    must run at once."""
-    sizes = {"d": 1, "e": 1, "f": 1, "b": 2, "c": 2, "a": 4, "g": 0}
-    for name, others in (("b", "c"), ("c", "b"), ("d", "e f"), ("e", "d f"), ("f", "d e")):
-        project.set(name, "meets", others)
-    run(jobs_of(project, [told(n, gpus=size) for n, size in sizes.items()]), use_gpus("0-3"))
+def test_one_model_answers_after_the_other(project):
+    for name in "abc":
+        project.set(name, "pace", 0.1)
+    run(jobs_of(project, [told(name, gpus=1) for name in "abc"]))
     rows = project.journal()
-    assert {row.model: len(gpus(row)) for row in rows} == sizes
-    assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert {row.gpus for row in rows if row.model == "g"} == {""}, "it runs beside, and sees none"
-    used = [set().union(*(gpus(row) for row in rows if row.model in n)) for n in ("bc", "def")]
-    assert list(map(len, used)) == [4, 3], "at the same time"
-    order = list(dict.fromkeys(row.model for row in rows if row.model != "g"))
-    assert [sizes[name] for name in order] == [4, 2, 2, 1, 1, 1], "the largest first"
-
-
-@pytest.mark.parametrize("kind", ["fifo", "folder", "link"])
-def test_what_another_user_put_in_the_place_of_a_lock_is_named(tmp_path, monkeypatch, kind):
-    """A FIFO would block whoever opens it; a link would make a file elsewhere."""
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
-    place = tmp_path / "rulerkit-gpu-0"
-    if kind == "fifo":
-        os.mkfifo(place)
-    elif kind == "folder":
-        place.mkdir()
-    else:
-        place.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"rulerkit-gpu-0, .* --gpus and TMPDIR"):
-        GpuPool(["0"]).hold(1)
-    assert list(tmp_path.iterdir()) == [place]
-
-
-def test_the_gpus_of_a_scheduler_are_shared_out_without_locks(project, monkeypatch):
-    """Another job on this machine may have other GPUs by the same numbers."""
-    monkeypatch.setenv("SLURM_JOB_ID", "7")
-    with (project.root / "tmp/rulerkit-gpu-0").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        for name in "abc":
-            project.set(name, "pace", 0.3)
-        run(jobs_of(project, [told(name, gpus=1) for name in "abc"]), ["0", "1"])
-    rows = project.journal()
-    assert {row.gpus for row in rows} == {"0", "1"}
-    assert all(a.gpus != b.gpus for a, b in overlapping(rows))
+    assert {row.model for row in rows} == {*"abc"}
+    assert overlapping(rows) == []
 
 
 # --- two batches on one machine -------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_two_batches_share_the_gpus_and_ask_nothing_twice(project):
-    """The same batch twice, and another one beside it, at the same time on the same two GPUs. Of
-    the same two, either may leave a job to the other and end with 75; the next call finds all done.
-    """
-    project.set("b", "meets", "go")
-    common = {"together": ["50_asks"], "parameters": {"run": "one", "num_examples": 3}}
-    one = project.batch({"models": [told("a", gpus=1), told("b", gpus=2)], **common}, "one")
-    models = [told("c", gpus=2), told("d", gpus=1)]
-    other = project.batch({**common, "models": models, "parameters": {"run": "other"}}, "other")
-    with project.started("batch", one, "--gpus", "0,1") as first:
-        project.wait_for("b")
-        with (
-            project.started("batch", one, "--gpus", "1,0") as second,
-            project.started("batch", other, "--gpus", "0,1") as third,
-        ):
-            waiting = "waiting: other processes hold the GPUs"
-            for each in (second, third):
-                wait_until("it waits", lambda each=each: waiting in each.out.read_text())
-            project.go()
-            ended = [each.end() for each in (first, second, third)]
-    assert ended[2][0] == 0, ended
-    for status, said in ended[:2]:
-        assert status == (ExitStatus.ELSEWHERE if "elsewhere" in said else 0), said
-    assert project.call("batch", one, "--gpus", "0,1").returncode == 0
-    rows = project.journal()
-    assert all(not gpus(a) & gpus(b) for a, b in overlapping(rows))
-    assert [set(project.asked(name).values()) for name in "abcd"] == [{1}] * 4
-    assert "a+b 6 rows" in project.said("all/50_asks", "one")
-    assert "c+d 4 rows" in project.said("all/50_asks", "other")
-    assert list(project.root.rglob("*.lock")) == []
-
-
-@pytest.mark.slow
-def test_a_gpu_that_a_dead_process_held_is_free(project):
-    """Its number must not reach a process that was given none."""
-    (job,) = jobs_of(project, [told("a", gpus=1)], num_examples=1)
-    project.set("a", "meets", "go")
-    with project.started("run", job.file, "--gpus", "0") as killed:
-        project.wait_for("a")
-        killed.kill_everything()
-    project.go()
-    run([job], ["0"])
-    (other,) = jobs_of(project, [told("b", gpus=1)])
-    assert project.call("run", other.file, "--gpus", "", CUDA_VISIBLE_DEVICES="0,1").returncode == 0
-    assert {row.gpus for row in project.journal() if row.model == "b"} == {""}
 
 
 @pytest.mark.slow

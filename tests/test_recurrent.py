@@ -14,7 +14,7 @@ from tiny_recurrent import NETWORKS, SHAPES, VOCABULARY, build, torch, transform
 
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.writer import predict
-from rulerkit.generation.corpora import load_haystack, load_words
+from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import task
 from rulerkit.inference.model import load_model, model
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def words(tmp_path_factory):
     """A folder with a byte-pair tokenizer like GPT-NeoX': no BOS, and token 0 ends a text."""
     # so that lists of words fit into 1K
-    text = load_haystack("prose").words + 3 * load_words().everything
+    text = load("essay", "prose").words + 3 * load("words", "wonderwords").everything
     folder = tmp_path_factory.mktemp("words")
     assert save_tokenizer(folder, [" ".join(text)], VOCABULARY, bos=False) == VOCABULARY
     torch.set_num_threads(1)  # idle threads that spin make tiny models slow on a busy machine

@@ -9,8 +9,8 @@ import pytest
 from rulerkit.common.errors import UserError
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import load_tokenizer
+from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
-from rulerkit.inference.process import Address
 from rulerkit.inference.rendered import compare_with_server
 from scripts.store_form import store_form
 from tests.test_openai import serving

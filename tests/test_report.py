@@ -97,12 +97,12 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(t
         )
     folder = str(tmp_path / "predictions")
     words = "0/4, 1 refused by the service, 3 failed"
-    assert words in rulerkit("score", folder).out
+    assert words in rulerkit("report", "--by", "task", folder).out
     said = rulerkit("report", folder, "--max-failures", "2", "--format", "csv").out
     assert words in said
     assert (
         "m on vt at 2K: 2/4, 1 refused by the service, 1 failed"
-        in rulerkit("score", folder, "--max-failures", "2").out
+        in rulerkit("report", "--by", "task", folder, "--max-failures", "2").out
     )
 
 
@@ -149,7 +149,7 @@ def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
         for name in names:
             one = task(name)
             about = {"name": name, "family": one.family, "category": one.category}
-            about |= {"match": "all", "edition": "2025"}
+            about |= {"match": "all"}
             record = record_of(model, length=length, task=about)
             path = tmp_path / f"predictions/main/{model}/{name}/{length}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)

@@ -163,7 +163,7 @@ def strange(tmp_path: Path) -> Path:
 
 def test_half_of_a_surrogate_pair_is_exported(strange: Path, tmp_path: Path, rulerkit: Any) -> None:
     file = tmp_path / "all.jsonl"
-    ended = rulerkit("export", strange, "-o", file)
+    ended = rulerkit("report", "--by", "example", strange, "-o", file)
     assert ended.status == 0, ended.err
     rows = [json.loads(line) for line in file.read_bytes().split(b"\n")[:-1]]
     written = [row["prediction"] for row in rows if row["model"] == "strange"]
@@ -176,7 +176,7 @@ def test_a_csv_holds_no_control_no_formula_and_whole_numbers(
 ) -> None:
     """Also where a number is missing in a column, as a cell has no seed that was not asked."""
     file, run = tmp_path / "all.csv", strange / "predictions/main"
-    assert rulerkit("export", strange, "-o", file).status == 0
+    assert rulerkit("report", "--by", "example", strange, "-o", file).status == 0
     texts = [file.read_text(), rulerkit("report", run, "--format", "csv").out]
     for text in texts:
         assert not re.search(r"[\x00-\x09\x0b-\x1f\x7f]", text)
@@ -228,7 +228,7 @@ def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: 
     assert back["prediction"].fillna("").tolist() == results["prediction"].tolist()
     references = back["references"].map(json.loads if kind == "csv" else list)
     assert references.tolist() == results["references"].tolist()
-    with pytest.raises(UserError, match="allowed: parquet, csv, jsonl"):
+    with pytest.raises(UserError, match="allowed: csv, parquet, jsonl"):
         export(results, tmp_path / "results.xls")
 
 
@@ -243,7 +243,7 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
 
     file = tmp_path / "results.jsonl"
     assert f"96 rows, {len(COLUMNS) + len(ANSWER_COLUMNS)} columns" in run(
-        "export", str(outputs), "-o", str(file)
+        "report", str(outputs), "--by", "example", "-o", str(file)
     )
     assert len(file.read_text().splitlines()) == 96
     page = tmp_path / "page.html"
@@ -253,7 +253,7 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
-        assert "96 rows" in run("export", outputs.name)
+        assert "96 rows" in run("report", outputs.name, "--by", "example", "-o", "all.csv")
         assert "perfect" in run("report", f"{outputs.name}/predictions/main")
         assert f"no predictions at {outputs.parent}/no" in run("report", "no")
     model = str(outputs / "predictions/main/perfect")

@@ -98,7 +98,7 @@ def harness_file(tmp_path, score):
 
 def test_score_as_says_how_many_points_are_the_scorer(tmp_path, rulerkit):
     file = harness_file(tmp_path, 1 / 3)
-    ended = rulerkit("score", file, "--as", "lm-eval", "--as", "nemo-skills:think")
+    ended = rulerkit("report", file, "--as", "lm-eval", "--as", "nemo-skills:think")
     assert ended.status == 0
     (row,) = [line for line in ended.out.splitlines() if line.startswith("qa_1")]
     assert row.split() == [*("qa_1,", "4K", "100.0"), *("50.0", "(-50.0)"), *("0.0", "(-100.0)")]
@@ -106,7 +106,7 @@ def test_score_as_says_how_many_points_are_the_scorer(tmp_path, rulerkit):
 
 def test_a_file_of_lm_eval_with_another_score_than_its_rule_gives_is_refused(tmp_path, rulerkit):
     file = harness_file(tmp_path, 1.0)
-    ended = rulerkit("score", file, "--as", "upstream")
+    ended = rulerkit("report", file, "--as", "upstream")
     assert ended.status == 2
     (line,) = ended.lines
     assert re.search(r"example 0 \(10th\).*0\.333", line)

@@ -25,7 +25,7 @@ def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **rec
     kind = {"name": task, "family": "", "category": category(task), "match": match}
     form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
     about = {"num_examples": 2, "label": "M", "claimed_length": 8192, "aligned": "base"} | record
-    about |= {"task": kind | {"edition": None}, "prompt_format": form}
+    about |= {"task": kind, "prompt_format": form}
     return Cell(Path(f"{task}/{length}.jsonl"), record_of(model, length=length, **about), rows)
 
 

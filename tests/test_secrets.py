@@ -132,11 +132,11 @@ def commands(project):
     if find_spec("rulerkit_gate"):
         yield ("gate", "keyed", "owned", *SMALL, *some, "--page", made / "gate.html")
     yield "compare", f"{run}/keyed", f"{run}/owned"
-    for command in ("score", "report"):
-        yield command, run
+    for by in ("model", "task"):
+        yield "report", run, "--by", by
     yield "browse", run, "-o", made / "answers.html"
     for ending in ("csv", "jsonl"):
-        yield "export", run, "-o", made / f"all.{ending}"
+        yield "report", run, "--by", "example", "-o", made / f"all.{ending}"
 
 
 @pytest.mark.slow

@@ -80,8 +80,8 @@ def test_what_a_site_says_stands_in_the_scripts(root):
     # not before half of its time
     assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large
     assert "#SBATCH --nodes=2\n" in large
-    assert f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit serve " in large
-    rank = r"/large/some batch\.job\.yaml\S+ --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
+    assert f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit.batch." in large
+    rank = r"/large/some batch\.job\.yaml\S+ \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
     assert re.search(rank, large)
     assert "#SBATCH --partition=cheap\n" in over_all
     assert "gpus-per-node" not in over_all

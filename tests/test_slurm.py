@@ -336,11 +336,11 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
     place.wait("it has ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
     lines = [line.split() for line in starts.read_text().splitlines()]
-    assert sorted((line[0], line[1], *line[4:6]) for line in lines) == [
-        ("node1", "0,1", "rulerkit", "run"),
-        ("node2", "0,1", "rulerkit", "serve"),
+    assert sorted((line[0], line[1], line[4]) for line in lines) == [
+        ("node1", "0,1", "rulerkit"),
+        ("node2", "0,1", "rulerkit.batch.execution"),
     ]
-    assert [line[-2:] for line in lines if "serve" in line] == [["--node", "1"]]
+    assert [line[-1] for line in lines if line[0] == "node2"] == ["1"]
 
 
 def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
@@ -379,5 +379,5 @@ def test_tasks_and_engines_of_the_project_are_known_on_the_nodes(make):
     names = [model if isinstance(model, str) else model["name"] for model in MODELS[:2]]
     for name in names:
         assert place.indices(name) == {"boxes": [*range(8)]}
-    told = place.rulerkit("score", f"outputs/predictions/{place.run}")
+    told = place.rulerkit("report", "--by", "task", f"outputs/predictions/{place.run}")
     assert re.search(r"boxes +100\.0", told)

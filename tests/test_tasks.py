@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.corpora import load_haystack, load_qa, load_words
+from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import TASKS, read_answer, task
 
@@ -100,7 +100,7 @@ def test_needle_prompts(name):
             assert re.fullmatch(f"{SHORT}|{re.escape(LINE)}", last)
         else:
             words = re.sub(rf" ?{needle}", "", context).split()
-            assert words == load_haystack("prose").words[: len(words)]
+            assert words == load("essay", "prose").words[: len(words)]
             assert not re.search("\n|  ", context)
 
 
@@ -134,10 +134,10 @@ def chains_of(context, letters):
     return chains
 
 
-@pytest.mark.parametrize("edition", ["2025", "2024"])
+@pytest.mark.parametrize("protocol", ["clean", "paper"])
 @pytest.mark.parametrize(("chains", "hops"), [(1, 4), (3, 6)])
-def test_tracking_prompts(edition, chains, hops):
-    new = edition == "2025"
+def test_tracking_prompts(protocol, chains, hops):
+    new = protocol == "clean"
     statement = r"VAR [A-Z]+ = (?:\d{5}|VAR [A-Z]+ )"
     row = rf"(?:{statement}|{re.escape(LINE)}\n)"
     lines = (  # statements and lines end with newlines, or are joined by blanks
@@ -146,8 +146,8 @@ def test_tracking_prompts(edition, chains, hops):
         else rf"{row}(?: {row})*(?: (?:{SHORT})\n)?"
     )
     shown = set()
-    spec = {"base": "vt", "num_chains": chains, "num_hops": hops, "edition": edition}
-    for made in examples(spec):
+    spec = {"base": "vt", "num_chains": chains, "num_hops": hops}
+    for made in examples(task(spec, protocol)):
         head, _, rest = made.prompt.rpartition(VT_OPENING + "\n\n")
         ends = "above." if new else ""
         for text, letters, above, answered in ((head, 3, ends, True), (rest, 5, "above.", False)):
@@ -173,7 +173,7 @@ def test_tracking_prompts(edition, chains, hops):
             assert [len(chain) for chain in found.values()] == [hops + 1] * chains
             assert re.fullmatch(lines, context), context[-300:]
         shown.add(head)
-    assert len(shown) == (3 if new else 1), "fresh demonstrations in 2025, one for all in 2024"
+    assert len(shown) == (3 if new else 1), "fresh demonstrations, or one for all"
 
 
 def test_demonstrations():
@@ -194,14 +194,14 @@ def listed(text):
 
 
 @pytest.mark.parametrize(
-    ("edition", "length", "often", "seldom", "shown"),
+    ("protocol", "length", "often", "seldom", "shown"),
     [
-        ("2025", 4095, 6, 1, (20, 3, 1)),
-        ("2025", 4096, 30, 3, (40, 10, 3)),
-        ("2024", 4096, 30, 3, (40, 10, 3)),
+        ("clean", 4095, 6, 1, (20, 3, 1)),
+        ("clean", 4096, 30, 3, (40, 10, 3)),
+        ("paper", 4096, 30, 3, (40, 10, 3)),
     ],
 )
-def test_common_words_prompts(edition, length, often, seldom, shown):
+def test_common_words_prompts(protocol, length, often, seldom, shown):
     opening = (
         "Below is a numbered list of words. In these words, some appear more often than others. "
         "Memorize the ones that appear most often.\n"
@@ -210,10 +210,10 @@ def test_common_words_prompts(edition, length, often, seldom, shown):
         "\nQuestion: What are the 10 most common words in the above list? Answer: The top 10 words "
         "that appear most often in the list are:"
     )
-    for made in examples({"base": "cwe", "edition": edition}, length):
+    for made in examples(task("cwe", protocol), length):
         before, demonstration, rest = made.prompt.split(opening)
         body, _, answer = demonstration.partition(question)
-        words = listed(between(answer, " " if edition == "2025" else "", "\n"))
+        words = listed(between(answer, " " if protocol == "clean" else "", "\n"))
         counts = Counter(listed(body))
         assert before == ""
         assert len(counts) == shown[0]
@@ -228,7 +228,7 @@ def test_common_words_prompts(edition, length, often, seldom, shown):
 def test_common_words_score_for_themselves_only():
     """At 131072 tokens the list needs hyphenated pairs, which are spread evenly: no common word
     stands in another entry, nor in the pairs."""
-    singles = set(load_words().everything)
+    singles = set(load("words", "wonderwords").everything)
     for length in (4096, 131072):
         for made in examples("cwe", length, 2):
             words = listed(made.context_text.rstrip("\n"))
@@ -298,7 +298,7 @@ def test_question_prompts_of_the_originals(name):
 
 
 def check_questions(asked):
-    corpus = load_qa(asked.settings()["dataset"])
+    corpus = load("qa", asked.settings()["dataset"])
     for made in generate(asked, 4096, 8):
         text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(" Answer:")
         context = between(
@@ -354,8 +354,8 @@ def test_wrong_settings(spec, named):
 # --- reading --------------------------------------------------------------------------------------
 
 VARIANTS = [
-    {"base": "vt", "num_hops": 9, "edition": "2024"},
-    {"base": "cwe", "edition": "2024"},
+    task({"base": "vt", "num_hops": 9}, "paper"),
+    task("cwe", "paper"),
     {"base": "cwe", "num_cw": 20, "freq_cw": 10, "freq_ucw": 2},
     {"base": "fwe", "k": 2},
     {"base": "niah_multikey_3", "num_queries": 3, "num_values": 2},

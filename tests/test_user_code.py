@@ -8,7 +8,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
-from rulerkit.inference.user_code import beside_source
+from rulerkit.inference.functions import beside_source
 
 RATIO = 0.5
 

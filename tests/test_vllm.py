@@ -23,7 +23,7 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-import rulerkit.inference.servers as server
+import rulerkit.inference.servers as servers
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.study import load_files
@@ -33,11 +33,12 @@ from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.generation.thoughts import KNOWN, without_thought
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.http import Reply, RequestError
+from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
-from rulerkit.inference.process import Address
+from rulerkit.inference.process import ServerProcess
 from rulerkit.inference.prompt_queue import PromptQueue
 from rulerkit.inference.rendered import compare_with_server
+from rulerkit.inference.reply import Reply, RequestError
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
 from scripts.store_form import form_of_server
 from tests.processes import gone_within, processes
@@ -309,7 +310,7 @@ def test_forms_by_real_vocabularies_are_those_of_vllm(data, tmp_path, name):
 
 
 @needs_vllm
-def test_a_model_that_also_sees_images_is_asked_as_a_text_model(tiny, tmp_path):
+def test_a_model_that_also_sees_images_is_asked_as_a_text_model(tiny, tmp_path, opened):
     """A Gemma 3 with a vision tower, of random weights."""
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torchvision", exc_type=ImportError)
@@ -333,13 +334,13 @@ def test_a_model_that_also_sees_images_is_asked_as_a_text_model(tiny, tmp_path):
     torch.manual_seed(1)
     model = transformers.Gemma3ForConditionalGeneration(made)
     model.save_pretrained(folder)
-    one = load_model(spec(folder))
+    one = opened(spec(folder))
     assert one.arguments()["language_model_only"]
     asked = cell(one, "vt", LENGTH, 6)
     ours = texts_of(one, asked)
     direct = load_model(plain(folder))
     assert ours == texts_of(direct, cell(direct, "vt", LENGTH, 6))
-    assert one.replicas[0].num_sent == 6
+    assert one.connection.num_sent == 6
 
 
 def prompt(*ids):
@@ -362,7 +363,7 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
         "float32",
     ]
     same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_num_seqs": 3}
-    same |= {"concurrency": 9, "replicas": 2}
+    same |= {"concurrency": 9, "gpus": 2}
     neutral = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30}
     assert described(tmp_path, **same, engine_args=neutral).identity() == identity
     for other in (
@@ -399,6 +400,20 @@ def test_arguments_become_the_command_line_of_the_server(tmp_path):
     assert "secret" not in text  # it goes through the environment
     assert "load-format" not in text
     assert one.variables()["VLLM_NO_USAGE_STATS"] == "1"
+
+
+def test_gpus_of_a_node_hold_copies_of_the_model(tmp_path, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3,4,5")
+    address = Address("http://127.0.0.1:1/v1", "k")
+    for more, copies in (({}, 6), ({"tensor_parallel_size": 2}, 3), ({"gpus": 2}, 2)):
+        one = described(tmp_path, **more)
+        assert f"--data-parallel-size {copies}" in " ".join(one.command(address))
+        assert one.shown_command().startswith(f"vllm serve {tmp_path} --host 127.0.0.1 --port 8000")
+        assert one.identity() == described(tmp_path).identity()
+    with pytest.raises(UserError, match=r"needs 8 GPUs, 6 are visible \(0, 1, 2"):
+        described(tmp_path, tensor_parallel_size=8).copies()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    assert "data-parallel" not in " ".join(described(tmp_path).command(address))
 
 
 def test_several_nodes_share_one_server(tmp_path, monkeypatch):
@@ -479,19 +494,24 @@ def tiny(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", autouse=True)
-def registry(tmp_path_factory):
-    """Nobody else's servers are found."""
+def one_thread():
     with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("XDG_RUNTIME_DIR", str(tmp_path_factory.mktemp("registry")))
         patch.setenv("OMP_NUM_THREADS", "1")
         yield
 
 
-@pytest.fixture(autouse=True)
-def nothing_runs_on():
-    yield
-    if server.ServerEngine._running:
-        server.ServerEngine._running.close()
+@pytest.fixture
+def opened():
+    """Loads models, and closes them in the end."""
+    models = []
+
+    def load(described):
+        models.append(load_model(described))
+        return models[-1]
+
+    yield load
+    for one in models:
+        one.close()
 
 
 def cell(one, name, length, count):
@@ -551,13 +571,12 @@ def test_thirteen_tasks_are_answered_as_by_transformers_and_the_server_stays_for
 ):
     with rk.Session() as session:
         ours = thirteen(spec(tiny), tmp_path / "vllm", session=session)
-        (replica,) = session.model.replicas
-        process, address = replica.process, replica.address
+        process, address = session.model.process, session.model.connection.address
         assert address.get("/models")[0] == 200
         assert address._replace(key="a stranger's").get("/models")[0] == 401
         again = thirteen(spec(tiny), tmp_path / "vllm", 2, session)
-        assert session.model.replicas[0].process is process
-    assert not server.ServerEngine._running
+        assert session.model.process is process
+    assert not address.healthy()
     assert rows(ours).items() <= rows(again).items()
     for row in (row for done in again for row in done.rows):
         assert row["usage"]["prompt_tokens"] == row["num_prompt_tokens"]
@@ -599,25 +618,27 @@ def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(tiny, t
 def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     tiny, tmp_path, monkeypatch
 ):
-    """vLLM started by a user's command, with its own tokenizer; then the same server behind
-    `base_url`."""
+    """vLLM started by a user's command, with its own tokenizer; as a server of any kind, and as
+    the engine's own, whose cells it continues."""
     folder = shutil.copytree(tiny, tmp_path / "tiny")
     settings = json.loads((folder / "tokenizer_config.json").read_text())
     settings["chat_template"] = MESSAGES
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     flags = "--dtype float32 --max-model-len 8192 --enforce-eager --generation-config vllm"
-    module = f"{sys.executable} -m vllm.entrypoints.openai.api_server --host 127.0.0.1"
-    serve = f"VLLM_CPU_KVCACHE_SPACE=1 {module} --model {{path}} {flags}"
+
+    def command(address):
+        module = [sys.executable, "-m", "vllm.entrypoints.openai.api_server"]
+        place = ["--host", "127.0.0.1", "--port", address.port]
+        return [*module, "--model", str(folder), *place, *flags.split()]
+
+    served = ServerProcess("own", command, {"VLLM_CPU_KVCACHE_SPACE": "1"})
+    while not served.ready:
+        served.poll()
+        time.sleep(0.5)
+    monkeypatch.setenv("KEY_OF_TINY", served.address.key)
+    where = {"base_url": served.address.url, "api_key_env": "KEY_OF_TINY"}
     # the engines end an answer at the ids that the checkpoint names; so must the requests
-    extra = {"stop_token_ids": [1, *range(300, 320)]}
-    common = {"path": str(folder), "extra_body": extra}
-    one = load_model(
-        common | {"serve": f"{serve} --port {{port}} --api-key {{key}}", "name": "served"}
-    )
-    assert one.prompt_path == "ids"
-    (replica,) = one.replicas
-    monkeypatch.setenv("KEY_OF_TINY", replica.address.key)
-    where = {"base_url": replica.address.url, "api_key_env": "KEY_OF_TINY"}
+    common = {"path": str(folder), "extra_body": {"stop_token_ids": [1, *range(300, 320)]}}
     direct = load_model(plain(folder))
     for path, adds_bos in (("ids", False), ("text", True), ("prefill", True)):
         other = load_model({**common, **where, "prompt_path": path, "name": path})
@@ -630,6 +651,15 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
         # vLLM's own detokenizer leaves half a character at the end out, ours shows a broken one
         expected = {key: text.rstrip("\ufffd") for key, text in texts_of(direct, same).items()}
         assert texts_of(other, asked) == expected, path
+
+    warm = {"base": spec(folder), **where}
+    assert load_model(warm).identity() == load_model(spec(folder)).identity()
+    first = thirteen(warm, tmp_path / "vllm")
+    assert rows(first) == rows(thirteen(plain(folder), tmp_path / "transformers"))
+    served.close()
+    # What is answered is not asked again, and the engine's own server goes on.
+    assert rows(thirteen(spec(folder), tmp_path / "vllm")) == rows(first)
+    assert len(thirteen(spec(folder), tmp_path / "vllm", 2)[0].rows) == 2
 
 
 @needs_vllm
@@ -662,16 +692,16 @@ class AsMade(PromptQueue):
     def add(self, example):
         self.waiting.append((b"", example))
 
-    def take(self, last, start=0.0):
+    def take(self, last):
         return self.waiting.pop(0)[1]
 
 
 @needs_vllm
 def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_run(
-    tiny, tmp_path, monkeypatch, capfd
+    tiny, tmp_path, monkeypatch, capfd, opened
 ):
     memory = {"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32}
-    one = load_model(spec(tiny, engine_args=memory))
+    one = opened(spec(tiny, engine_args=memory))
     essays = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue")
     asked = [e for name in essays for e in cell(one, name, 2048, 10)]
     Random(3).shuffle(asked)
@@ -685,18 +715,18 @@ def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_
     one.open()
     one.wait_until_ready()
     ordered, texts = run()
-    monkeypatch.setattr(server, "PromptQueue", AsMade)
+    monkeypatch.setattr(servers, "PromptQueue", AsMade)
     shuffled, same = run()
     print(f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled")
     assert texts == same
     assert ordered > 1.5 * shuffled > 0
-    process, not_run = one.replicas[0].process, []
+    process, not_run = one.process, []
     small = {"tasks": ["vt", "cwe"], "lengths": [1024, 8192], "num_examples": 2}
     study = rk.study(model=one, outputs=str(tmp_path), **small)
     done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
     cells = [(each.task, each.length, len(each.rows)) for each in done]
     assert cells == [("vt", 1024, 2), ("cwe", 1024, 2)]
-    assert one.replicas[0].process is process
+    assert one.process is process
     assert [words[:2] for words in not_run] == [("tiny", 8192)]
     assert "room for 45" in not_run[0][2]
     assert capfd.readouterr().err.count("not run: tiny at ") == 1

@@ -120,9 +120,9 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(built,
         server.shutdown()
     run = "outputs/predictions/main"
     assert "n = 2 examples per task and length" in rulerkit("report", run)
-    for shown in (table, rulerkit("score", run)):
+    for shown in (table, rulerkit("report", "--by", "task", run)):
         assert re.search(r"^vt +\d+\.\d \[", shown, re.MULTILINE)
-    rulerkit("export", "outputs", "-o", "results.csv")
+    rulerkit("report", "--by", "example", "outputs", "-o", "results.csv")
     rulerkit("browse", "outputs", "-o", "answers.html")
 
     (tmp_path / "notebooks").mkdir()
@@ -133,7 +133,7 @@ def test_the_core_alone_generates_asks_a_server_scores_and_prints_a_table(built,
     for words, extra in {
         ("batch", "batch.yaml"): "notebooks",
         ("evaluate", "small-llama", *asked): "transformers",
-        ("export", "outputs", "-o", "results.parquet"): "parquet",
+        ("report", "outputs", "--by", "example", "-o", "results.parquet"): "parquet",
     }.items():
         said = rulerkit(*words, ends=2)
         assert re.search(wheel.format(extra), said), said

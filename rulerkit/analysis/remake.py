@@ -30,7 +30,7 @@ def examples_of(cell: Cell) -> Examples:
         settings = {name: stored[name] for name in SETTINGS if name in stored}
         prompt_format = PromptFormat(result["tokenizer"]["name"], **settings)
 
-        knobs = {**result["task"], "protocol": result["protocol"]}
+        knobs = {**result["task"], "protocol": cell.about.result.protocol}
         family = family_here(knobs)
         if family is None:
             raise _not_generated(

@@ -16,7 +16,6 @@ from rulerkit.common.paths import install_command
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import as_scores, lacking_line, score
-from rulerkit.scoring.summary import cell_rows
 from rulerkit.store.cells import Cell, DamagedCell, Report
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
@@ -39,7 +38,8 @@ LABEL_COLUMNS = {
     "missed_depth": "percent of the context, 0 to 100: where the first needle missed stands",
 }
 """The columns that `load(..., labels=True)` adds; examples are generated again for them."""
-FORMATS = ("parquet", "csv", "jsonl")
+FORMATS = ("csv", "parquet", "jsonl")
+"""The formats of tables for other programs: nothing is rounded, no lines stand below."""
 _NUMBERS = ("num_answer_tokens", "missed_depth")
 _LISTS = ("references", "depths")
 
@@ -95,8 +95,8 @@ def answers_of(
     # cell by cell, so that the rows of one file at a time are in memory
     values: dict[int, Any] = {}
     index = scores["index"].to_numpy()
-    by_cell = cell_rows(scores, CELL).items()
-    for key, positions in with_progress(by_cell, "cells"):
+    positions_of: Any = scores.groupby(CELL, sort=False).indices
+    for key, positions in with_progress(positions_of.items(), "cells"):
         cell = cell_of[key]
         rows = _stored_rows(cell, set(index[positions]), report)
         if rows is None:
@@ -164,31 +164,31 @@ def _failures(cell: Cell, without_context: NoContext, report: Report) -> dict[in
 # --- files for other programs ---------------------------------------------------------------------
 
 
-def export(results: "pd.DataFrame", path: Path, format: str | None = None) -> None:
+def export(results: "pd.DataFrame", path: Path, format: str = "") -> None:
     """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
-    says.
-
-    In CSV lists are JSON, and texts that a spreadsheet could take for a formula begin with a quote.
-    Raises UserError for another format and where pyarrow is missing for parquet.
-    """
-    kind = format or path.suffix.removeprefix(".")
-    hint = "The name of the file ends in it, or --format names it"
-    check_known("format", kind, FORMATS, hint)
-
+    says; as `data_text` makes it. Raises UserError where pyarrow is missing for parquet."""
+    format = format or path.suffix.removeprefix(".")
+    check_known("format", format, FORMATS)
     try:
         with disk(path, "choose another file"):
-            if kind == "parquet":
+            if format == "parquet":
                 results.to_parquet(path, index=False)
-            elif kind == "jsonl":
-                # A prediction may hold half of a surrogate pair, which UTF-8 has no bytes for.
-                write_whole(path, _json_lines(results))
             else:
-                lists = {name: results[name].map(json.dumps) for name in _LISTS if name in results}
-                write_whole(path, escape.csv_text(results.assign(**lists)))
+                write_whole(path, data_text(results, format))
     except ImportError:
         raise UserError(
             f"parquet needs pyarrow: {install_command('parquet')}, or write csv or jsonl"
         ) from None
+
+
+def data_text(results: "pd.DataFrame", format: str) -> str:
+    """A table of results as csv or jsonl. In CSV lists are JSON, and texts that a spreadsheet could
+    take for a formula begin with a quote."""
+    if format == "jsonl":
+        # A prediction may hold half of a surrogate pair, which UTF-8 has no bytes for.
+        return _json_lines(results)
+    lists = {name: results[name].map(json.dumps) for name in _LISTS if name in results}
+    return escape.csv_text(results.assign(**lists))
 
 
 def _json_lines(results: "pd.DataFrame") -> str:

@@ -36,7 +36,7 @@ EXAMPLES = 3
 GPUS_PER_NODE = 8
 """The largest common node, where params/site.yaml does not give `whole_nodes`."""
 _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
-BY_DESIGN = "by design: the protocol paper keeps one layout for all examples, as upstream does"
+BY_DESIGN = "by design: this protocol keeps one layout for all examples, as upstream does"
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
 _CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
@@ -163,7 +163,7 @@ def template(case: Case) -> CheckResult:
     before, after = form.around
     prefix = "" if form.prefix_in == "none" else draft.answer_prefix
     start = before + (draft.demonstration or draft.instruction)[:40]
-    end = DIRECT + prefix + after if form.closes_user_turn else after + prefix
+    end = DIRECT + prefix + after if form.prefix_in == "user" else after + prefix
 
     # The whole prompt is looked at, not the pieces that it was made from.
     if not prompt.startswith(start):
@@ -286,7 +286,7 @@ def budget(case: Case) -> CheckResult:
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
     if share >= _WELL_FILLED:
         return seen
-    if task.protocol == "paper":
+    if task.protocol != "clean":
         return Finding(seen, BY_DESIGN, NOTE)
     if task.category == "qa" and length < _COARSE_BELOW:
         return Finding(seen, "documents are coarse at short lengths", NOTE)
@@ -402,7 +402,7 @@ def check_case(case: Case) -> list[Finding]:
 
 
 def too_many_gpus(spec: Spec) -> CheckResult:
-    """The GPUs of one replica fit on the nodes that the model's file asks for. A node has as many
+    """The GPUs of one copy fit on the nodes that the model's file asks for. A node has as many
     as the site file says."""
     gpus, nodes = num_shares(spec), spec.get("nodes", 1)
     per_node = read_site().whole_nodes or GPUS_PER_NODE
@@ -421,19 +421,19 @@ def server_form(model: Model) -> CheckResult:
         return None
     # A chat service puts its own form around what it is sent.
     path = getattr(model, "prompt_path", "ids")
-    addresses = [] if path in CHATS else model.addresses()
-    if not addresses:
+    address = None if path in CHATS or "base_url" not in model.spec else model.address()
+    if address is None:
         return None
-    served = [entry["id"] for entry in addresses[0].models()]
-    name = served[0] if len(served) == 1 else model.path
     try:
-        found = compare_with_server(model.prompt_format, addresses[0], name)
+        served = [entry["id"] for entry in address.models()]
+        name = served[0] if len(served) == 1 else model.path
+        found = compare_with_server(model.prompt_format, address, name)
     except NoRendererError:
         return None
     except UserError as error:
         return Finding(f"not compared: {error}", level=NOTE)
     if not found:
-        return f"the ids that {addresses[0]} renders are ours"
+        return f"the ids that {address} renders are ours"
     return Finding(
         found,
         "vLLM's is the form that the model is served with: store it with "
@@ -511,7 +511,7 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
         fix = "the prompt was cut: raise the server's context length and switch its truncation off"
     elif counted == sent + max(1, len(case.tokenizer.leading_ids)):
         fix = "a second BOS was added, most likely: send ids, or switch add_special_tokens off"
-    elif case.form.closes_user_turn and counted <= sent + _SERVICE_FRAME:
+    elif case.form.prefix_in == "user" and counted <= sent + _SERVICE_FRAME:
         fix, level = ("the service's own frame: keep as many tokens of the length free", NOTE)
     else:
         fix = "the server frames the prompt once more: send ids or raw text, or drop the template"

@@ -1,7 +1,8 @@
-"""Jobs on this machine: each gets its GPUs, asks its model, then executes its notebooks.
+"""Jobs on this machine: each asks its model, then executes its notebooks.
 
 Every step (the predictions, each notebook) is a process of its own, which ends with this one.
-`python -m rulerkit.batch.execution JOB` is the step that asks the model.
+`python -m rulerkit.batch.execution JOB` is the step that asks the model; with the number of a node
+behind it, the share of that node in a server over several.
 """
 
 import os
@@ -10,13 +11,11 @@ import signal
 import sys
 import tempfile
 import time
-from collections.abc import Generator, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
-from typing import NamedTuple
 
-from rulerkit.batch.gpu_pool import GpuPool
 from rulerkit.batch.jobs import (
     Job,
     Notebook,
@@ -30,16 +29,16 @@ from rulerkit.batch.jobs import (
     update_record,
     version_of,
 )
-from rulerkit.common.errors import UserError, listed, remark
-from rulerkit.common.gpus import visible_to_child
+from rulerkit.common.errors import UserError, listed
+from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.session import Session
-from rulerkit.inference.model import takes_more_gpus
+from rulerkit.inference.model import load_model
 from rulerkit.inference.process import start_guarded
-from rulerkit.inference.servers import MASTER, is_served
+from rulerkit.inference.vllm import MASTER, Vllm
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.locks import Lock, wait_for
 from rulerkit.store.records import plain
@@ -55,113 +54,29 @@ _INTERVAL = 0.2  # seconds between two looks at the processes and at GPUs that o
 # --- several jobs ---------------------------------------------------------------------------------
 
 
-def execute(
-    jobs: Sequence[Job], gpus: Sequence[str] = (), side_by_side: int | None = None
-) -> Iterator[Status | None]:
-    """Do jobs on this machine, those that need most GPUs first; yields each step as it starts and
-    as it ends, and None several times a second meanwhile. Closing the iterator ends all steps.
-
-    A job that reads the answers of others waits for those among `jobs`. A model that can be served
-    several times gets as many of the free GPUs as the waiting jobs leave. Jobs without GPUs run
-    beside, one for each processor; on a machine without GPUs, where a model wants one, all jobs run
-    one after the other. `side_by_side` sets how many jobs run at most instead.
-    """
-    queue = _Queue(jobs, gpus, side_by_side)
-    has_waited = False
-    try:
-        while queue.waiting or queue.running:
-            queue.start_jobs()
-            if not queue.running and not has_waited:
-                has_waited = True
-                remark(f"waiting: other processes hold the GPUs {', '.join(gpus)}")
-            for running in list(queue.running):
-                yield from queue.look_at(running)
-            if queue.running or queue.waiting:
-                time.sleep(_INTERVAL)
-    finally:
-        queue.close()
-
-
-class _Running(NamedTuple):
-    """A job under way: its GPUs, and the iterator over its steps."""
-
-    job: Job
-    gpus: list[str]
-    steps: Generator[Status | None]
-
-
-class _Queue:
-    """The jobs of one call of `execute`: those that wait, and those that run."""
-
-    def __init__(self, jobs: Sequence[Job], gpus: Sequence[str], side_by_side: int | None) -> None:
-        self.needed = {job.file: gpus_needed(job) for job in jobs}
-        """The GPUs of each job, by its file."""
-        # Those that need most come first, as they find room least easily; those that read answers
-        # come last.
-        self.waiting = sorted(jobs, key=lambda job: (bool(job.after), -self.needed[job.file]))
-        self.running: list[_Running] = []
-        self._unfinished = {job.name for job in jobs if job.model}
-        self._pool = GpuPool(gpus)
-        self._has_gpus = bool(gpus)
-
-        wants_gpus = any(self.needed.values())
-        if side_by_side:
-            self._most = side_by_side
-        elif wants_gpus and not gpus:
-            # A model for a GPU takes all processors.
-            self._most = 1
-        else:
-            self._most = (os.cpu_count() or 1) + len(gpus)
-
-    def start_jobs(self) -> None:
-        """Start every job that may start and whose GPUs are free."""
-        for job in list(self.waiting):
-            if len(self.running) >= self._most or self._unfinished & {*job.after}:
-                continue
-            held = self._hold_gpus(job)
-            if held is None:
-                continue
-            environment: dict[str, str] = {}
-            if self._has_gpus:
-                environment |= visible_to_child(held)
-            self.waiting.remove(job)
-            self.running.append(_Running(job, held, perform(job, environment)))
-
-    def look_at(self, running: _Running) -> Iterator[Status | None]:
-        """What happened to a job since the last look; one that has ended gives its GPUs back."""
-        for status in running.steps:
+def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
+    """Do jobs on this machine, one after the other, those of models first; yields each step as it
+    starts and as it ends, and None several times a second meanwhile. Closing the iterator ends the
+    step that runs."""
+    for job in sorted(jobs, key=lambda job: bool(job.after)):
+        for status in perform(job):
             yield status
             if status is None:
-                return
-        self.running.remove(running)
-        self._pool.release(running.gpus)
-        if running.job.model:
-            self._unfinished.discard(running.job.name)
-
-    def close(self) -> None:
-        """End all steps that run."""
-        for running in self.running:
-            running.steps.close()
-            self._pool.release(running.gpus)
-
-    def _hold_gpus(self, job: Job) -> list[str] | None:
-        """GPUs for a job; None where too few are free."""
-        needed = self.needed[job.file] if self._has_gpus else 0
-        times = 1
-        if needed and job.model and takes_more_gpus(job.model):
-            wanted_by_all = sum(self.needed[other.file] for other in self.waiting)
-            times = len(self._pool.free) // wanted_by_all
-        return self._pool.hold(needed, times)
+                time.sleep(_INTERVAL)
 
 
-def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
+def check(jobs: Sequence[Job]) -> None:
     """`UserError` where a job can never run here; on a machine without GPUs everything runs on its
     processors."""
     if any(job.runs for job in jobs) and find_spec("papermill") is None:
         raise missing_extra("batches need", "papermill", "notebooks")
+    gpus = visible_gpus()
     for job in jobs:
-        needed = gpus_needed(job)
-        nodes = job.resources[1]
+        needed, nodes = job.resources
+        # The job itself reports what is wrong with its answers.
+        with suppress(UserError):
+            if job.steps[0].is_done:
+                continue
         if needed and nodes > 1 and MASTER not in os.environ:
             raise UserError(
                 f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm"
@@ -174,25 +89,12 @@ def check(jobs: Sequence[Job], gpus: Sequence[str]) -> None:
             )
 
 
-def gpus_needed(job: Job) -> int:
-    """The GPUs that a job takes now: none where only notebooks are left, or where `rulerkit serve`
-    runs the model here."""
-    # The job itself reports what is wrong with its answers.
-    with suppress(UserError):
-        if job.steps[0].is_done or (job.model and is_served(job.model)):
-            return 0
-    return job.resources[0]
-
-
 # --- one job --------------------------------------------------------------------------------------
 
 
-def perform(job: Job, environment: Mapping[str, str]) -> Generator[Status | None]:
+def perform(job: Job) -> Generator[Status | None]:
     """Do what is left of a job; yields each step as it starts and as it ends, and None whenever its
-    process was looked at. A step that fails raises nothing.
-
-    `environment` is added to that of the steps, such as CUDA_VISIBLE_DEVICES.
-    """
+    process was looked at. A step that fails raises nothing."""
     first = job.steps[0]
     try:
         reason = _running_elsewhere(job)
@@ -203,7 +105,7 @@ def perform(job: Job, environment: Mapping[str, str]) -> Generator[Status | None
                 yield Status(step, "done before")
         else:
             with Lock(job.lock):
-                yield from _perform_steps(job, environment)
+                yield from _perform_steps(job)
     except UserError as error:
         # Another process may have been faster by a moment.
         reason = _running_elsewhere(job)
@@ -213,7 +115,7 @@ def perform(job: Job, environment: Mapping[str, str]) -> Generator[Status | None
             yield Status(first, "failed", str(error))
 
 
-def _perform_steps(job: Job, environment: Mapping[str, str]) -> Generator[Status | None]:
+def _perform_steps(job: Job) -> Generator[Status | None]:
     """Do the steps of a job that are left, one after the other."""
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
@@ -227,7 +129,7 @@ def _perform_steps(job: Job, environment: Mapping[str, str]) -> Generator[Status
                 update_record(step.record, state="failed", error=stuck)
                 yield Status(step, "failed", stuck)
                 return
-            yield from _perform_step(step, {**os.environ, **jupyter, **environment}, folder)
+            yield from _perform_step(step, {**os.environ, **jupyter}, folder)
 
 
 def _running_elsewhere(job: Job) -> str:
@@ -393,5 +295,24 @@ def predictions(job: Job) -> list[str]:
     ]
 
 
-if __name__ == "__main__" and (problems := predictions(read_job(Path(sys.argv[1])))):
-    sys.exit("rulerkit: " + "; ".join(problems))
+def follow(job: Job, node: int) -> None:
+    """Become the process that follows the first node, on another node of several that share a
+    model. Does not return."""
+    engine = load_model(job.model or {})
+    if isinstance(engine, Vllm):
+        command = engine.follow(node)
+        os.execvpe(command[0], command, os.environ | engine.variables())
+
+
+def main(job: Job, *node: str) -> None:
+    """Let the model of a job answer, or follow the first node of those that share it."""
+    if node:
+        follow(job, int(node[0]))
+        return
+    problems = predictions(job)
+    if problems:
+        sys.exit("rulerkit: " + "; ".join(problems))
+
+
+if __name__ == "__main__":
+    main(read_job(Path(sys.argv[1])), *sys.argv[2:])

@@ -29,7 +29,7 @@ from rulerkit.common.paths import from_root, home, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.adaptive import wanted
+from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.scoring.scores import completeness

@@ -20,7 +20,7 @@ _WAYS = (
 
 
 MODELS = ("plugins", "model", "models")
-EXAMPLES = (*MODELS, *["tasks", "lengths", "seed", "corpora", "protocol", "edition"])
+EXAMPLES = (*MODELS, *["tasks", "lengths", "seed", "corpora", "protocol"])
 """The parameters that say which models are meant, and which examples."""
 
 

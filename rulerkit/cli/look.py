@@ -19,24 +19,37 @@ from rulerkit.cli.given import (
 )
 from rulerkit.cli.options import (
     ONE_MODEL,
+    Category,
     Files,
+    ForeignLength,
+    ForeignTask,
     HubDataset,
     Lengths,
     MaxFailures,
     NumExamples,
+    OtherScorers,
     Places,
+    Predictions,
+    ReportBy,
+    ReportFile,
+    ReportFormat,
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, print_leaderboards, print_scores
+from rulerkit.cli.printing import echo, judged, leaderboards, task_tables
 from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import resolve_file
 
 if TYPE_CHECKING:
+    import pandas as pd
+
     from rulerkit.common.settings import JSON
     from rulerkit.generation.example import Example
     from rulerkit.store.cells import Cell
+
+TABLES = ("text", "markdown", "latex")
+ENDINGS = {"md": "markdown", "tex": "latex", "txt": "text", "yaml": "hf"}
 
 
 @app.command(rich_help_panel=LOOK)
@@ -149,133 +162,148 @@ def _show(example: "Example", answer: str) -> None:
 
 
 @app.command(rich_help_panel=LOOK)
-def score(
-    path: Annotated[
-        list[Path],
-        typer.Argument(help="Prediction files or folders: ours, upstream's, lm-eval's samples."),
-    ],
-    task: Annotated[
-        str | None, typer.Option(help="The task of the files, where their names do not say.")
-    ] = None,
-    length: Annotated[
-        str | None, typer.Option(help="Their nominal length, where their folders do not say.")
-    ] = None,
-    max_failures: MaxFailures = None,
-    other: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--as",
-            metavar="NAME",
-            help="Also judge by another harness' scorer, such as lm-eval or nemo-skills:think "
-            "(docs/scorers.md). Repeatable; all for all of them.",
-        ),
-    ] = None,
-) -> None:
-    """Score predictions, whoever made them: rulerkit's, upstream's pred/ tree, or
-    lm-evaluation-harness' samples.
-
-    With --as the table says how many points of a difference are the scorer, not the model.
-
-    Example: rulerkit score outputs/predictions/main/llama-3.1-8b --as lm-eval
-    """
-    from rulerkit.analysis.scorers import score_as
-    from rulerkit.report.scorers import scorers_text
-    from rulerkit.scoring.scores import lacking_line
-    from rulerkit.store.other_formats import read_predictions
-
-    nominal = parse_length(length) if length else None
-    cells: list[Cell] = []
-    for file in path:
-        cells += read_predictions(resolve_file(file), task, nominal)
-    if other and max_failures is not None:
-        raise UserError("--max-failures does not go with --as: leave one out")
-    if other:
-        judged = score_as(cells, "all" if other == ["all"] else other)
-        echo(scorers_text(judged), nl=False)
-    else:
-        print_scores(cells, max_failures=max_failures)
-        if line := lacking_line(cells):
-            echo(line, err=True)
-
-
-@app.command(rich_help_panel=LOOK)
 def report(
-    places: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="PLACE...",
-            help="Folders of predictions: outputs/predictions/main, or one model's. A cell that "
-            "stands in several of them has the rows of all.",
-        ),
-    ],
-    format: Annotated[
-        str,
-        typer.Option(
-            help="table, csv (one row per model, task, length), markdown, latex, or hf: the "
-            ".eval_results of one model's repository on the Hugging Face hub."
-        ),
-    ] = "table",
-    category: Annotated[
-        str,
-        typer.Option(
-            help="all, niah, vt, aggregation, qa, or the category of a family of your own."
-        ),
-    ] = "all",
+    places: Predictions,
+    by: ReportBy = "",
+    format: ReportFormat = "",
+    output: ReportFile = None,
+    other: OtherScorers = None,
+    task: ForeignTask = None,
+    length: ForeignLength = None,
+    category: Category = "all",
     max_failures: MaxFailures = None,
     dataset: HubDataset = "",
 ) -> None:
-    """The leaderboard over a folder of predictions, with intervals; needs no model, tokenizer or
-    corpus. Each suite has a table of its own.
+    """Score predictions, whoever made them, with intervals; needs no model, tokenizer or corpus.
 
     Cells made in different ways (another seed, other prompts, another checkpoint of that name) are
     not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
     commit), a line below the table says so.
+
+    Examples: rulerkit report outputs, rulerkit report outputs -o results.csv,
+    rulerkit report outputs/predictions/main/llama-3.1-8b --as lm-eval
     """
+    from rulerkit.analysis.results import FORMATS
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.comparable import check_same
 
-    if dataset and format != "hf":
+    nominal = parse_length(length) if length else None
+    problems = list[str]()
+    cells = _cells_in(places, task, nominal, problems)
+    if other:
+        if by or format or output or max_failures is not None:
+            raise UserError("--as prints its own table: leave the other options out")
+        _print_scorers(cells, other)
+        return
+
+    ending = output.suffix.removeprefix(".") if output else ""
+    kind = format or ENDINGS.get(ending, ending) or "text"
+    hint = "--format names it, or the name of the file ends in it"
+    check_known("format", kind, (*TABLES, *FORMATS, "hf"), hint)
+    if dataset and kind != "hf":
         raise UserError("--dataset goes with --format hf only")
-    problems: list[str] = []
-    cells = _cells_in(places, problems)
-    scores = rk.score(cells, problems.append, max_failures)
-    # A table has a place for what was left out; a CSV and the hub have none.
-    in_table = format not in ("csv", "hf")
+    by = by or ("model" if category != "all" else _usual_rows(cells, kind in FORMATS))
+    check_known("--by", by, ("model", "task", "example"))
+    if by == "example" and kind not in FORMATS:
+        raise UserError(f"--by example is for {', '.join(FORMATS)}: {kind} shows tables of scores")
+
+    scores = judged(cells, problems, max_failures)
+    in_table = by == "model" and kind in TABLES
     for line in filter(None, [lacking_line(cells), *([] if in_table else problems)]):
         echo(line, err=True)
 
-    # A CSV has the cells of all categories.
-    shown = _of_category(cells, "all" if format == "csv" else category)
-    check_same(shown)
-    if format == "hf":
-        echo(hub_text(cells, scores, dataset), nl=False)
-        return
-    problem_lines = [f"{problem}." for problem in problems]
-    try:
-        print_leaderboards(shown, scores, format, category, problem_lines)
-    except UserError:
-        # There is no table, so its reasons stand here.
-        for line in problems if in_table else ():
-            echo(line, err=True)
-        raise
+    if kind in FORMATS:
+        check_same(cells)
+        _write_data(_data(cells, scores, by), kind, output)
+    elif kind == "hf":
+        check_same(cells)
+        _write(hub_text(cells, scores, dataset), output)
+    elif by == "model":
+        shown = _of_category(cells, category)
+        check_same(shown)
+        below = [f"{problem}." for problem in problems]
+        _write(leaderboards(shown, scores, kind, category, below), output)
+    else:
+        _write(task_tables(cells, scores, kind), output)
 
 
-def _cells_in(places: list[Path], problems: list[str]) -> "list[Cell]":
-    """The cells of all places, one that stands in several of them once; what is wrong with files
-    goes to `problems`."""
+def _cells_in(
+    places: list[Path], task: str | None, length: int | None, problems: list[str]
+) -> "list[Cell]":
+    """The cells of all places, whoever wrote them; one that stands in several places once. What is
+    wrong with files goes to `problems`."""
     from rulerkit.store.joined import put_together
+    from rulerkit.store.other_formats import read_predictions
 
     folders = [resolve_file(place) for place in places]
-    read = [rk.read_cells(folder, report=problems.append, scan=False) for folder in folders]
+    try:
+        read = [read_predictions(place, task, length, problems.append) for place in folders]
+    except UserError:
+        for problem in problems:
+            echo(problem, err=True)
+        raise
     cells = list(put_together(chain(*read), problems.append))
     if not cells:
         for problem in problems:
             echo(problem, err=True)
-        raise UserError(
-            f"no predictions in {listed(folders, 3)}: it should hold <model>/<task>/<length>.jsonl"
-        )
+        raise UserError(f"no predictions in {listed(folders, 3)} can be read")
     return cells
+
+
+def _print_scorers(cells: "list[Cell]", names: list[str]) -> None:
+    """Print what the answers score by other harnesses' scorers."""
+    from rulerkit.analysis.scorers import score_as
+    from rulerkit.report.scorers import scorers_text
+
+    of_all = score_as(cells, "all" if names == ["all"] else names)
+    echo(scorers_text(of_all), nl=False)
+
+
+def _write(text: str, output: Path | None) -> None:
+    """Print a text, or write it to a file."""
+    from rulerkit.store.files import disk, write_whole
+
+    if not output:
+        echo(text, nl=False)
+        return
+    with disk(output, "choose another file"):
+        write_whole(output, text)
+    echo(f"written: {output}")
+
+
+def _write_data(rows: "pd.DataFrame", kind: str, output: Path | None) -> None:
+    """Print rows for other programs, or write them to a file."""
+    from rulerkit.analysis.results import data_text, export
+
+    if output:
+        export(rows, output, kind)
+        echo(f"{counted(len(rows), 'row')}, {len(rows.columns)} columns: {output}")
+    elif kind == "parquet":
+        raise UserError("--format parquet needs a file: -o results.parquet")
+    else:
+        echo(data_text(rows, kind), nl=False)
+
+
+def _usual_rows(cells: "list[Cell]", is_data: bool) -> str:
+    """What has a row where --by does not say."""
+    from rulerkit.scoring.summary import base_run
+
+    models = {(base_run(cell.run), cell.model) for cell in cells}
+    return "task" if is_data or len(models) == 1 else "model"
+
+
+def _data(cells: "list[Cell]", scores: "pd.DataFrame", by: str) -> "pd.DataFrame":
+    """The rows for other programs: of models, of cells (a model, task and length), of examples."""
+    import pandas as pd
+
+    from rulerkit.scoring.summary import suites_of
+
+    if by == "example":
+        return rk.answers_of(scores, cells=cells)
+    summaries = [rk.summarize(scores, suite=suite) for suite in suites_of(scores)]
+    tables = [summary.cells if by == "task" else summary.models for summary in summaries]
+    return pd.concat(tables, ignore_index=True)
 
 
 def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
@@ -285,35 +313,6 @@ def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
     category_of = [describe(cell)["category"] for cell in cells]
     check_known("category of these answers", category, ["all", *dict.fromkeys(category_of)])
     return [cell for cell, own in zip(cells, category_of, strict=True) if category in ("all", own)]
-
-
-@app.command(rich_help_panel=LOOK)
-def export(
-    place: Places = None,
-    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write.")] = Path(
-        "results.csv"
-    ),
-    format: Annotated[
-        str | None,
-        typer.Option(help="parquet, csv or jsonl; by default as the file's name ends."),
-    ] = None,
-    labels: Annotated[
-        bool,
-        typer.Option(
-            "--labels", help="Also label what went wrong; examples are generated again for it."
-        ),
-    ] = False,
-) -> None:
-    """Write one table of all results for other programs: a row per example, with what was asked and
-    written.
-
-    docs/reference.md lists the columns.
-    """
-    from rulerkit.analysis.results import export as write
-
-    results = rk.load(*place or (), labels=labels)
-    write(results, output, format)
-    echo(f"{counted(len(results), 'row')}, {len(results.columns)} columns: {output}")
 
 
 @app.command(rich_help_panel=LOOK)

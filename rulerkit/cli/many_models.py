@@ -11,7 +11,7 @@ import typer
 
 from rulerkit.cli.app import MANY_MODELS, app
 from rulerkit.cli.given import settings_of
-from rulerkit.cli.options import BatchSettings, Gpus, PlanOnly, SideBySide
+from rulerkit.cli.options import BatchSettings, PlanOnly
 from rulerkit.cli.printing import echo, end_in_order, name_root
 from rulerkit.common import escape
 from rulerkit.common.errors import ExitStatus, UserError, counted, unknown
@@ -28,8 +28,6 @@ def batch(
         Path, typer.Argument(help="A batch file, or its name in params/batches: demo.")
     ],
     settings: BatchSettings = None,
-    jobs: SideBySide = None,
-    gpus: Gpus = None,
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Submit one job per model to Slurm, and return.")
     ] = False,
@@ -47,18 +45,18 @@ def batch(
     """Let the models of a batch file answer, execute its notebooks through papermill, print the
     leaderboard.
 
-    Only what is missing is done: run the same command again to resume. On this machine models share
-    the GPUs; with --slurm each gets a job, and notebooks over several models follow. `rulerkit
-    status` follows both.
+    Only what is missing is done: run the same command again to resume. On this machine one model
+    answers after the other; with --slurm each gets a job, and notebooks over several models follow.
+    `rulerkit status` follows both.
     """
     _refuse_windows()
     from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.status import report, statuses
 
-    if plan and (slurm or dry_run or jobs or gpus is not None):
+    if plan and (slurm or dry_run):
         raise UserError("--plan runs nothing: it goes without other options of running")
-    if (site and not slurm) or (slurm and (jobs or gpus is not None)):
-        raise UserError("--site goes with --slurm; --jobs and --gpus go without it")
+    if site and not slurm:
+        raise UserError("--site goes with --slurm")
 
     planned = read_batch(_batch_file(file), settings_of(settings))
     if slurm:
@@ -71,7 +69,7 @@ def batch(
         _plan_only(planned)
         return
 
-    _run_here(planned, gpus, jobs)
+    _run_here(planned)
 
 
 def _batch_file(file: Path) -> Path:
@@ -87,12 +85,12 @@ def _batch_file(file: Path) -> Path:
     return named[name]
 
 
-def _run_here(planned: "Batch", gpus: str | None, jobs: int | None) -> None:
+def _run_here(planned: "Batch") -> None:
     """Execute the jobs of a batch on this machine, and print its leaderboard."""
     name_root()
     for job in planned.jobs:
         job.save()
-    failed, elsewhere = _execute(planned.jobs, gpus, jobs)
+    failed, elsewhere = _execute(planned.jobs)
 
     # A leaderboard before the end would show models with some of their answers.
     if elsewhere:
@@ -127,8 +125,6 @@ def run(
     files: Annotated[
         list[Path], typer.Argument(help="Job files: outputs/notebooks/RUN/MODEL/BATCH.job.yaml.")
     ],
-    jobs: SideBySide = None,
-    gpus: Gpus = None,
 ) -> None:
     """Run jobs that `rulerkit batch` has planned, on this machine: the command for any scheduler
     but Slurm.
@@ -141,7 +137,7 @@ def run(
     from rulerkit.batch.jobs import read_job
 
     paths = dict.fromkeys(resolve_file(file) for file in files)
-    _end_with(*_execute([read_job(path) for path in paths], gpus, jobs))
+    _end_with(*_execute([read_job(path) for path in paths]))
 
 
 @app.command(rich_help_panel=MANY_MODELS)
@@ -210,22 +206,20 @@ def _refuse_windows() -> None:
         )
 
 
-def _execute(jobs: "list[Job]", gpus: str | None, side_by_side: int | None) -> tuple[int, int]:
+def _execute(jobs: "list[Job]") -> tuple[int, int]:
     """Do jobs, print each step that ends; returns how many steps are not done, and how many jobs
     were left to another process."""
     from rich.console import Console
 
     from rulerkit.batch.execution import check, execute
-    from rulerkit.batch.gpu_pool import use_gpus
 
     end_in_order()
-    usable = use_gpus(gpus)
-    check(jobs, usable)
+    check(jobs)
 
     console = Console()
     num_steps = sum(len(job.steps) for job in jobs)
     # Closing ends the steps that run, also where this process is told to end.
-    with closing(execute(jobs, usable, side_by_side)) as statuses:  # type: ignore[type-var]
+    with closing(execute(jobs)) as statuses:  # type: ignore[type-var]
         last = _follow(statuses, console, num_steps)
     return _print_outcome(last)
 

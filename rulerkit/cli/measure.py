@@ -3,13 +3,13 @@ whether one model is worse than another."""
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import MODELS, Given, lengths_of, one_model, tasks_of
+from rulerkit.cli.given import MODELS, Given, lengths_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
     DryRun,
@@ -22,9 +22,15 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, end_in_order, list_cells, name_root, print_scores, say_error
-from rulerkit.common.errors import ExitStatus, UserError, counted
-from rulerkit.common.paths import resolve_file
+from rulerkit.cli.printing import (
+    echo,
+    judged,
+    list_cells,
+    name_root,
+    say_error,
+    task_tables,
+)
+from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 
 @app.command(rich_help_panel=MEASURE)
@@ -65,7 +71,11 @@ def evaluate(
     if any(cell.present for cell in cells):
         wanted = None if study.adaptive else study.num_examples
         names = [task.name for task in study.tasks]
-        print_scores(cells, names, study.lengths, wanted)
+        problems = list[str]()
+        scores = judged(cells, problems)
+        for problem in problems:
+            remark(problem)
+        echo("\n" + task_tables(cells, scores, "text", names, study.lengths, wanted), nl=False)
     echo(f"\npredictions: {study.predictions}")
     for error in errors:
         say_error(str(error))
@@ -203,51 +213,3 @@ def compare(
         flipped = flips_text(found)
         echo(f"{difference_table(found)}\nexamples that flipped:\n{flipped}")
     raise typer.Exit(found.verdict.status)
-
-
-@app.command(rich_help_panel=MEASURE)
-def serve(
-    model: OneModel = None,
-    files: Files = None,
-    settings: Settings = None,
-    node: Annotated[
-        int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")
-    ] = 0,
-) -> None:
-    """Start a model's servers and leave them running until Ctrl-C: evaluate, papermill, JupyterLab
-    and batches use them.
-
-    All visible GPUs are used, one server for each group that the model needs (`replicas`). Every
-    process on this machine and of this user that asks the same model with the same parameters uses
-    them. Without this command a model is loaded by the process that asks it, a notebook's kernel
-    for instance, and ends with it.
-    """
-    from rulerkit.batch import serving
-
-    engine = rk.load_model(_model_to_serve(model, files, settings))
-    if node:
-        serving.follow(engine, node)
-
-    end_in_order()
-    try:
-        serving.serve(engine, echo)
-    except KeyboardInterrupt:
-        echo(f"{engine.name}: ended")
-
-
-def _model_to_serve(
-    model: list[str] | None, files: list[Path] | None, settings: list[str] | None
-) -> Any:
-    """The one model that is named; of a job file its model."""
-    from rulerkit.common.yaml_files import read_yaml
-
-    if model and model[0].endswith(".job.yaml"):
-        if files:
-            raise UserError(
-                f"{model[0]} says all of its model: leave out -f, or give keys of the model as -y"
-            )
-        _, changes = Given(settings=settings).parameters(MODELS[:1])
-        described = read_yaml(resolve_file(model[0]))["model"]
-        return {"base": described, **changes} if changes else described
-
-    return one_model(Given(model, files=files, settings=settings).study(uses=MODELS))

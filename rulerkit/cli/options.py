@@ -69,14 +69,6 @@ MaxFailures = Annotated[
         "mean is taken over the others.",
     ),
 ]
-SideBySide = Annotated[
-    int | None,
-    typer.Option("--jobs", min=1, help="Jobs side by side; default: as GPUs and processors allow."),
-]
-Gpus = Annotated[
-    str | None,
-    typer.Option("--gpus", help="The GPUs to use, 0,1 or 0-3; '' for none. Default: all visible."),
-]
 DryRun = Annotated[
     bool,
     typer.Option(
@@ -103,3 +95,51 @@ PairedBy = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
 HubDataset = Annotated[str, typer.Option(help="hf: the benchmark's data set on the hub, ORG/NAME.")]
+Predictions = Annotated[
+    list[Path],
+    typer.Argument(
+        metavar="PLACE...",
+        help="Folders or files of predictions: ours, upstream's pred/ tree, lm-eval's samples. "
+        "A cell that stands in several of them has the rows of all.",
+    ),
+]
+ReportBy = Annotated[
+    str,
+    typer.Option(
+        help="model: the leaderboard; task: a table for each model; example: a row for each "
+        "answer. Default: task where there is one model, else model."
+    ),
+]
+ReportFormat = Annotated[
+    str,
+    typer.Option(
+        help="text, markdown, latex, csv, parquet, jsonl, or hf: the .eval_results of one "
+        "model's repository on the Hugging Face hub. Default: as the name of --output ends, "
+        "else text."
+    ),
+]
+ReportFile = Annotated[
+    Path | None, typer.Option("--output", "-o", help="The file to write, in place of stdout.")
+]
+OtherScorers = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--as",
+        metavar="NAME",
+        help="Also judge by another harness' scorer, such as lm-eval or nemo-skills:think "
+        "(docs/scorers.md). Repeatable; all for all of them.",
+    ),
+]
+ForeignTask = Annotated[
+    str | None, typer.Option(help="The task of other programs' files that do not say it.")
+]
+ForeignLength = Annotated[
+    str | None, typer.Option(help="Their nominal length, where their folders do not say.")
+]
+Category = Annotated[
+    str,
+    typer.Option(
+        help="Of a leaderboard: all, niah, vt, aggregation, qa, or the category of a family "
+        "of your own."
+    ),
+]

@@ -3,13 +3,14 @@
 import signal
 import sys
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
 
 import rulerkit as rk
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, counted, remark
+from rulerkit.common.errors import UserError, counted
 from rulerkit.common.plugins import capability
 
 if TYPE_CHECKING:
@@ -45,16 +46,16 @@ def name_root() -> None:
         echo(text)
 
 
-def print_scores(
+def task_tables(
     cells: "list[Cell]",
+    scores: "pd.DataFrame",
+    format: str = "text",
     tasks: list[str] | None = None,
     lengths: Any = None,
     num_examples: int | None = None,
-    max_failures: float | None = None,
-) -> "pd.DataFrame":
-    """Print the scores of each model by task and length, a table for each suite; tasks, lengths and
-    examples are those of `summarize`. A cell that cannot be judged is named on stderr and left out.
-    Returns the rows of `score`; raises UserError where no cell can be judged."""
+) -> str:
+    """The scores of each model by task and length, a table for each suite; `scores` are the rows of
+    the cells, tasks, lengths and examples are those of `summarize`."""
     from rulerkit.generation.tasks import suites as task_names
     from rulerkit.report.tables import footnotes, task_table_text
     from rulerkit.scoring.summary import base_run, suites_of
@@ -67,7 +68,7 @@ def print_scores(
     for group in by_model.values():
         check_same(group)
 
-    scores = _judged(cells, max_failures)
+    tables = []
     suites = suites_of(scores)
     for suite in suites:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
@@ -81,63 +82,53 @@ def print_scores(
             if not group:
                 continue
             notes = footnotes(group, rows[(runs == name) & (rows["model"] == model)])
-            echo(f"\n{model} ({name})")
-            echo(task_table_text(summary, model, name, notes=notes), nl=False)
+            table = task_table_text(summary, model, name, format, notes)
+            tables.append(f"{model} ({name})\n{table}" if format == "text" else table)
 
     # A suite may have a headline that is over more than its tasks.
     for suite in suites:
         if shown := capability(suite):
             named = [task for task in tasks or () if task in task_names()[suite]] or None
-            echo("\n" + shown.table(scores, named, lengths, num_examples), nl=False)
-    return scores
+            tables.append(shown.table(scores, named, lengths, num_examples, format))
+    return "\n".join(tables)
 
 
-def _judged(cells: "list[Cell]", max_failures: float | None) -> "pd.DataFrame":
-    """The rows of `score`. A cell that cannot be judged is named on stderr and left out; raises
-    UserError where none can be."""
-    problems = list[str]()
+def judged(
+    cells: "list[Cell]", problems: list[str], max_failures: float | None = None
+) -> "pd.DataFrame":
+    """The rows of `score`; what cannot be judged is left out, and why is added to `problems`.
+    Raises UserError where nothing can be judged."""
     scores = rk.score(cells, problems.append, max_failures)
     if problems and scores.empty:
-        raise UserError(problems[0].removeprefix("left out: "))
-    for problem in problems:
-        remark(problem)
+        raise UserError(problems[-1].removeprefix("left out: "))
     return scores
 
 
-def print_leaderboards(
+def leaderboards(
     cells: "list[Cell]",
     scores: "pd.DataFrame",
     format: str,
     category: str,
     further_notes: list[str],
-) -> None:
-    """The leaderboard of each suite over these cells; as CSV all their cells in one table."""
-    import pandas as pd
-
+) -> str:
+    """The leaderboard of each suite over these cells."""
     from rulerkit.report.tables import footnotes, table_text
     from rulerkit.scoring.summary import suites_of
 
+    tables = []
     shown = {cell.about.suite for cell in cells}
-    suites = [suite for suite in suites_of(scores) if suite in shown]
-    if not suites:
-        rk.summarize(scores)  # says that there is nothing to summarize
-    if format == "csv":
-        tables = [rk.summarize(scores, suite=suite).cells for suite in suites]
-        echo(escape.csv_text(pd.concat(tables), "%.4f"), nl=False)
-        return
-
-    for suite in suites:
+    for suite in [suite for suite in suites_of(scores) if suite in shown]:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
         rows = scores[scores["suite"] == suite]
         notes = [*footnotes(of_suite, rows), *further_notes]
         if category == "all" and (own := capability(suite)):
-            text = own.table(scores, format=format, notes=notes)
-        else:
-            summary = rk.summarize(scores, suite=suite)
-            if category == "all":
-                notes += _other_categories(summary)
-            text = table_text(summary, format, category, notes)
-        echo(text if suite == suites[0] else f"\n{text}", nl=False)
+            tables.append(own.table(scores, format=format, notes=notes))
+            continue
+        summary = rk.summarize(scores, suite=suite)
+        if category == "all":
+            notes += _other_categories(summary)
+        tables.append(table_text(summary, format, category, notes))
+    return "\n".join(tables)
 
 
 def _other_categories(summary: "Summary") -> list[str]:
@@ -157,6 +148,7 @@ def list_cells(study: "Study") -> None:
     """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
     from rulerkit.batch.jobs import needs_of
     from rulerkit.batch.status import grid, tokens_left
+    from rulerkit.inference.model import load_model
 
     needs = needs_of([study])
     for model in dict.fromkeys(need.model for need in needs):
@@ -170,3 +162,10 @@ def list_cells(study: "Study") -> None:
         f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
         f"{tokens_left(left, most)}"
     )
+
+    for described in study.models:
+        # Of a checkpoint that is not here yet nobody knows the arguments.
+        with suppress(UserError):
+            command = getattr(load_model(described), "shown_command", str)()
+            if command:
+                echo(f"\nstarts: {command}")

@@ -62,8 +62,8 @@ def fetch(
     failed = False
     for described in models:
         try:
-            for folder in _fetch_model(described):
-                echo(f"there    {folder}")
+            for what in _fetch_model(described):
+                echo(f"there    {what}")
         except UserError as error:
             echo(f"failed   {error}")
             failed = True
@@ -78,25 +78,21 @@ def fetch(
         raise typer.Exit(ExitStatus.FAILED)
 
 
-def _fetch_model(described: Any) -> Iterator[Path]:
-    """Download the repository of a model and that of its tokenizer, where they are on the hub, or
-    its tiktoken encoding; yields their folders."""
+def _fetch_model(described: Any) -> Iterator[str]:
+    """Download the repository of a model and its tokenizer, where they are on the hub, or its
+    tiktoken encoding; yields what is there."""
     from rulerkit.common.hub import download, is_hub_id
-    from rulerkit.generation import tokenizers
 
     engine: Any = rk.load_model(described)
     path = engine.spec.get("path", "")
     if is_hub_id(path) and not resolve(path).exists():
         what = [engine.spec.get("file", "*")]
-        yield download(f"model {engine.name}", path, engine.spec.get("revision"), what)
+        yield str(download(f"model {engine.name}", path, engine.spec.get("revision"), what))
 
     tokenizer = engine.tokenizer_name()
-    kind = tokenizers.tokenizer_kind(tokenizer)
-    if kind == "hub" and tokenizer != path:
-        yield download(f"tokenizer {tokenizer}", tokenizer, None, tokenizers.ON_HUB)
-    elif kind == "tiktoken":
-        tokenizers.encoding_by_name(tokenizer)
-        yield tokenizers.tiktoken_dir() / tokenizer
+    if tokenizer not in (path, "builtin") and not resolve(tokenizer).exists():
+        rk.load_tokenizer(tokenizer)
+        yield f"tokenizer {tokenizer}"
 
 
 @app.command(rich_help_panel=SET_UP)

@@ -157,7 +157,8 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     base: JSON = {}
     if "base" in given:
         base = _expand(given.pop("base"), files)
-        if not _origins(given) <= _origins(base):
+        url = given.get("base_url")
+        if is_address(url) and _origin(url) != _origin(base.get("base_url")):
             # A key is for the server that it was given for.
             base.pop("api_key_env", None)
             base.pop("headers", None)
@@ -183,11 +184,9 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     return {key: value for key, value in merged.items() if value is not None}
 
 
-def _origins(spec: Spec) -> set[str]:
-    """Scheme, host and port of the servers that a mapping names."""
-    given = spec.get("base_url")
-    urls = given if isinstance(given, list) else [given]
-    return {origin_of(url_of(str(url))) for url in urls if is_address(url)}
+def _origin(url: object) -> str:
+    """Scheme, host and port of a server; empty where there is none."""
+    return origin_of(url_of(str(url))) if is_address(url) else ""
 
 
 def _suffix(differs: Spec) -> str:

@@ -43,7 +43,7 @@ class Capability(NamedTuple):
     Both take the rows of `score`; each is a function, or a text `module:name`."""
 
     table: Any
-    """`table(scores, tasks=None, lengths=None, num_examples=None, format="table", notes=())` gives
+    """`table(scores, tasks=None, lengths=None, num_examples=None, format="text", notes=())` gives
     text; `score` prints it below the tables of tasks, and `report` in place of its own. `format` is
     one of `report`."""
     figure: Any = None

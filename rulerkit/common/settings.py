@@ -233,9 +233,6 @@ class CheckpointKeys(ModelKeys):
     """a mapping over config.json, such as {rope_parameters: {...}}"""
     trust_remote_code: bool
     """true or false"""
-    fingerprint: Literal["full"]
-    """`full`: read every weight file whole to tell checkpoints apart (default: both ends of every
-    tensor)"""
 
 
 class TransformersKeys(CheckpointKeys):
@@ -260,16 +257,33 @@ class TransformersKeys(CheckpointKeys):
     {quant_method: bitsandbytes, load_in_8bit: true}"""
 
 
+def _url(value: str) -> str:
+    if not is_address(value):
+        raise ValueError
+    try:
+        return url_of(value)
+    except UserError:
+        raise ValueError from None
+
+
+ServerAddress = Annotated[Text, AfterValidator(_url)]
+HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
+Headers = Annotated[dict[HeaderName, Text], Field(min_length=1)]
+
+
 class ServerKeys(OptionalKeys):
     """What the engines share that ask a server over HTTP."""
 
-    replicas: Literal["auto"] | PositiveInt
-    """`auto` or a whole number of at least 1: how many servers are started (default auto: what the
-    visible GPUs allow)"""
+    base_url: ServerAddress
+    """the address of a server that runs already, such as http://localhost:8000/v1 (default of
+    `engine: openai`: https://api.openai.com/v1; `engine: vllm` starts one of its own)"""
+    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
+    """the name of the environment variable that holds the key, never the key itself"""
+    headers: Headers
+    """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME, or ${NAME}
+    within a text, stands for an environment variable"""
     concurrency: PositiveInt
-    """a whole number of at least 1: the requests under way at once with each server"""
-    start_timeout: PositiveFloat
-    """seconds above 0, within which a started server must answer (default 1800)"""
+    """a whole number of at least 1: the requests under way at once"""
     timeout: PositiveFloat
     """seconds for one answer, above 0 (default: grows with the prompt)"""
     max_retries: NonNegativeInt
@@ -282,6 +296,8 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     sampling: ServerSampling
     """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
     repetition_penalty, seed"""
+    start_timeout: PositiveFloat
+    """seconds above 0, within which a started server must answer (default 1800)"""
     tensor_parallel_size: PositiveInt
     """the number of GPUs that share each layer"""
     pipeline_parallel_size: PositiveInt
@@ -317,20 +333,6 @@ class Prices(Keys):
     """a text: the day of these prices"""
 
 
-def _url(value: str) -> str:
-    if not is_address(value):
-        raise ValueError
-    try:
-        return url_of(value)
-    except UserError:
-        raise ValueError from None
-
-
-ServerAddress = Annotated[Text, AfterValidator(_url)]
-HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
-Headers = Annotated[dict[HeaderName, Text], Field(min_length=1)]
-
-
 class OpenAIKeys(ModelKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
@@ -339,17 +341,6 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     repetition_penalty, seed"""
     path: Text
     """the model's name, as the server knows it"""
-    base_url: ServerAddress | Annotated[list[ServerAddress], Field(min_length=1)]
-    """the server's address, such as http://localhost:8000/v1 (default https://api.openai.com/v1),
-    or a list of addresses that serve the same model"""
-    serve: Annotated[Text, Field(pattern=r"\{port\}")]
-    """a command that starts the server and names its {port}, beside {path} and {key}, which are
-    filled in"""
-    api_key_env: Annotated[str, Field(pattern=r"^[A-Za-z_]\w{0,63}$")]
-    """the name of the environment variable that holds the key, never the key itself"""
-    headers: Headers
-    """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME, or ${NAME}
-    within a text, stands for an environment variable"""
     prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
     extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""
@@ -389,7 +380,7 @@ ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 READERS: dict[str, JSON] = _KEYS["readers"]
 """The reference readers that have a name; `reader-<tokens>` has a window."""
 
-UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
+UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields, "start_timeout"}
 """The keys that do not enter a variant's name: they do not change what is answered."""
 
 
@@ -430,9 +421,7 @@ class Parameters(Keys):
     corpora: Literal["builtin", "original"] | dict[str, Text] = "builtin"
     """one of builtin, original, or a mapping of essay, qa and words to paths, such as {essay:
     texts}, with base (builtin or original) for what it does not name"""
-    protocol: Literal["clean", "paper"] = "clean"
-    edition: Annotated[Text, Field(pattern=r"^(2024|2025)$")] | None = None
-    """2024 or 2025: the edition of upstream's prompts, where it is not that of the protocol"""
+    protocol: Literal["clean", "paper", "upstream"] = "clean"
     ask: bool = True
     """true, or false: no model is asked, what is stored is shown, and what is missing is named"""
     outputs: Annotated[str, Field(min_length=1)] | Path = "outputs"

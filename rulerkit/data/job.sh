@@ -44,10 +44,10 @@ export [[ name ]]=[[ value | quote ]]
 {% set files = submission.jobs | map(attribute="file") | map("string") | map("quote") | list %}
 {% set rulerkit = (site.launcher ~ " " ~ site.python ~ " -m rulerkit") | trim %}
 {% if submission.nodes > 1 %}
-# The other nodes run their shares of the server on this one.
+# The other nodes run their shares of the server on this one: `vllm serve --headless`.
 export RULERKIT_MASTER="${RULERKIT_MASTER:-$(hostname):$((20000 + SLURM_JOB_ID % 10000))}"
-{% set serve = "exec " ~ rulerkit ~ " serve " ~ (files | first) ~ " --node $((SLURM_PROCID + 1))" %}
-srun --overlap --cpu-bind=none --nodes=[[ submission.nodes - 1 ]] --ntasks=[[ submission.nodes - 1 ]] --relative=1 bash -c [[ serve | quote ]] &
+{% set follow = "exec " ~ (site.launcher ~ " " ~ site.python) | trim ~ " -m rulerkit.batch.execution " ~ (files | first) ~ " $((SLURM_PROCID + 1))" %}
+srun --overlap --cpu-bind=none --nodes=[[ submission.nodes - 1 ]] --ntasks=[[ submission.nodes - 1 ]] --relative=1 bash -c [[ follow | quote ]] &
 {% endif %}
 [[ rulerkit ]] run [[ files | join(" ") ]] &
 wait $!; status=$?

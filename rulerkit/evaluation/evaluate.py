@@ -8,7 +8,7 @@ does, from the outside to the inside:
 - `writer.predict_cells` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, l
 from rulerkit.common.lengths import length_name
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.adaptive import planned, stored_cells, wanted
+from rulerkit.evaluation.rounds import StudyRule, rounds, stored_cells, wanted
 from rulerkit.evaluation.session import Session
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
@@ -27,7 +27,6 @@ from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Model
 from rulerkit.scoring.scores import completeness
-from rulerkit.scoring.stopping import Counts, StoppingRule
 from rulerkit.store.cells import Cell
 from rulerkit.store.places import is_table
 
@@ -252,78 +251,62 @@ def _ask_model(
     """
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
     any_asked = False
-    asked: Counts = {}  # examples of each cell that were asked for, in all rounds
-    lengths, rule = list(study.lengths), study.adaptive
+    lengths = list(study.lengths)
+    anew = set(lengths) if fresh else set[int]()  # what is asked first moves old rows aside
+
+    def leave_out(length: int, reason: str) -> None:
+        remark(f"not run: {model.name} at {length_name(length)}: {reason}")
+        if not_run:
+            not_run(model.name, length, reason)
+        lengths.remove(length)
+
+    for length in study.lengths:
+        if reason := model.too_long(length):
+            leave_out(length, reason)
 
     while lengths:
+        # The rule of an adaptive run speaks of the lengths that remain.
+        rule = StudyRule(study, lengths, anew)
         try:
-            for length in lengths:
-                _refuse_too_long(model, length)
-
-            # The examples that each cell is to have after this round.
-            state = planned(study, lengths, fresh)
-            due = {cell: n for cell, n in state.counts.items() if cell in fits}
-            if due.items() <= asked.items():
-                break
-            if rule:
-                names = tuple(task.name for task in study.tasks)
-                rule = replace(rule, tasks=names, lengths=tuple(lengths))
-
-            # Most lengths of a later round have what they need already.
-            missing = dict(due.items() - asked.items())
-            for length in [n for n in lengths if _at_length(missing, n)]:
-                counts = _at_length(due, length)
-                told = list(_ask_length(study, model, length, counts, fresh, bar, rule))
-                answered |= {cell.path: cell for part in told for cell in part.cells}
-                any_asked |= any(part.any_asked for part in told)
-                asked |= counts
-
-            # Only the first round starts anew: the next one goes on with its rows.
-            fresh = False
+            for length, counts in rounds(rule):
+                due = {task: n for task, n in counts.items() if (task, length) in fits}
+                told = _ask_length(study, model, length, due, length in anew, bar, rule)
+                answered |= {cell.path: cell for cell in told.cells}
+                any_asked |= told.any_asked
+                anew.discard(length)
         except TooLong as error:
-            remark(f"not run: {model.name} at {length_name(length)}: {error}")
-            if not_run:
-                not_run(model.name, length, str(error))
-            lengths.remove(length)
-            if rule:
-                # The rule speaks of the lengths that remain, so its rounds begin again.
-                asked.clear()
-
-    if rule and lengths:
-        remark(f"{model.label or model.name}: {rule.describe(state)}")
+            leave_out(length, str(error))
+            continue
+        if text := rule.describe():
+            remark(f"{model.label or model.name}: {text}")
+        break
     return list(answered.values()), any_asked
-
-
-def _refuse_too_long(model: Model, length: int) -> None:
-    reason = model.too_long(length)
-    if reason:
-        raise TooLong(reason)
-
-
-def _at_length(counts: Counts, length: int) -> Counts:
-    return {cell: number for cell, number in counts.items() if cell[1] == length}
 
 
 def _ask_length(
     study: Study,
     model: Any,
     length: int,
-    counts: Counts,
+    counts: Mapping[str, int],
     fresh: bool,
     bar: Any,
-    rule: StoppingRule | None,
-) -> Iterator[Predicted]:
+    rule: StudyRule,
+) -> Predicted:
     """Let a model answer so many examples of each task at one length, in each repetition."""
+    cells, any_asked = list[Cell](), False
     for repetition, folder in enumerate(study.folders):
         # A model that draws its answers draws others in each repetition.
         model.repetition = repetition
 
         examples = [
-            generate(task, length, counts[task.name, length], study.seed, model.prompt_format)
+            generate(task, length, counts[task.name], study.seed, model.prompt_format)
             for task in study.tasks
-            if (task.name, length) in counts
+            if task.name in counts
         ]
-        yield predict_cells(model, examples, folder, fresh, bar, study.max_failures, rule)
+        told = predict_cells(model, examples, folder, fresh, bar, study.max_failures, rule.adaptive)
+        cells += told.cells
+        any_asked |= told.any_asked
+    return Predicted(cells, any_asked)
 
 
 # --- without asking -------------------------------------------------------------------------------

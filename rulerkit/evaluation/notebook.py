@@ -84,17 +84,20 @@ def check_names(names: Collection[str], where: str = "") -> None:
             "--dry-run` lists what it asks; files of parameters are taken here, such as -f "
             "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
         )
-    allowed = known_names()
-    what = f"parameter{' in ' + where if where else ''}"
-    for name in names:
-        if name not in allowed:
-            # Those of single notebooks are many: of them the likeliest is named.
-            near = get_close_matches(str(name), Parameters.model_fields, n=1) or get_close_matches(
-                str(name), allowed, n=1
-            )
-            listed_names = dict.fromkeys([*near, *Parameters.model_fields])
-            hint = "Notebooks take further ones: docs/reference.md lists all"
-            raise unknown(what, name, listed_names, hint)
+    # Notebooks are read only where a name is none of a study's.
+    others = [name for name in names if name not in Parameters.model_fields]
+    allowed = known_names() if others else []
+    for name in others:
+        if name in allowed:
+            continue
+        # Those of single notebooks are many: of them the likeliest is named.
+        near = get_close_matches(str(name), Parameters.model_fields, n=1) or get_close_matches(
+            str(name), allowed, n=1
+        )
+        what = f"parameter{' in ' + where if where else ''}"
+        listed_names = dict.fromkeys([*near, *Parameters.model_fields])
+        hint = "Notebooks take further ones: docs/reference.md lists all"
+        raise unknown(what, name, listed_names, hint)
 
 
 def check_used(given: Spec, values: Spec, uses: Collection[str], who: str, also: str = "") -> None:

@@ -32,7 +32,6 @@ from rulerkit.evaluation.notebook import check_names, check_used, injected_names
 from rulerkit.generation.corpora import KINDS, choices, load
 from rulerkit.generation.tasks import Task, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
-from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.inference.address import with_server
 from rulerkit.inference.model import Model
 from rulerkit.scoring.effective_length import family_threshold
@@ -346,14 +345,13 @@ def _seed_of(values: Parameters) -> int:
 def _tasks_of(values: Parameters) -> tuple[Task, ...]:
     """The tasks of a study, each once."""
     tasks = [
-        _task_of_study(spec, values).with_corpora(values.corpora)
+        make_task(spec).with_protocol(values.protocol).with_corpora(values.corpora)
         for spec in without_suites(values.tasks or ["ruler"])
     ]
     for task in tasks:
         for kind, knob in task.corpora:
             name = getattr(task, knob)
-            known, *_ = KINDS[kind]
-            if name not in known:
+            if name not in KINDS[kind].named:
                 load(kind, name)  # what is wrong with the user's files is said first
     return tuple(by_name(tasks).values())
 
@@ -407,24 +405,6 @@ def check_lists(known: Collection[str] = (), **values: Any) -> None:
             )
         for entry in value if known else ():
             check_known(f"entry of {name}", entry, known)
-
-
-def _task_of_study(spec: Any, values: Parameters) -> Task:
-    """A task under the study's protocol. Its own edition must be that of the protocol, or the
-    study's `edition`."""
-    edition = values.edition or PROTOCOLS[values.protocol]
-    if isinstance(spec, Task):
-        usual = spec.edition == PROTOCOLS[spec.protocol]
-        made = spec.with_protocol(values.protocol, edition if usual else spec.edition)
-    else:
-        made = make_task(spec, values.protocol, values.edition)
-    if made.edition != edition:
-        raise UserError(
-            f"the task {made.name} has edition {made.edition}, the study {edition} (protocol "
-            f"{values.protocol}): one study has one edition; set `edition: {made.edition}` for all "
-            "its tasks, or leave the task's edition out"
-        )
-    return made
 
 
 def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:

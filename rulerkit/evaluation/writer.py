@@ -24,7 +24,7 @@ from rulerkit.generation.without_reading import begins_alike, copy_beginning
 from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
+from rulerkit.store.cells import WAYS_OUT, Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
@@ -206,6 +206,11 @@ class CellWriter:
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
+            if stored.present:
+                raise UserError(
+                    f"{self.path} was begun by an earlier version of rulerkit, whose records can "
+                    f"be read and not continued: {WAYS_OUT}"
+                )
             _move_aside(self.path)
             stored = self._read()
         if stored:

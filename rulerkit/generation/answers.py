@@ -157,8 +157,11 @@ def comparable(item: str) -> str | None:
 def split_items(listed: str) -> list[str]:
     """The distinct items of a list, in order."""
     # The end of "(Day 48)" looks like the number of an item.
-    listed = _DAY_BEHIND.sub("", listed)
-    parts = _BORDER.split(_JSON_KEY.sub("", listed))
+    if "(" in listed:
+        listed = _DAY_BEHIND.sub("", listed)
+    if ":" in listed:
+        listed = _JSON_KEY.sub("", listed)
+    parts = _BORDER.split(listed)
     items = dict.fromkeys(comparable(part) for part in parts)
     return [item for item in items if item]
 
@@ -166,7 +169,7 @@ def split_items(listed: str) -> list[str]:
 def named_items(prediction: str) -> list[str]:
     """The distinct items that a prediction lists, lower case, in order: without bullets, quotes,
     brackets, full stops and counts behind them."""
-    items = dict.fromkeys(split_items(plain(prediction)))
-    if any(item[-1].isdigit() or item.endswith(" times") for item in items):
-        items = dict.fromkeys(_COUNT_BEHIND.sub("", item) for item in items)
-    return list(items)
+    items = split_items(plain(prediction))
+    # A count stands behind a blank or a colon.
+    words = (item if item.isalnum() else _COUNT_BEHIND.sub("", item) for item in items)
+    return list(dict.fromkeys(words))

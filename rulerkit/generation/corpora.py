@@ -17,14 +17,13 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from dataclasses import dataclass
-from functools import cache, partial
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
@@ -33,21 +32,35 @@ from rulerkit.common.errors import UserError, check_known, first_line, shortened
 from rulerkit.common.paths import cache_dir, resolve
 from rulerkit.common.settings import Keys
 
-HAYSTACKS = (
-    # Paul Graham's essays, as in the paper; all rights reserved, downloaded and never redistributed
-    "paul_graham",
-    "prose",  # 400,000 words of readable prose, invented; no download, no licence
-)
-QA_SETS = (
-    "squad",  # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
-    "hotpotqa",  # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
-    # Questions about invented people, places and dates in SQuAD's shape; no download, no licence
-    "fictional",
-    # Two-hop questions about invented people and places in HotpotQA's shape; no download
-    "fictional_two_hop",
-)
+ESSAYS = "essays/PaulGrahamEssays.json"
+SQUAD = "squad/dev-v2.0.json"
+HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
+
+_FILES = {
+    "paul_graham": [ESSAYS],
+    "squad": ["squad/dev-v2.0.rebuilt.json", SQUAD],
+    "hotpotqa": [HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")],
+}
+"""An original -> the files that may hold it, in $RULERKIT_DATA or the cache."""
 STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
 BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
+
+KNOWN_FILES = {
+    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
+    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": (
+        "SQuAD 2.0 dev rebuilt from its authors' pages"
+    ),
+    "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
+    "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
+    # A subset, as its number of questions says
+    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",
+    # The essays as upstream's script joins them
+    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",
+}
+"""The sha256 of an original's JSON file, not compressed -> what results must say of it."""
+REPOSITORY_BYTES = 644_051
+REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
+"""The 49 essays of the repository, joined in their order: with them the joined essays begin."""
 
 # Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
 # spans the border.
@@ -129,58 +142,201 @@ class Words:
     source: Source | None = None
 
 
-class _File(NamedTuple):
-    """A corpus file that was read; `known` is what results must say of its content, None where the
-    content is not that of an original."""
-
-    content: Any
-    path: Path | None = None
-    known: str | None = None
-
-    def source(self, name: str, parts: Iterable[str], note: str = "") -> Source:
-        """The source of a corpus with these parts."""
-        # The content decides what a corpus is, not the name of its file.
-        fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
-
-        # A file of which nothing is known may be used, and every table says so.
-        known = self.known
-        if self.path and known is None:
-            known = (
-                f"{name} is a substitute: {self.path.name} with the content {fingerprint} is not "
-                "known as the original"
-            )
-        return Source(name, fingerprint, self.known is None, "; ".join(filter(None, [known, note])))
+_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
+_Texts = Annotated[list[_Text], Field(min_length=1)]
 
 
-@cache
-def load_haystack(name: str) -> Haystack:
-    """The haystack of one of `HAYSTACKS`. Errors: UserError for an original that is not there."""
-    with _opened(name) as file:
-        text = file.content["text"]
+class QuestionKeys(Keys):
+    """A line of a file of questions."""
 
-        # Upstream splits essays at any white space and joins the words by single
-        # blanks.
-        words, restart, note = text.split(), file.content.get("restart"), ""
-        if not words:
-            raise ValueError("it holds no text")
+    question: _Text
+    answers: _Texts
+    """Any of them is right."""
+    gold_documents: _Texts
+    """Together they give the answer."""
+    other_documents: list[_Text] = Field([])
+    """They do not."""
 
-        # A haystack that is longer than the corpus goes round again from the second
-        # essay on, so that the opening of the first stands only once.
-        if restart is None:  # the essays
-            restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
-            essays, num_essays = (file.content.get("essays", 218), file.content.get("of", 218))
-            note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
 
-            # The author's pages change; the 49 essays of the repository do not. A file
-            # that begins with them is named by them.
-            beginning = hashlib.sha256(text.encode()[:REPOSITORY_BYTES]).hexdigest()
-            if file.known is None and beginning == REPOSITORY_SHA256:
-                fetched = f"{essays - 49} as fetched from the author's site"
-                file = file._replace(known=f"essays: 49 from their repository, {fetched}")
+@dataclass(frozen=True)
+class CorpusKind:
+    """A key of `corpora:`. `named`: the corpora that need no path, with what makes a corpus of a
+    name and the content of its file; `own`: the same of the text in a file of the user's; `takes`:
+    what such a file holds, for messages."""
 
-        # The second pass begins at a sentence, whatever the rule says of that place.
-        starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-        return Haystack(file.source(name, [" ".join(words)], note), words, starts, restart)
+    named: Mapping[str, Callable[[str, Any], Any]]
+    own: Callable[[str, str], Any]
+    takes: str
+
+
+# --- loading --------------------------------------------------------------------------------------
+
+
+def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
+    """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
+    KINDS."""
+    # One word for all corpora, or a mapping for each kind.
+    given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
+    chosen = {"base": "builtin", **given}
+    for key in chosen:
+        check_known("key of corpora", key, ("base", *KINDS))
+    hint = "A mapping such as {essay: texts} names files"
+    check_known("value of corpora", str(chosen["base"]), BASES, hint)
+    return chosen
+
+
+_LOADED: dict[tuple[str, str | Path], Any] = {}
+"""Kind and name or path -> the corpus, which a process reads once."""
+
+
+def load(kind: str, name: str) -> Any:
+    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
+    path, a file or a folder of essays.
+
+    Raises UserError where it is not there, cannot be read or holds something else than its kind
+    takes.
+    """
+    has_name = name in KINDS[kind].named
+    key = (kind, name if has_name else resolve(name))
+    if key not in _LOADED:
+        _LOADED[key] = _read_named(kind, name) if has_name else _read_own(kind, resolve(name))
+    return _LOADED[key]
+
+
+def known_questions() -> Iterator[QASet]:
+    """All question sets at hand: the files that were read, those that need no download, the
+    originals."""
+    for (kind, name), corpus in list(_LOADED.items()):
+        if kind == "qa" and isinstance(name, Path):
+            yield corpus
+    for name in reversed(list(KINDS["qa"].named)):
+        with suppress(UserError):  # without its file, no prompt of a data set was made here
+            yield load("qa", name)
+
+
+def _read_named(kind: str, name: str) -> Any:
+    """A corpus that has a name: built in, or the first file of an original that exists, plain or
+    gzipped, in $RULERKIT_DATA, then in the cache."""
+    read = KINDS[kind].named[name]
+    if name == "wonderwords":
+        return read(name, None)
+    if name not in _FILES:
+        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
+        return read(name, json.loads(gzip.decompress(packed)))
+
+    # A folder of one's own comes before the cache, so that a cluster can share one copy.
+    data = os.environ.get("RULERKIT_DATA")
+    folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
+    places = []
+    for folder in folders:
+        for path in _FILES[name]:
+            places += [folder / path, folder / f"{path}.gz"]
+    file = next((place for place in places if place.is_file()), None)
+
+    # Without its corpus a task is refused: a stand-in must never be taken silently.
+    if file is None:
+        where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
+        raise UserError(
+            f"corpus {name!r} is neither in {where} nor in the cache {cache_dir()}: run `rulerkit "
+            f"fetch`, set RULERKIT_DATA to a folder with {_FILES[name][0]}, or use `corpora: "
+            "builtin`"
+        )
+    try:
+        raw = file.read_bytes()
+        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
+        content = json.loads(raw)
+        corpus = read(name, content)
+    except Exception as error:  # a damaged file raises anything
+        raise UserError(
+            f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
+            "`rulerkit fetch`, or use `corpora: builtin`"
+        ) from error
+
+    # The content decides what a corpus is, not the name of its file. The author's pages change;
+    # the 49 essays of the repository do not, and a file that begins with them is named by them.
+    source: Source = corpus.source
+    known = KNOWN_FILES.get(hashlib.sha256(raw).hexdigest())
+    if known is None and name == "paul_graham":
+        beginning = content["text"].encode()[:REPOSITORY_BYTES]
+        if hashlib.sha256(beginning).hexdigest() == REPOSITORY_SHA256:
+            fetched = content.get("essays", 218) - 49
+            known = f"essays: 49 from their repository, {fetched} as fetched from the author's site"
+
+    # A file of which nothing is known may be used, and every table says so.
+    note = known
+    if note is None:
+        note = (
+            f"{name} is a substitute: {file.name} with the content {source.fingerprint} is not "
+            "known as the original"
+        )
+    notes = "; ".join(filter(None, [note, source.note]))
+    return replace(corpus, source=replace(source, stand_in=known is None, note=notes))
+
+
+def _read_own(kind: str, path: Path) -> Any:
+    """The corpus in a file or folder of the user's."""
+    file = path
+    try:
+        # A folder of essays is read in the order of its files' names.
+        files = [path]
+        if kind == "essay" and path.is_dir():
+            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
+
+        # `file` is the one that is being read: the message names it.
+        texts = []
+        for file in files:
+            texts.append(file.read_bytes().decode("utf-8-sig"))
+        corpus = KINDS[kind].own(path.name, "\n\n".join(texts))
+    except (OSError, ValueError) as error:
+        raise UserError(
+            f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
+            f"{', '.join(KINDS[kind].named)}, or the path of {KINDS[kind].takes}"
+        ) from error
+    note = f"{OWN_TEXTS}: {kind} from {path.name}"
+    return replace(corpus, source=replace(corpus.source, note=note))
+
+
+def _source(name: str, parts: Iterable[str], note: str = "") -> Source:
+    """The source of a corpus with these parts: a stand-in, until its file is known as the
+    original."""
+    fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+    return Source(name, fingerprint, stand_in=True, note=note)
+
+
+# --- essays ---------------------------------------------------------------------------------------
+
+
+def _essays(name: str, content: Any) -> Haystack:
+    """Paul Graham's essays, or the built-in prose, which says itself where a second pass begins."""
+    # Upstream splits essays at any white space and joins the words by single blanks.
+    text = content["text"]
+    words, restart, note = text.split(), content.get("restart"), ""
+    if not words:
+        raise ValueError("it holds no text")
+
+    # A haystack that is longer than the corpus goes round again from the second essay on, so that
+    # the opening of the first stands only once.
+    if restart is None:
+        restart = min(len(text[:_FIRST_ESSAY].split()), len(words) - 1)
+        essays, num_essays = content.get("essays", 218), content.get("of", 218)
+        note = "" if essays == num_essays else f"essays: {essays} of {num_essays}"
+
+    # The second pass begins at a sentence, whatever the rule says of that place.
+    starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
+    return Haystack(_source(name, [" ".join(words)], note), words, starts, restart)
+
+
+def _own_essays(name: str, text: str) -> Haystack:
+    """A sentence starts with every paragraph, and by the rule of `sentence_starts`."""
+    words, starts, paragraphs = list[str](), list[int](), list[str]()
+    for paragraph in re.split(r"\n\s*\n", text):
+        if units := _UNIT.findall(paragraph):
+            starts += (sentence_starts(units) + len(words)).tolist()
+            words += units
+            paragraphs.append(" ".join(units))
+    if not words:
+        raise ValueError("it holds no text")
+    return Haystack(_source(name, paragraphs), words, np.array(starts, dtype=np.int64), 0)
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
@@ -200,40 +356,28 @@ def sentence_starts(words: list[str]) -> np.ndarray:
         core = word.rstrip(_CLOSING)
         if core[-1:] not in (".", "!", "?", *_STOPS):
             continue
-        if core[-1] == "." and (
-            _is_abbreviation(core) or (starts[-1] == i and _NUMERAL.fullmatch(core))
-        ):
-            continue  # the last: the number of a list's entry
+        if core[-1] == ".":
+            bare = core.lstrip(_OPENING)
+            is_abbreviation = f" {bare.lower()} " in _ABBREVIATIONS
+            is_initial = bare != "I." and _INITIAL.fullmatch(bare)
+            starts_entry = starts[-1] == i and _NUMERAL.fullmatch(core)  # of a numbered list
+            if is_abbreviation or is_initial or starts_entry:
+                continue
         if not words[i + 1].lstrip(_OPENING)[:1].islower():
             starts.append(i + 1)
     return np.array(starts, dtype=np.int64)
 
 
-def _is_abbreviation(word: str) -> bool:
-    word = word.lstrip(_OPENING)
-    return f" {word.lower()} " in _ABBREVIATIONS or (
-        word != "I." and _INITIAL.fullmatch(word) is not None
-    )
+# --- question answering ---------------------------------------------------------------------------
 
 
-@cache
-def load_qa(name: str) -> QASet:
-    """The question answering set of one of `QA_SETS`.
+def _qa_set(name: str, documents: dict[str, int], rows: list[Any], note: str = "") -> QASet:
+    """The set of these documents (with their groups) and questions: of each question the text, its
+    answers, the documents that hold the answer, and its own other documents.
 
     Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
-    paragraphs and 257 of its questions carry blanks there). Errors: UserError for an original that
-    is not there.
+    paragraphs and 257 of its questions carry blanks there).
     """
-    with _opened(name) as file:
-        # Each data set has a shape of its own; from here on all are alike.
-        documents, rows = _QA_READERS.get(name, _invented)(file.content)
-        part = name == "hotpotqa" and len(rows) < 7405
-        note = f"HotpotQA: {len(rows)} of 7405 questions" if part else ""
-        return _qa_set(documents, rows, partial(file.source, name, note=note))
-
-
-def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> QASet:
-    """The set of these documents (with their groups) and questions."""
     # Questions name their documents by number.
     numbers = {document: number for number, document in enumerate(documents)}
     questions = []
@@ -242,26 +386,20 @@ def _qa_set(documents: dict[str, int], rows: list[Any], source: "_Sourced") -> Q
             raise ValueError(f"the question {text!r} has no answer or no document")
 
         # A document may be named twice by one question.
-        gold_and_related = (
-            tuple(dict.fromkeys(numbers[document] for document in texts))
-            for texts in (gold, related)
-        )
+        gold_numbers = tuple(dict.fromkeys(numbers[document] for document in gold))
+        related_numbers = tuple(dict.fromkeys(numbers[document] for document in related))
         answers = tuple(dict.fromkeys(answers))
-        questions.append(Question(text.strip(), answers, *gold_and_related))
+        questions.append(Question(text.strip(), answers, gold_numbers, related_numbers))
     if not questions:
         raise ValueError("it holds no questions")
 
     # The fingerprint covers the questions, too: other answers are another benchmark.
     lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    return QASet(source([*documents, *lines]), list(documents), list(documents.values()), questions)
+    source = _source(name, [*documents, *lines], note)
+    return QASet(source, list(documents), list(documents.values()), questions)
 
 
-_Content = tuple[dict[str, int], list[Any]]
-"""Document -> its group; and of each question the text, its answers, the documents that hold the
-answer, and its own other documents."""
-
-
-def _squad(content: Any) -> _Content:
+def _squad(name: str, content: Any) -> QASet:
     # A paragraph that stands in several articles belongs to the first.
     documents, rows = dict[str, int](), list[Any]()
     for group, article in enumerate(content["data"]):
@@ -273,10 +411,10 @@ def _squad(content: Any) -> _Content:
             for qa in answerable:
                 answers = [answer["text"] for answer in qa["answers"]]
                 rows.append((qa["question"], answers, [text], []))
-    return documents, rows
+    return _qa_set(name, documents, rows)
 
 
-def _hotpotqa(content: Any) -> _Content:
+def _hotpotqa(name: str, content: Any) -> QASet:
     documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
     for row in content:
         # HotpotQA gives each question ten paragraphs, of which two hold the answer.
@@ -287,172 +425,21 @@ def _hotpotqa(content: Any) -> _Content:
             documents.setdefault(text, titles.setdefault(title, len(titles)))
             (gold if title in supporting else related).append(text)
         rows.append((row["question"], [row["answer"]], gold, related))
-    return documents, rows
+    note = f"HotpotQA: {len(rows)} of 7405 questions" if len(rows) < 7405 else ""
+    return _qa_set(name, documents, rows, note)
 
 
-def _invented(content: Any) -> _Content:
+def _invented(name: str, content: Any) -> QASet:
+    """The built-in sets, whose questions name their documents by number."""
     documents = content["documents"]
     rows = [
         (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
         for text, answers, gold, related in content["questions"]
     ]
-    return dict(zip(documents, content["groups"], strict=True)), rows
+    return _qa_set(name, dict(zip(documents, content["groups"], strict=True)), rows)
 
 
-_QA_READERS = {"squad": _squad, "hotpotqa": _hotpotqa}
-
-
-@cache
-def load_words(name: str = "wonderwords") -> Words:
-    """Key words and list words: the lists of the wonderwords package (MIT), read without importing
-    it."""
-    # The package reads them in the encoding of the locale, when it is imported.
-    place = distribution("wonderwords").locate_file("wonderwords/assets")
-    assets = Path(str(place))
-    nouns, adjectives, verbs = (
-        _lines((assets / f"{kind}list.txt").read_text(encoding="utf-8"))
-        for kind in ("noun", "adjective", "verb")
-    )
-    return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
-
-
-def _lines(text: str) -> list[str]:
-    """The distinct lines of a list of words, sorted."""
-    return sorted({line.strip() for line in text.split("\n")} - {""})
-
-
-@contextmanager
-def _opened(name: str) -> Iterator[_File]:
-    """A corpus: built in, or the first file of an original that exists, plain or gzipped, in
-    $RULERKIT_DATA, then in the cache. What is wrong with its content becomes a `UserError`."""
-    # The stand-ins are part of the package.
-    if name not in _ORIGINALS:
-        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
-        yield _File(json.loads(gzip.decompress(packed)))
-        return
-
-    # A folder of one's own comes before the cache, so that a cluster can share one
-    # copy.
-    title, paths = _ORIGINALS[name]
-    data = os.environ.get("RULERKIT_DATA")
-    folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
-    places = [
-        Path(folder, path + end) for folder in folders for path in paths for end in ("", ".gz")
-    ]
-    file = next((place for place in places if place.is_file()), None)
-
-    # Without its corpus a task is refused: a stand-in must never be taken silently.
-    if file is None:
-        where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
-        raise UserError(
-            f"corpus {name!r}: {title} found neither in {where} nor in the cache {cache_dir()}: "
-            f"run `rulerkit fetch`, set RULERKIT_DATA to a folder with {paths[0]}, or use "
-            "`corpora: builtin`"
-        )
-    try:
-        raw = file.read_bytes()
-        raw = gzip.decompress(raw) if file.suffix == ".gz" else raw
-        yield _File(json.loads(raw), file, KNOWN_FILES.get(hashlib.sha256(raw).hexdigest()))
-    except Exception as error:  # a damaged file raises anything
-        raise UserError(
-            f"corpus file {file} cannot be read as {name} ({first_line(error)}): delete it and run "
-            "`rulerkit fetch`, or use `corpora: builtin`"
-        ) from error
-
-
-# --- files of one's own ---------------------------------------------------------------------------
-
-
-def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
-    """What `corpora:` says, checked: `base` (`builtin` or `original`), and the files of some of
-    KINDS."""
-    # One word for all corpora, or a mapping for each kind.
-    given = corpora if isinstance(corpora, Mapping) else {"base": corpora}
-    chosen = {"base": "builtin", **given}
-    for key in chosen:
-        check_known("key of corpora", key, ("base", *KINDS))
-    hint = "A mapping such as {essay: texts} names files"
-    check_known("value of corpora", str(chosen["base"]), BASES, hint)
-    return chosen
-
-
-def load(kind: str, name: str) -> Any:
-    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
-    path, a file or a folder of essays, which a process reads once.
-
-    Raises UserError where it cannot be read or holds something else than its kind takes.
-    """
-    names, load_named, read, takes = KINDS[kind]
-    if name in names:
-        return load_named(name)
-    path = file = resolve(name)
-    if (kind, path) in _FILES:
-        return _FILES[kind, path]
-    try:
-        # A folder of essays is read in the order of its files' names.
-        files = [path]
-        if kind == "essay" and path.is_dir():
-            files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
-
-        # `file` is the one that is being read: the message names it.
-        texts = []
-        for file in files:
-            texts.append(file.read_bytes().decode("utf-8-sig"))
-        note = f"{OWN_TEXTS}: {kind} from {path.name}"
-        corpus = read("\n\n".join(texts), partial(_File(None).source, path.name, note=note))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
-            f"{', '.join(names)}, or the path of {takes}"
-        ) from error
-    _FILES[kind, path] = corpus
-    return corpus
-
-
-def known_questions() -> Iterator[QASet]:
-    """All question sets at hand: the files that were read, those that need no download, the
-    originals."""
-    yield from [corpus for (kind, _), corpus in _FILES.items() if kind == "qa"]
-    for name in reversed(QA_SETS):
-        with suppress(UserError):  # without its file, no prompt of a data set was made here
-            yield load_qa(name)
-
-
-_FILES: dict[tuple[str, Path], Any] = {}
-"""Kind and path -> the corpus."""
-_Sourced = Callable[[Iterable[str]], Source]
-
-
-def _own_essays(text: str, source: _Sourced) -> Haystack:
-    """A sentence starts with every paragraph, and by the rule of `sentence_starts`."""
-    words, starts, paragraphs = list[str](), list[int](), list[str]()
-    for paragraph in re.split(r"\n\s*\n", text):
-        if units := _UNIT.findall(paragraph):
-            starts += (sentence_starts(units) + len(words)).tolist()
-            words += units
-            paragraphs.append(" ".join(units))
-    if not words:
-        raise ValueError("it holds no text")
-    return Haystack(source(paragraphs), words, np.array(starts, dtype=np.int64), 0)
-
-
-_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Texts = Annotated[list[_Text], Field(min_length=1)]
-
-
-class QuestionKeys(Keys):
-    """A line of a file of questions."""
-
-    question: _Text
-    answers: _Texts
-    """Any of them is right."""
-    gold_documents: _Texts
-    """Together they give the answer."""
-    other_documents: list[_Text] = Field([])
-    """They do not."""
-
-
-def _own_questions(text: str, source: _Sourced) -> QASet:
+def _own_questions(name: str, text: str) -> QASet:
     documents, rows = dict[str, int](), list[Any]()
     for number, line in enumerate(text.split("\n"), 1):
         if not line.strip():
@@ -471,67 +458,58 @@ def _own_questions(text: str, source: _Sourced) -> QASet:
         rows.append((" ".join(row.question.split()), row.answers, gold, others))
     if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
         raise ValueError("it holds no documents beside the gold ones of a question")
-    return _qa_set(documents, rows, source)
+    return _qa_set(name, documents, rows)
+
+
+# --- words ----------------------------------------------------------------------------------------
+
+
+def _wonderwords(name: str, content: None) -> Words:
+    """The lists of the wonderwords package (MIT), read without importing it: it reads them in the
+    encoding of the locale."""
+    folder = Path(str(distribution("wonderwords").locate_file("wonderwords/assets")))
+    lists = []
+    for kind in ("noun", "adjective", "verb"):
+        text = (folder / f"{kind}list.txt").read_text(encoding="utf-8")
+        lists.append(sorted({line.strip() for line in text.split("\n")} - {""}))
+    nouns, adjectives, verbs = lists
+    return Words(nouns, adjectives, sorted({*nouns, *adjectives, *verbs}))
 
 
 _LONGEST_WORD = 100  # letters
 
 
-def _own_words(text: str, source: _Sourced) -> Words:
+def _own_words(name: str, text: str) -> Words:
     # A word with a blank or a comma in it could not be told from two answers.
-    words = _lines(text)
+    words = sorted({line.strip() for line in text.split("\n")} - {""})
     # And one of thousands of letters is no word: prompts of them are fitted for minutes.
     wrong = [word for word in words if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD]
     if wrong or not words:
         raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
-    return Words(words, words, words, source(words))
+    return Words(words, words, words, _source(name, words))
 
 
-KINDS: dict[str, tuple[Sequence[str], Callable[[str], Any], Callable[[str, _Sourced], Any], str]]
 KINDS = {
-    "essay": (HAYSTACKS, load_haystack, _own_essays, "texts in UTF-8 (a folder: *.txt, *.md)"),
-    "qa": (
-        QA_SETS,
-        load_qa,
+    "essay": CorpusKind(
+        # Paul Graham's essays, as in the paper; all rights reserved, downloaded, not redistributed.
+        # 400,000 words of readable prose, invented; no download, no licence.
+        {"paul_graham": _essays, "prose": _essays},
+        _own_essays,
+        "texts in UTF-8 (a folder: *.txt, *.md)",
+    ),
+    "qa": CorpusKind(
+        {
+            # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
+            "squad": _squad,
+            # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
+            "hotpotqa": _hotpotqa,
+            # Questions about invented people, places and dates in the shape of either; no download
+            "fictional": _invented,
+            "fictional_two_hop": _invented,
+        },
         _own_questions,
         f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
     ),
-    "words": (("wonderwords",), load_words, _own_words, "a list, one word a line"),
+    "words": CorpusKind({"wonderwords": _wonderwords}, _own_words, "a list, one word a line"),
 }
-"""Key of `corpora:` -> the known names, how these and files are read, and what files hold."""
-
-
-# --- the originals --------------------------------------------------------------------------------
-
-ESSAYS = "essays/PaulGrahamEssays.json"
-SQUAD = "squad/dev-v2.0.json"
-HOTPOTQA = "hotpotqa/hotpot_dev_distractor_v1.json"
-
-REPOSITORY_BYTES = 644_051
-REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
-"""The 49 essays of the repository, joined in their order: with them the joined essays begin."""
-
-KNOWN_FILES = {
-    "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
-    "e2cbe2b7a5a028b149685b14194f2996b7389519249cf108d2164978be34a68c": (
-        "SQuAD 2.0 dev rebuilt from its authors' pages"
-    ),
-    "4e9ecb5c8d3b719f624d66b60f8d56bf227f03914f5f0753d6fa1b359d7104ea": "",
-    "e3da074df24e8369009918aa5cdbdd254dadcde4c63f7569d36afd6f2268caa8": "",
-    # A subset, as its number of questions says
-    "9999b9bee2fecca9e3857ad400e2d34cc4683d120077aab4408c9c3eff05f867": "",
-    # The essays as upstream's script joins them
-    "1af094ff36d47893ea3c09cc570038053b711a9ba728c9d2dca036dbb231fa41": "",
-}
-"""The sha256 of an original's JSON file, not compressed -> what results must say of it."""
-
-
-_ORIGINALS = {
-    "paul_graham": ("the essays", (ESSAYS,)),
-    "squad": ("SQuAD 2.0 dev", ("squad/dev-v2.0.rebuilt.json", SQUAD)),
-    "hotpotqa": (
-        "HotpotQA dev (distractor)",
-        (HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")),
-    ),
-}
-"""Name of an original -> its title, and the files that may hold it."""
+"""Key of `corpora:` -> what it takes."""

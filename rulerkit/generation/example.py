@@ -88,8 +88,8 @@ class ContextBudget:
     encoder: PieceEncoder
     random: np.random.RandomState
     seed: int
-    """The cell's seed: with it begin the shuffles of the protocol `paper`, which are the same in
-    every example."""
+    """The cell's seed: with it begin the shuffles of the protocols `paper` and `upstream`, which
+    are the same in every example."""
 
     def encoded(self, piece: Piece) -> Piece:
         """A piece with its ids, as they are after a clean cut."""

@@ -22,10 +22,11 @@ from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import Growth
 from rulerkit.generation.tokenizers import Ids
 
-PROMPT_VERSIONS = {"clean": 1, "paper": 3}
+PROMPT_VERSIONS = {"clean": 1, "paper": 3, "upstream": 3}
 """Protocol -> the version of its prompts, raised whenever one of them changes; golden digests in
-the tests hold them. Version 2 of `paper` has upstream's sizes and upstream's order of common
-words; version 3 the layouts of upstream's frequent words where they exceed their budget."""
+the tests hold them. Version 2 of `paper` and `upstream` has upstream's sizes and upstream's order
+of common words; version 3 the layouts of upstream's frequent words where they exceed their
+budget."""
 
 _FITTING_ROUNDS = 12
 
@@ -101,7 +102,7 @@ class Examples:
 
     def _composed(self, index: int) -> Example | None:
         """Draft the example, encode what is fixed, fill the rest of the length with context."""
-        if self.task.protocol == "paper" and self._growth:
+        if self.task.protocol != "clean" and self._growth:
             return self._compose_as_upstream(index, self._growth)
         frame = self._frame(index)
         encoder, task = piece_encoder(self.prompt_format.tokenizer), self.task
@@ -156,7 +157,7 @@ class Examples:
                 "an item is not empty, holds no comma, bracket or line end, and stands there once"
             )
 
-    # --- the protocol `paper` ---------------------------------------------------------------------
+    # --- the protocols `paper` and `upstream` -----------------------------------------------------
 
     def _compose_as_upstream(self, index: int, growth: Growth) -> Example | None:
         """The example in the size that upstream finds with its first one, shortened in upstream's
@@ -320,7 +321,7 @@ def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     # The prefix stands behind the template, where the model goes on with it; or, for
     # services that take no such start, at the end of the user's turn.
     closing = [(after, "template"), (prefix, "answer_prefix")]
-    if form.closes_user_turn and prefix:
+    if form.prefix_in == "user" and prefix:
         question += DIRECT
         closing.reverse()
     tail = [(question, "question"), *closing]

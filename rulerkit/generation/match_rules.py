@@ -52,7 +52,13 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
     """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
     around the answer. `blanks`: whether blanks, too, stand between items."""
     named = named_items(prediction)
-    wanted = [item for reference in references if (item := comparable(plain(reference)))]
+    wanted = []
+    for reference in references:
+        # Most references are one word, of which nothing is to be taken off.
+        is_word = reference.isascii() and reference.isalnum()
+        item = reference.casefold() if is_word else comparable(plain(reference))
+        if item:
+            wanted.append(item)
 
     # Some words of a list are two: "contact lens".
     if blanks:
@@ -60,7 +66,8 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
         for item in wanted:
             text = text.replace(item, item.replace(" ", "\0"))
         named = [item.replace("\0", " ") for item in text.split() if item != "="]
-    return overlap(sorted({*named}), sorted({*wanted}))
+    said, right = set(named), set(wanted)
+    return strict_share(len(said & right), said, right)
 
 
 def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
@@ -84,7 +91,7 @@ def overlap(said: Sequence[str], wanted: Sequence[str]) -> Strict:
     return strict_share(right, said, wanted)
 
 
-def strict_share(right: int, said: Sequence[str], wanted: Sequence[str]) -> Strict:
+def strict_share(right: int, said: Collection[str], wanted: Collection[str]) -> Strict:
     """The strict score of so many right items; both sides empty is right."""
     if not said or not wanted:
         same = float(said == wanted)

@@ -24,31 +24,25 @@ _REMEMBERED = 300_000
 _AT_ONCE = 32_768
 """How many texts are encoded in one batch: libraries hold far more for each than its ids."""
 
-_BORDERS = [  # every kind of border that tasks cut at; each row is one text, cut at the bars
-    row.split("|")
-    for row in (
-        "It grew.| One of the special magic numbers for able-cat is: 1234567.| (He| wrote"
-        '| "yes",| \'tis| 99%)',
-        "naïve café| Ünder| — dash| 中文| …| end.\n|What is",
-        "There and back again.\n|The grass is green.| Here we go.\n|VAR ABCDE = 12345\n"
-        "|VAR B = VAR A \n|One of",
-        "text above.\n\n\n\n|Memorize and| track.\n\n|Document 12:\n|1939 was (cold).\n\n"
-        '|"Quoted" text?\n\n|Answer',
-        "Document 1:\n|The Title (film)\n|Éric was here, 3.5 km²\n\n|'Tis\n\n|(b) ok\n\n|$5\n\n"
-        "|中文\n\n|Question",
-        "list:| 1.| ad| 2.| zoom-in| 33.| abcdef| ...| ...| qwerty\n|Question: ok?| Answer:",
-        "One| 550e8400-e29b-41d4-a716-446655440000| is:"
-        "| 1d4e29b0-8400-41d4-a716-446655440000.\n|One|  they:|  A",
-        " VAR ABCDE = 12345| VAR XYZWQ = VAR ABCDE|  The grass is green.\n\n|Question",
-    )
-]
-_BLANK_AFTER_NEWLINE = [
-    "back again.\n",
-    " The grass is green.\n",
-    " VAR ABCDE = 12345",
-    "  The grass is green.\n",
-    " The",
-]
+_BORDERS = (
+    "It grew.| One of the special magic numbers for able-cat is: 1234567.| (He| wrote"
+    '| "yes",| \'tis| 99%)',
+    "naïve café| Ünder| — dash| 中文| …| end.\n|What is",
+    "There and back again.\n|The grass is green.| Here we go.\n|VAR ABCDE = 12345\n"
+    "|VAR B = VAR A \n|One of",
+    "text above.\n\n\n\n|Memorize and| track.\n\n|Document 12:\n|1939 was (cold).\n\n"
+    '|"Quoted" text?\n\n|Answer',
+    "Document 1:\n|The Title (film)\n|Éric was here, 3.5 km²\n\n|'Tis\n\n|(b) ok\n\n|$5\n\n"
+    "|中文\n\n|Question",
+    "list:| 1.| ad| 2.| zoom-in| 33.| abcdef| ...| ...| qwerty\n|Question: ok?| Answer:",
+    "One| 550e8400-e29b-41d4-a716-446655440000| is:"
+    "| 1d4e29b0-8400-41d4-a716-446655440000.\n|One|  they:|  A",
+    " VAR ABCDE = 12345| VAR XYZWQ = VAR ABCDE|  The grass is green.\n\n|Question",
+)
+"""Every kind of border that tasks cut at: texts, cut at the bars."""
+_BLANK_AFTER_NEWLINE = (
+    "back again.\n| The grass is green.\n| VAR ABCDE = 12345|  The grass is green.\n| The"
+)
 
 
 def settle(texts: Sequence[str]) -> list[str]:
@@ -74,8 +68,26 @@ class PieceEncoder:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
-        self.exact = self._calibrate()
+
+        # The anchors in order of their cost: the first that are exact on every border are kept.
+        for head, tail in (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q")):
+            self._head, self._tail = head, tail
+            self._skip = len(tokenizer.encode(head))
+            self._drop = len(tokenizer.encode("\n" + tail)) - len(tokenizer.encode("\n"))
+            self.exact = all(map(self._joins, _BORDERS))
+            if self.exact:
+                break
+
+        # No anchor is exact: prompts are encoded whole, and pieces only counted.
+        if not self.exact:
+            self._head, self._tail, self._skip, self._drop = "", "", 0, 0
         self._blank_after_newline = self.exact and self._joins(_BLANK_AFTER_NEWLINE)
+
+    def _joins(self, text: str) -> bool:
+        """Whether the ids of a text's pieces, cut at the bars, are those of the text."""
+        first, *others = text.split("|")
+        joined = np.concatenate([*self.encode([first], starts=True), *self.encode(others)])
+        return np.array_equal(joined, self.tokenizer.encode(text.replace("|", "")))
 
     def clean_cut(self, left: str, right: str) -> bool:
         """Whether a text may be cut between `left` and `right`: before a run of blanks or after a
@@ -84,8 +96,7 @@ class PieceEncoder:
         Next to other white space it may not; between a newline and a blank only where the tokenizer
         was found to keep the two apart (RWKV does not).
         """
-        # A run of blanks belongs to what follows it, in every tokenizer that merges
-        # blanks.
+        # A run of blanks belongs to what follows it, in every tokenizer that merges blanks.
         if right.startswith(" "):
             rest = right.lstrip(" ")
             if not rest or rest[0].isspace():
@@ -113,31 +124,9 @@ class PieceEncoder:
             for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
         ]
 
-    def _calibrate(self) -> bool:
-        """Try the anchors in order of their cost; keep the first that are exact on every border."""
-        count = self.tokenizer.count
-        anchors = (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q"))
-        for head, tail in anchors:
-            self._head, self._tail = head, tail
-            self._skip = count(head) if head else 0
-            self._drop = count("\n" + tail) - count("\n") if tail else 0
-            if all(self._joins(row) for row in _BORDERS):
-                return True
 
-        # No anchor is exact: prompts are encoded whole, and pieces only counted.
-        self._head, self._tail = "", ""
-        self._skip = self._drop = 0
-        return False
-
-    def _joins(self, row: Sequence[str]) -> bool:
-        joined = np.concatenate([*self.encode(row[:1], starts=True), *self.encode(row[1:])])
-        return np.array_equal(joined, self.tokenizer.encode("".join(row)))
-
-
-@lru_cache(maxsize=16)
-def piece_encoder(tokenizer: Tokenizer) -> PieceEncoder:
-    """The piece encoder of a tokenizer, made at first use and kept with its memory."""
-    return PieceEncoder(tokenizer)
+piece_encoder = lru_cache(maxsize=16)(PieceEncoder)
+"""The piece encoder of a tokenizer, made at first use and kept with its memory."""
 
 
 # --- rows of texts --------------------------------------------------------------------------------
@@ -172,18 +161,16 @@ class Units:
     def _joined(self) -> tuple[str, list[int]]:
         return "".join(self.texts), [0, *accumulate(map(len, self.texts))]
 
-    def text(self, start: int, stop: int) -> str:
-        """The texts from `start` up to `stop`, joined: a slice of one long text."""
+    def part(self, start: int, stop: int) -> tuple[str, Ids]:
+        """The texts from `start` up to `stop`, joined, and their ids: slices of one long text and
+        of all ids."""
         text, ends = self._joined
-        return text[ends[start] : ends[stop]]
-
-    def span(self, start: int, stop: int) -> Ids:
-        """The ids of the texts from `start` up to `stop`, as a view."""
-        return np.asarray(self.ids[self.offsets[start] : self.offsets[stop]])
+        ids = self.ids[self.offsets[start] : self.offsets[stop]]
+        return text[ends[start] : ends[stop]], ids
 
     def first(self, count: int) -> "Units":
         """The first so many texts."""
-        return Units(self.texts[:count], self.counts[:count], self.span(0, count))
+        return Units(self.texts[:count], self.counts[:count], self.ids[: self.offsets[count]])
 
     def others(self, texts: Iterable[str], random: np.random.RandomState) -> np.ndarray:
         """The positions of all texts but these, in a random order."""
@@ -192,8 +179,7 @@ class Units:
 
     def pick(self, order: np.ndarray) -> Ids:
         """The ids of the texts at these positions, one after the other."""
-        # Positions of all ids at once: numpy copies a million of them in a few
-        # milliseconds.
+        # Positions of all ids at once: numpy copies a million of them in a few milliseconds.
         counts = self.counts[order]
         starts = self.offsets[order] - np.cumsum(counts) + counts
         return np.asarray(self.ids[np.arange(counts.sum()) + np.repeat(starts, counts)])

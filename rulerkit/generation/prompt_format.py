@@ -14,7 +14,7 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import UserError, unknown
+from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.paths import package_data, project_files
 from rulerkit.generation.thoughts import marks_in, opens_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -37,7 +37,8 @@ class PromptFormat:
     `tokenizer` may be given as `load_tokenizer` takes it. `template` is `auto` (the tokenizer's own
     chat template, or `base` where it has none), a name in FORMS, that of a file of params/forms, or
     the text of a Jinja template, which is rendered with `chat_template_kwargs`. `prefix_in` is the
-    turn in which the answer prefix stands, or `none`, the default of a model that thinks.
+    turn in which the answer prefix stands, `assistant` or (in the form of chat services, which take
+    no other) `user`, or `none`, the default of a model that thinks.
     `thinking_tokens` are for its thought: `thinking_room` says whether they come beside the length
     or are kept free inside it.
     `thinking_marks` are the beginning and the end of a thought, where the template names neither.
@@ -58,36 +59,32 @@ class PromptFormat:
             object.__setattr__(self, "tokenizer", load_tokenizer(self.tokenizer))
         if self.thinking_marks:
             object.__setattr__(self, "thinking_marks", tuple(self.thinking_marks))
-        usual = "none" if self.thinking_tokens else "assistant"
-        object.__setattr__(self, "prefix_in", self.prefix_in or usual)
-        names = ("auto", *FORMS)
-        text = isinstance(self.template, str) and "{" in self.template
+
         # The folder of stored forms is listed only for names that may be in it.
-        if self.template not in names and not text:
-            names = (*names, *stored_forms())
-        if self.template not in names and not text:
+        is_text = isinstance(self.template, str) and "{" in self.template
+        if self.template not in ("auto", *FORMS) and not is_text:
+            names = ("auto", *FORMS, *stored_forms())
             hint = "The text of a Jinja chat template may stand here too"
-            raise unknown("template", self.template, names, hint)
+            check_known("template", self.template, names, hint)
         if self.system_prompt and self.form in FORMS:
             raise UserError(
                 f"the template {self.form} has no place for a system_prompt: use the tokenizer's "
                 "own (template: auto)"
             )
 
+        place = self.prefix_in or ("none" if self.thinking_tokens else "assistant")
+        if self.form == "gpt-4" and place == "assistant":
+            place = "user"
+        object.__setattr__(self, "prefix_in", place)
+
     @cached_property
     def form(self) -> str:
         """The named form in use, or the text of the Jinja template."""
-        if stored := stored_forms().get(self.template):
-            return stored.read_text(encoding="utf-8")
-        if self.template != "auto":
+        if self.template == "auto":
+            return self.tokenizer.chat_template or "base"
+        if self.template in FORMS or "{" in self.template:
             return self.template
-        return self.tokenizer.chat_template or "base"
-
-    @property
-    def closes_user_turn(self) -> bool:
-        """Whether the answer prefix stands at the end of the user's turn (chat services take no
-        other)."""
-        return self.prefix_in == "user" or (self.form == "gpt-4" and self.prefix_in != "none")
+        return stored_forms()[self.template].read_text(encoding="utf-8")
 
     @property
     def thinking_inside(self) -> int:
@@ -113,14 +110,14 @@ class PromptFormat:
     def around_on(self, day: date) -> tuple[str, str]:
         """The template's text before and after the user's part, where a template that prints the
         date is told this day."""
-        # A form of ours has its place for the text; a template of the tokenizer is
-        # rendered around a marker that no prompt contains.
-        named = self.form in FORMS
-        rendered, mark = (FORMS[self.form], "{t}") if named else (self._render(day), _MARK)
-        before, *after = rendered.split(mark)
+        # A form of ours has its place for the text; a template of the tokenizer is rendered around
+        # a marker that no prompt contains.
+        if self.form in FORMS:
+            before, *after = FORMS[self.form].split("{t}")
+        else:
+            before, *after = self._render(day).split(_MARK)
 
-        # A template that prints the message twice, or not at all, would ask something
-        # else.
+        # A template that prints the message twice, or not at all, would ask something else.
         if len(after) != 1:
             times = "more than once" if after else "not at all"
             raise UserError(
@@ -129,12 +126,15 @@ class PromptFormat:
         return before, after[0]
 
     @property
-    def switch(self) -> dict[str, bool]:
-        """What tells a template whether to think; empty where nothing was said."""
+    def template_values(self) -> dict[str, Any]:
+        """What the template is told: whether to think, where that is known, and
+        `chat_template_kwargs`."""
         thinks = self.enable_thinking
         if thinks is None and self.thinking_tokens:
             thinks = True
-        return thinking_switch(thinks)
+        # Templates call this switch by one of two names; the other one does no harm.
+        names = () if thinks is None else ("enable_thinking", "thinking")
+        return {**dict.fromkeys(names, thinks), **self.chat_template_kwargs}
 
     @cached_property
     def bos(self) -> tuple[int, ...]:
@@ -143,25 +143,24 @@ class PromptFormat:
         and none is put before it, whatever the tokenizer does with a text: so vLLM renders
         chats."""
         # Two BOS would be a prompt that no model has seen in training.
-        if self.form not in FORMS or self._num_written:
-            return ()
-        return self.tokenizer.leading_ids
-
-    @cached_property
-    def _num_written(self) -> int:
-        """With how many of the tokenizer's leading ids the text of the template begins."""
         leading = self.tokenizer.leading_ids
-        before = self.tokenizer.encode(self.around[0]).tolist()
-        number = 0
-        while number < len(leading) and before[number:][:1] == [leading[number]]:
-            number += 1
-        return number
+        first = self.tokenizer.encode(self.around[0])[:1]
+        if self.form not in FORMS or tuple(first) == leading[:1]:
+            return ()
+        return leading
 
     @property
     def leading_ids(self) -> tuple[int, ...]:
         """The tokenizer's leading ids with which the prompt begins, whether they are put before it
         (`bos`) or the template writes them: a server that adds its own must not be sent these."""
-        return self.bos or self.tokenizer.leading_ids[: self._num_written]
+        if self.bos:
+            return self.bos
+        leading = self.tokenizer.leading_ids
+        before = self.tokenizer.encode(self.around[0])
+        number = 0
+        while number < min(len(leading), len(before)) and before[number] == leading[number]:
+            number += 1
+        return leading[:number]
 
     @property
     def leading_text(self) -> str:
@@ -172,8 +171,7 @@ class PromptFormat:
     def lacks_bos(self) -> bool:
         """Whether the prompt begins without all that the tokenizer puts before a text, because the
         chat template does not write it."""
-        leading = self.tokenizer.leading_ids
-        return self.form not in FORMS and self._num_written < len(leading)
+        return self.form not in FORMS and self.leading_ids != self.tokenizer.leading_ids
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
@@ -190,7 +188,6 @@ class PromptFormat:
         if not self.chat_template_kwargs:
             del values["chat_template_kwargs"]
         if self.lacks_bos:
-            # Until November 2026 such prompts began with one.
             values["bos"] = False
         return values | {"before": before, "after": after}
 
@@ -221,7 +218,7 @@ class PromptFormat:
                 date_string=day.strftime("%d %b %Y"),
                 bos_token=self.tokenizer.bos_token or "",
                 eos_token=self.tokenizer.eos_token or "",
-                **self.switch | dict(self.chat_template_kwargs),
+                **self.template_values,
             )
         except Exception as error:  # a template raises anything
             raise UserError(
@@ -229,14 +226,6 @@ class PromptFormat:
             ) from error
 
         return str(rendered)
-
-
-def thinking_switch(thinks: bool | None) -> dict[str, bool]:
-    """The values by which templates are told whether to think; none where `thinks` is None, which
-    leaves it to the template."""
-    # Templates call this switch by one of two names; the other one does no harm.
-    names = () if thinks is None else ("enable_thinking", "thinking")
-    return dict.fromkeys(names, bool(thinks))
 
 
 def stored_forms() -> dict[str, Path]:

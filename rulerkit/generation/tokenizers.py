@@ -12,14 +12,13 @@ import json
 import os
 import re
 from ast import literal_eval
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from hashlib import sha256
-from math import inf
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -88,40 +87,26 @@ def load_tokenizer(spec: str) -> Tokenizer:
     """The tokenizer that `spec` names.
 
     `builtin`; a folder or file (relative ones count from the project root); a tiktoken encoding
-    name such as `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`.
+    name such as `cl100k_base`; or a Hugging Face name such as `Qwen/Qwen2.5-7B`, which is
+    downloaded where it is not in the hub's cache.
     """
-    # `tokenizer_kind` tells them apart without reading anything.
-    kind = tokenizer_kind(spec)
-    if kind == "builtin":
-        return _builtin()
-    if kind == "tiktoken":
-        return encoding_by_name(spec)
-    if kind == "hub":
-        who = f"tokenizer {spec}: there is no folder {resolve(spec)}; as a hub id"
-        return _from_folder(spec, download(who, spec, None, ON_HUB))
-
-    path = resolve(spec)
-    return _from_folder(spec, path) if path.is_dir() else _from_file(spec, path)
-
-
-def tokenizer_kind(spec: str) -> str:
-    """What `load_tokenizer` reads for a name: `builtin`, `path`, `tiktoken` or `hub`. Raises
-    `UserError` for other names."""
     if not isinstance(spec, str) or not spec.strip():
         raise UserError(f"tokenizer is {spec!r}: it must be `builtin`, a file, a folder or a name")
+    if spec == "builtin":
+        return _builtin()
 
     # What lies on this disk comes before what could be downloaded under the same name.
-    if spec == "builtin":
-        return spec
-    with suppress(OSError):  # such as a name too long for a file
-        if resolve(spec).exists():
-            return "path"
+    path = resolve(spec)
+    if os.path.exists(path):
+        return _read(spec, path)
+
     import tiktoken
 
     if spec in tiktoken.list_encoding_names():
-        return "tiktoken"
+        return _tiktoken(spec)
     if is_hub_id(spec):
-        return "hub"
+        who = f"tokenizer {spec}: there is no folder {path}; as a hub id"
+        return _read(spec, download(who, spec, None, ON_HUB))
     raise UserError(
         f"tokenizer {spec!r}: there is no such file or folder, and it is neither a tiktoken "
         "encoding nor a hub name (org/name); `builtin` needs no download"
@@ -133,96 +118,55 @@ def tokenizer_kind(spec: str) -> str:
 ON_HUB = ("*token*", "chat_template*", "rwkv_vocab*")
 """The files of a repository that a tokenizer may need."""
 
-_INCOMPLETE = ("tekken*.json", "*.tiktoken", "tiktoken.model")
-"""Vocabularies without the rules by which a tokenizer splits a text, so that none is read."""
-
 _IN_FOLDER = (
     "tokenizer.json",
     "tokenizer.model",
-    *_INCOMPLETE,
     "*tokenizer.model*",
     "*tokenizer*.json",
     "rwkv_vocab*.txt",
 )
+"""Where a folder has its vocabulary: the first of these that is there."""
 
-
-def vocabulary_file(names: Iterable[str]) -> str | None:
-    """Which of the files of a folder holds its vocabulary, read or not: the first one in the order
-    of `_IN_FOLDER`."""
-    # These two describe a tokenizer, and are none.
-    others = {"tokenizer_config.json", "special_tokens_map.json"}
-    names = sorted({name for name in names if "/" not in name} - others)
-    for pattern in _IN_FOLDER:
-        for name in fnmatch.filter(names, pattern):
-            return name
-    return None
-
-
-def is_complete(vocabulary: str | None) -> bool:
-    """Whether a vocabulary file is there, and has a name under which a whole tokenizer stands."""
-    return vocabulary is not None and not any(
-        fnmatch.fnmatch(vocabulary, pattern) for pattern in _INCOMPLETE
-    )
-
-
-def _from_folder(spec: str, folder: Path) -> Tokenizer:
-    """The vocabulary of a folder, with the settings beside it."""
-    name = vocabulary_file(path.name for path in folder.iterdir() if path.is_file())
-    if name is None:
-        raise UserError(
-            f"tokenizer {spec}: no tokenizer in the folder {folder}, neither tokenizer.json nor "
-            f"tokenizer.model: {_TAKES}"
-        )
-    return _from_file(spec, folder / name)
-
-
-_TAKES = (
-    "name as `tokenizer` a folder, a file or a hub id (org/name) whose tokenizer.json has the "
-    "model's vocabulary"
+_COMPLETE = (
+    "name as `tokenizer` a folder or a hub id (org/name) whose tokenizer.json has the model's "
+    "vocabulary, such as AutoTokenizer.from_pretrained(...).save_pretrained(FOLDER) writes"
 )
 
 
-def _from_file(spec: str, path: Path) -> Tokenizer:
+def _read(spec: str, path: Path) -> Tokenizer:
+    """The tokenizer of a file or a folder, with the settings beside its vocabulary."""
+    folder = path if path.is_dir() else path.parent
+    if path.is_dir():
+        names = {file.name for file in path.iterdir() if file.is_file()}
+        names -= {"tokenizer_config.json", "special_tokens_map.json"}
+        found = [name for each in _IN_FOLDER for name in fnmatch.filter(sorted(names), each)]
+        # Ranks files (*.tiktoken) and tekken.json lack the rules by which a text is split.
+        if not found:
+            raise UserError(
+                f"tokenizer {spec}: no tokenizer in the folder {folder}, neither tokenizer.json "
+                f"nor tokenizer.model: {_COMPLETE}"
+            )
+        path = folder / found[0]
+
     try:
         data = path.read_bytes()
-        settings = _settings(path.parent)
-        marks = _marks_beside(path.parent, settings)
-
-        # The content decides, since other kinds of files share these names.
+        settings = _settings(folder)
+        special = _special_tokens(folder, settings)
         if path.suffix == ".txt":
             tokenizer = _rwkv(data)
-        elif b'"token_bytes"' in data[:4096]:
-            raise _incomplete(spec, path, "Tekken file")
         elif path.suffix == ".json":
-            tokenizer = _hugging_face(data, settings, marks)
-        elif re.match(rb"[A-Za-z0-9+/=]+ \d+\r?\n", data):
-            raise _incomplete(spec, path, "ranks file of tiktoken")
+            tokenizer = _hugging_face(data, settings, special)
         else:
-            tokenizer = _sentencepiece(data, settings, marks)
-    except UserError:
-        raise
+            tokenizer = _sentencepiece(data, settings, special)
     except Exception as error:  # a damaged file raises anything, the libraries' bare Exception too
         raise UserError(
-            f"{path} and the settings beside it are no tokenizer that can be read: "
-            f"{first_line(error)}"
+            f"tokenizer {spec}: {path} and the settings beside it are no tokenizer that can be "
+            f"read ({first_line(error)}): {_COMPLETE}"
         ) from error
     # A reader names what else its ids depend on.
-    digest = _fingerprint(data + tokenizer.fingerprint.encode())
+    digest = sha256(data + tokenizer.fingerprint.encode()).hexdigest()[:16]
     template = settings["chat_template"]
     return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
-
-
-def _incomplete(spec: str, path: Path, kind: str) -> UserError:
-    """A vocabulary without the rules by which its model's tokenizer splits a text."""
-    hint = " (tiktoken's own encodings go by name, such as cl100k_base)"
-    return UserError(
-        f"tokenizer {spec}: {path.name} is a {kind}, which does not hold all that a tokenizer "
-        f"does: {_TAKES}{hint if 'tiktoken' in kind else ''}"
-    )
-
-
-def _fingerprint(data: bytes) -> str:
-    return sha256(data).hexdigest()[:16]
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -260,71 +204,72 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-class Mark(NamedTuple):
-    """A special token that the files beside a vocabulary name: its id (None: the next one behind
-    the vocabulary), whether it swallows the blanks before and behind it, and whether it is one
-    between blanks only."""
-
-    text: str
-    id: int | None = None
-    lstrip: bool = False
-    rstrip: bool = False
-    single_word: bool = False
-
-
 _ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
 """The tokens that have a name in the settings, in the order in which they get their ids."""
 
 
-def _marks_beside(folder: Path, settings: dict[str, Any]) -> list[Mark]:
-    """The special tokens that the files beside a vocabulary name: those with an id in its order,
-    then the others."""
-    marks: dict[str, Mark] = {}
+def _special_tokens(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    """The special tokens that the files beside a vocabulary name, with what they say of each: those
+    with an `id` in its order, then the others, which get the next ones behind the vocabulary."""
+    numbered: dict[str, dict[str, Any]] = {}
     for text, number in _json(folder / "added_tokens.json").items():
-        marks[text] = Mark(text, int(number))
+        numbered[text] = {"id": int(number)}
     for number, token in settings.get("added_tokens_decoder", {}).items():
-        text = token["content"]
-        if text in marks and marks[text].id != int(number):
-            raise ValueError(
-                f"added_tokens.json gives {text} the id {marks[text].id}, tokenizer_config.json "
-                f"{number}"
-            )
-        marks[text] = Mark(
-            text,
-            int(number),
-            lstrip=bool(token.get("lstrip")),
-            rstrip=bool(token.get("rstrip")),
-            single_word=bool(token.get("single_word")),
-        )
+        numbered[token["content"]] = {**token, "id": int(number)}
+    special = dict(sorted(numbered.items(), key=lambda entry: entry[1]["id"]))
 
     tokens = [settings.get(f"{role}_token") for role in _ROLES]
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = settings.get(key, [])
         tokens += more.values() if isinstance(more, dict) else more
     for token in tokens:
-        name = _token_text(token)
-        if name is not None and name not in marks:
-            marks[name] = Mark(name)
-    found = [mark for mark in marks.values() if mark.text]
-    return sorted(found, key=lambda mark: inf if mark.id is None else mark.id)
+        if name := _token_text(token):
+            special.setdefault(name, {})
+    return special
+
+
+def _token_text(token: Any) -> str | None:
+    """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with
+    `content`."""
+    return str(token["content"]) if isinstance(token, dict) else token
 
 
 # --- vocabulary files -----------------------------------------------------------------------------
 
 
-def _hugging_face(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> Tokenizer:
+def _hugging_face(
+    data: bytes, settings: dict[str, Any], special: dict[str, dict[str, Any]]
+) -> Tokenizer:
     """A `tokenizer.json`. Its post-processor says what is put around a text: as in transformers,
     `add_bos_token` beside it says nothing."""
+    from tokenizers import AddedToken
     from tokenizers import Tokenizer as Backend
 
-    backend = Backend.from_buffer(data)
-
     # Settings for training would cut long prompts or fill up short ones.
+    backend = Backend.from_buffer(data)
     backend.no_truncation()
     backend.no_padding()
 
-    added = _added(backend, marks)
-    leading, closing = _around(backend)
+    # Tokens that stand only beside the file are added behind its own.
+    added = []
+    for text, token in special.items():
+        if backend.token_to_id(text) is None:
+            flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word")}
+            backend.add_special_tokens([AddedToken(text, **flags)])
+            place = backend.token_to_id(text)
+            if token.get("id", place) != place:
+                raise ValueError(f"{text} has the id {token['id']} beside it, and would be {place}")
+            added.append((text, place, flags))
+
+    # What is put around a text is tried out, because files say it in many ways.
+    plain = backend.encode("x", add_special_tokens=False).ids
+    framed = backend.encode("x", add_special_tokens=True).ids
+    start = 0
+    while framed[start : start + len(plain)] != plain:
+        start += 1
+        if start > len(framed):
+            raise ValueError("its post-processor changes the ids of a text")
+    leading, closing = framed[:start], framed[start + len(plain) :]
     leading_tokens = [str(backend.id_to_token(number)) for number in leading]
 
     # Without settings, the only token before a text is what templates call BOS.
@@ -347,66 +292,36 @@ def _hugging_face(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> T
     )
 
 
-def _added(backend: Any, marks: list[Mark]) -> list[Mark]:
-    """The tokens that stand only beside a `tokenizer.json`, added behind its own."""
-    from tokenizers import AddedToken
-
-    added = []
-    for mark in marks:
-        if backend.token_to_id(mark.text) is not None:
-            continue
-        token = AddedToken(
-            mark.text, lstrip=mark.lstrip, rstrip=mark.rstrip, single_word=mark.single_word
-        )
-        backend.add_special_tokens([token])
-        place = backend.token_to_id(mark.text)
-        if mark.id not in (None, place):
-            raise ValueError(
-                f"the token {mark.text} is to have the id {mark.id}, and the next one behind "
-                f"tokenizer.json is {place}; add it to that file"
-            )
-        added.append(mark)
-    return added
-
-
-def _around(backend: Any) -> tuple[list[int], list[int]]:
-    """The ids that a post-processor puts before a text and behind it; tried out, because they say
-    it in many ways."""
-    plain = backend.encode("x", add_special_tokens=False).ids
-    framed = backend.encode("x", add_special_tokens=True).ids
-    start = 0
-    while framed[start : start + len(plain)] != plain:
-        start += 1
-        if start > len(framed):
-            raise ValueError("its post-processor changes the ids of a text")
-    return framed[:start], framed[start + len(plain) :]
-
-
-def _token_text(token: Any) -> str | None:
-    """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with
-    `content`."""
-    return str(token["content"]) if isinstance(token, dict) else token
-
-
 _NO_FIRST_BLANK = b"\x1a\x02\x18\x00"
 """Behind a SentencePiece model, a protocol buffer, this sets normalizer_spec.add_dummy_prefix to
 false."""
 
 
-def _sentencepiece(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> Tokenizer:
-    """A SentencePiece model; control tokens that stand in a text, and the tokens that the files
-    beside it add, become their ids."""
+def _sentencepiece(
+    data: bytes, settings: dict[str, Any], special: dict[str, dict[str, Any]]
+) -> Tokenizer:
+    """A SentencePiece model; special tokens that stand in a text become their ids. Tokens that
+    stand only beside the model are refused."""
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_proto=data)
-    control, added = _numbered(model, marks)
-    numbers = control | added
+    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
+    for text, token in special.items():
+        number = pieces.get(text)
+        strips = token.get("lstrip") or token.get("rstrip") or token.get("single_word")
+        if number is None or token.get("id", number) != number or strips:
+            raise ValueError(f"the special token {text} is not in the model as the files say")
+
+    # SentencePiece never reads control tokens in a text; chat templates are made of them.
+    numbers = {text: i for text, i in pieces.items() if model.is_control(i) or text in special}
+    # A token may begin with another one.
+    longest_first = sorted(numbers, key=len, reverse=True)
+    splitter = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
     # Behind a token a text gets a blank of its own unless `legacy` is false.
     behind = model
     if settings.get("legacy") is False:
         behind = SentencePieceProcessor(model_proto=data + _NO_FIRST_BLANK)
-    splitter = _splitter(numbers, marks)
 
     def encode(text: str) -> list[int]:
         ids: list[int] = []
@@ -417,29 +332,16 @@ def _sentencepiece(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> 
                 ids += (behind if place else model).encode(part)
         return ids
 
-    texts = {number: text for text, number in added.items()}
-
-    def decode(ids: list[int]) -> str:
-        text, encoder = "", model
-        for is_added, run in itertools.groupby(ids, texts.__contains__):
-            if is_added:
-                text += "".join(texts[number] for number in run)
-                encoder = behind
-            else:
-                text += encoder.decode(list(run))
-        return text
-
     # The files beside the model may name others than it does.
     named = {number: text for text, number in numbers.items()}
     bos = _token_text(settings.get("bos_token")) or named.get(model.bos_id())
     eos = _token_text(settings.get("eos_token")) or named.get(model.eos_id())
     leads = bos in numbers and settings.get("add_bos_token", True)
     closes = eos in numbers and settings.get("add_eos_token", False)
-    strips = [mark for mark in marks if mark.lstrip or mark.rstrip]
-    others = (added, strips, behind is not model)
+    others = (sorted(special), behind is not model)
     return Tokenizer(
         lambda texts: [encode(text) for text in texts],
-        decode,
+        model.decode,
         leading_ids=(numbers[bos],) if bos and leads else (),
         leading_tokens=(bos,) if bos and leads else (),
         closing_ids=(numbers[eos],) if eos and closes else (),
@@ -449,48 +351,6 @@ def _sentencepiece(data: bytes, settings: dict[str, Any], marks: list[Mark]) -> 
     )
 
 
-def _numbered(model: Any, marks: list[Mark]) -> tuple[dict[str, int], dict[str, int]]:
-    """The ids of the special tokens of a SentencePiece model, and of those that the files beside it
-    add: their own, or the next one behind its pieces and the others."""
-    # SentencePiece never reads control tokens in a text; chat templates are made of them.
-    pieces = [model.id_to_piece(i) for i in range(model.get_piece_size())]
-    control = {text: i for i, text in enumerate(pieces) if model.is_control(i)}
-    numbers: dict[str, int] = {}
-    for mark in marks:
-        place = mark.id
-        if place is None and mark.text in pieces:
-            place = pieces.index(mark.text)
-        if place is None:
-            place = len(pieces) + sum(n >= len(pieces) for n in numbers.values())
-        if place in numbers.values():
-            raise ValueError(f"{mark.text} has the id {place} of another token")
-        if mark.single_word:
-            raise ValueError(
-                f"{mark.text} is a token between blanks only, which is read from a "
-                "tokenizer.json alone"
-            )
-        numbers[mark.text] = place
-    added = {text: number for text, number in numbers.items() if control.get(text) != number}
-    return control, added
-
-
-def _splitter(numbers: Iterable[str], marks: list[Mark]) -> re.Pattern[str]:
-    """What splits a text at the special tokens, which become every second part, with the blanks
-    that they swallow."""
-    # A token may begin with another one.
-    longest_first = sorted(numbers, key=len, reverse=True)
-    if not longest_first:
-        return re.compile("((?!))")
-    pattern = f"({'|'.join(map(re.escape, longest_first))})"
-    before = "|".join(re.escape(mark.text) for mark in marks if mark.lstrip)
-    behind = "|".join(rf"(?<={re.escape(mark.text)})\s+" for mark in marks if mark.rstrip)
-    if before:
-        pattern = rf"(?:\s+(?={before}))?{pattern}"
-    if behind:
-        pattern += f"(?:{behind})?"
-    return re.compile(pattern)
-
-
 def tiktoken_dir() -> Path:
     """Where tiktoken's files are: as its own variables say, else in our cache, since its default is
     each node's /tmp."""
@@ -498,7 +358,7 @@ def tiktoken_dir() -> Path:
     return Path(folder) if folder else cache_dir() / "tiktoken"
 
 
-def encoding_by_name(name: str) -> Tokenizer:
+def _tiktoken(name: str) -> Tokenizer:
     """A tiktoken encoding by its name, downloaded or cached by tiktoken."""
     import tiktoken
 
@@ -513,16 +373,14 @@ def encoding_by_name(name: str) -> Tokenizer:
             "folder that has it"
         ) from error
 
-    # The name of an encoding could be given to other ranks; the digest is over the
-    # ranks.
+    # The name of an encoding could be given to other ranks; the digest is over the ranks.
     ranks = repr(sorted(encoding._mergeable_ranks.items()))
+    digest = sha256(ranks.encode()).hexdigest()[:16]
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         return list(encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"))
 
-    return Tokenizer(
-        encode_many, encoding.decode, name=name, fingerprint=_fingerprint(ranks.encode())
-    )
+    return Tokenizer(encode_many, encoding.decode, name=name, fingerprint=digest)
 
 
 def _rwkv(data: bytes) -> Tokenizer:
@@ -571,21 +429,17 @@ def _builtin() -> Tokenizer:
     Ids are given out in order of first sight, so they mean something within one process only;
     counts are stable.
     """
-    # Two rows, from text to id and back, that grow as words are seen.
-    texts: dict[int, str] = {}
-    ids: dict[str, int] = {}
-    unused = itertools.count()
+    # A word gets its number in one step of the interpreter, since answers are read in another
+    # thread; so the words stand in the order of their numbers.
+    numbers: dict[str, int] = defaultdict(itertools.count().__next__)
 
-    def number(token: str) -> int:
-        if token not in ids:
-            place = next(unused)  # answers are read in another thread: no number is given out twice
-            texts[place] = token
-            ids[token] = place
-        return ids[token]
+    def decode(ids: list[int]) -> str:
+        words = list(numbers)
+        return "".join([words[number] for number in ids])
 
     return Tokenizer(
-        lambda batch: [[number(token) for token in BUILTIN.findall(text)] for text in batch],
-        lambda row: "".join([texts[i] for i in row]),
+        lambda texts: [[numbers[word] for word in BUILTIN.findall(text)] for text in texts],
+        decode,
         name="builtin",
-        fingerprint=_fingerprint(BUILTIN.pattern.encode()),
+        fingerprint=sha256(BUILTIN.pattern.encode()).hexdigest()[:16],
     )

@@ -1,16 +1,223 @@
-"""The key and the headers that a model's mapping gives for its server. They stand in environment
-variables, and go to this server alone."""
+"""Addresses of servers: where one listens, the key and the headers that it is sent, and the models
+that it lists.
 
+Keys stand in environment variables, and go to their server alone.
+"""
+
+import math
 import os
 import re
+from base64 import b64encode
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
-from rulerkit.common.errors import UserError
-from rulerkit.common.hidden import secrets_in
-from rulerkit.common.settings import Spec
-from rulerkit.inference.process import Address
+import httpx2
+
+from rulerkit.common.errors import UserError, first_line, shorten
+from rulerkit.common.hidden import hide_address, secrets_in
+from rulerkit.common.json_text import parse_json
+from rulerkit.common.lengths import parse_length
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.common.urls import is_on_this_machine, origin_of
+from rulerkit.inference.refusals import (
+    SERVER_WORDS,
+    fatal_words,
+    message_in,
+    status_words,
+    why_unreachable,
+)
+
+
+class Address(NamedTuple):
+    """Where a server listens, such as http://127.0.0.1:8000/v1, the key that it asks for ("" for
+    none), what else of a request is secret, and further headers. `key_from` names the environment
+    variables of key and headers."""
+
+    url: str
+    key: str = ""
+    others: tuple[str, ...] = ()
+    headers: tuple[tuple[str, str], ...] = ()
+    key_from: str = ""
+
+    def __str__(self) -> str:
+        """The URL as messages and records show it."""
+        return hide_address(self.url)
+
+    @property
+    def port(self) -> str:
+        """The port of a server on this machine."""
+        return self.url.removesuffix("/v1").rpartition(":")[2]
+
+    def without_secrets(self, text: str) -> str:
+        """What a server wrote, without the key, the user and the query that it was sent."""
+        url = httpx2.URL(self.url)
+        user = b64encode(f"{url.username}:{url.password}".encode()).decode()
+        secrets = {self.key, url.password, user, *url.params.values(), *self.others}
+        for secret in sorted(secrets, key=len, reverse=True):
+            # Shorter ones are parts of words.
+            if len(secret) > 6:
+                text = text.replace(secret, "***")
+        return text
+
+    def client(self, kind: Any, **options: Any) -> Any:
+        """A client of httpx2 (`kind`), which sends the key and the headers to this server alone,
+        and goes through no proxy to this machine. `UserError` where a proxy cannot be used."""
+        headers = dict(self.headers)
+        if self.key:
+            headers["Authorization"] = f"Bearer {self.key}"
+        hook: Any = self._keep_from_others
+        if kind is httpx2.AsyncClient:
+
+            async def hook(request: Any) -> None:
+                self._keep_from_others(request)
+
+        is_local = is_on_this_machine(self.url)
+        try:
+            return kind(
+                headers=headers,
+                event_hooks={"request": [hook]},
+                follow_redirects=True,
+                trust_env=not is_local,
+                # Without the environment it would not read SSL_CERT_FILE.
+                verify=httpx2.create_ssl_context() if is_local else True,
+                **options,
+            )
+        except ImportError:
+            raise UserError(
+                "a SOCKS proxy (ALL_PROXY) needs the package socksio: pip install socksio, or "
+                f"leave the proxy out with NO_PROXY={httpx2.URL(self.url).host}"
+            ) from None
+        except (ValueError, httpx2.InvalidURL) as error:
+            raise UserError(
+                f"a proxy of the environment cannot be used ({first_line(error)}): HTTP_PROXY, "
+                "HTTPS_PROXY and ALL_PROXY take http://, https:// or socks5://HOST:PORT"
+            ) from None
+
+    def _keep_from_others(self, request: Any) -> None:
+        """Take key and headers off a request that a redirect leads to another server: the client
+        does so with `Authorization` alone."""
+        here, there = origin_of(self.url), origin_of(str(request.url))
+        # From http:// to https:// at the usual ports it is the same one.
+        upgraded = here.replace("http:", "https:").replace(":80", ":443")
+        if there not in (here, upgraded):
+            for name in ("Authorization", *dict(self.headers)):
+                request.headers.pop(name, None)
+
+    def page(self, name: str) -> Any:
+        """The URL of a page: below the address, but for a server's own pages, such as `/health`,
+        which lie beside its `/v1`."""
+        url = httpx2.URL(self.url)
+        path = url.path.rstrip("/")
+        if name.startswith(("/health", "/metrics", "/inference/")):
+            path = path.removesuffix("/v1")
+        return url.copy_with(path=path + name)
+
+    def get(self, name: str, timeout: float = 2.0) -> tuple[int, str]:
+        """The status and the text of a page; 0, and why, where nothing answers."""
+        try:
+            with self.client(httpx2.Client) as client:
+                reply = client.get(self.page(name), timeout=timeout)
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = why_unreachable(self.url, error)
+            return 0, self.without_secrets(reason)
+        return reply.status_code, self.without_secrets(reply.text)
+
+    def healthy(self) -> bool:
+        """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
+        status = self.get("/health")[0]
+        return status == 200 or (400 <= status < 500 and self.get("/models")[0] == 200)
+
+    def models(self) -> list[JSON]:
+        """The models that the server lists, each once, with an `id` and, where it says a number of
+        tokens, a `max_model_len`. `UserError` where it does not answer, refuses or has no list."""
+        status, text = self.get("/models", 30)
+        if status == 0:
+            raise UserError(fatal_words(self, "unreachable", text))
+        content: Any = text
+        with suppress(ValueError, RecursionError):
+            content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
+        words = status_words(self.url, status, str(message_in(content)))
+        if status in (401, 403):
+            raise UserError(fatal_words(self, "", words))
+        if status == 429 or status >= 500:
+            raise UserError(fatal_words(self, "temporary", words))
+        entries = content.get("data") if isinstance(content, dict) else content
+        if not isinstance(entries, list):
+            raise UserError(
+                f"{self}/models is no list of models ({words}): the address of a server that "
+                "speaks OpenAI's protocol ends in /v1 mostly, such as http://localhost:8000/v1"
+            )
+
+        models: dict[str, JSON] = {}
+        for entry in entries:
+            name = entry.get("id") if isinstance(entry, dict) else None
+            if type(name) is int:
+                name = str(name)
+            if isinstance(name, str) and name:
+                # A limit of 0 is none.
+                limit = count_in(entry.get("max_model_len")) or None
+                models.setdefault(name, {**entry, "id": name, "max_model_len": limit})
+        return list(models.values())
+
+
+def count_in(value: Any) -> int | None:
+    """A number of tokens as servers write it, also 12.0 or, as a text, 131072, 131,072 or 128K;
+    None for what is none, such as -1."""
+    if isinstance(value, str):
+        try:
+            return parse_length(re.sub(r"[,_ ]|\.0+$", "", value), least=0)
+        except UserError:
+            return None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    is_count = 0 <= value <= 10**9 and value == int(value)
+    return int(value) if is_count else None
+
+
+# --- which model a server has ---------------------------------------------------------------------
+
+_MOST_VALUES = 30
+_PASSING = {*SERVER_WORDS["passing"], *SERVER_WORDS["sizes"]}
+
+
+def about_model(entry: JSON) -> JSON:
+    """What a server says of a model that tells it from another one of its name, such as `root` and
+    `parent`: plain values, but no times, states, prices and limits."""
+    values: JSON = {}
+    for name, value in _values(entry, ""):
+        if isinstance(value, str):
+            # A folder is the same with a slash behind it.
+            if "/" in value and "://" not in value:
+                value = os.path.normpath(value)
+            value = shorten(value, 200)
+        values[name] = value
+        if len(values) == _MOST_VALUES:
+            break
+    return values
+
+
+def _values(entry: JSON, prefix: str) -> Iterator[tuple[str, Any]]:
+    for name, value in entry.items():
+        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
+        is_passing = {word.lower() for word in words} & _PASSING
+        if is_passing or value is None or value == "":
+            continue
+        if isinstance(value, list) and value and all(isinstance(one, str | int) for one in value):
+            # Such as the other names of a model, in any order.
+            value = ", ".join(sorted(map(str, value)))
+        if isinstance(value, dict):
+            if prefix.count(".") < 2:
+                yield from _values(value, f"{prefix}{name}.")
+        elif isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
+            yield prefix + name, value
+
+
+# --- keys and headers -----------------------------------------------------------------------------
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
+# What a key cannot hold.
 _FAULTS = {
     r"[\r\n]": "a line end",
     r"[^\S\r\n]": "a blank",
@@ -18,7 +225,6 @@ _FAULTS = {
     r"^[\"'`].*[\"'`]$": "quotes at both ends",
     r"[^\s!-~‘’‚‛“”„‟«»‹›′″]": "a character that no header takes",
 }
-"""What a key cannot hold."""
 
 
 def address_of(url: str, spec: Spec, who: str = "") -> Address:
@@ -26,56 +232,44 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
 
     Raises `UserError` where a variable is not set, or holds what no header takes.
     """
+    url = url.rstrip("/")
     parts = urlsplit(url)
-    headers, values = list[tuple[str, str]](), dict[str, str]()
+    values: dict[str, str] = {}
+    headers: dict[str, str] = {}
     for header, value in spec.get("headers", {}).items():
         where = f"{who}headers: {header}: "
-        filled, used = _filled(value, where)
-        values |= used
+        for found in _VARIABLE.finditer(value):
+            name = found[1] or found[2]
+            values[name] = _value_of(name, where, is_header=True)
+        filled = _VARIABLE.sub(lambda found: values[found[1] or found[2]], value)
         if not filled.isascii() or not filled.isprintable():
             raise UserError(
                 f"{where}its value holds a character that no header takes: write it anew"
             )
-        headers.append((header, filled))
+        headers[header] = filled
 
-    has_own = any(header.lower() == "authorization" for header, _ in headers)
-    name = spec.get("api_key_env") or ("" if has_own else _usual_key(url))
+    has_own = any(header.lower() == "authorization" for header in headers)
+    name = spec.get("api_key_env", "")
+    # The variable of OpenAI's own service is for it alone.
+    is_openai = (parts.scheme, parts.hostname) == ("https", "api.openai.com")
+    if not name and is_openai and not has_own:
+        name = "OPENAI_API_KEY"
     if name and has_own:
         raise UserError(
             f"{who}headers: Authorization would be sent in place of the key in {name}: leave "
             "`api_key_env` out, or the header"
         )
-    key = ""
     if name and "@" in parts.netloc:
         raise UserError(
             f"{who}base_url names a user, which would be sent in place of the key in {name}: take "
             "the user out of the address, or leave `api_key_env` out"
         )
+    key = ""
     if name:
         key = _value_of(name, who)
         values = {name: key} | values
-    given = [spec.get("extra_body"), dict(headers)]
-    others = {*secrets_in(given), *values.values()}
-    return Address(url, key, tuple(sorted(others)), tuple(headers), ", ".join(values))
-
-
-def _filled(value: str, who: str) -> tuple[str, dict[str, str]]:
-    """A text with the values of the environment variables in it, and these by their names."""
-    values: dict[str, str] = {}
-
-    def of_variable(found: re.Match[str]) -> str:
-        name = found[1] or found[2]
-        values[name] = _value_of(name, who, is_header=True)
-        return values[name]
-
-    return _VARIABLE.sub(of_variable, value), values
-
-
-def _usual_key(url: str) -> str:
-    """The variable of OpenAI's own service, for it alone."""
-    parts = urlsplit(url)
-    is_openai = (parts.scheme, parts.hostname) == ("https", "api.openai.com")
-    return "OPENAI_API_KEY" if is_openai else ""
+    others = {*secrets_in([spec.get("extra_body"), headers]), *values.values()}
+    return Address(url, key, tuple(sorted(others)), tuple(headers.items()), ", ".join(values))
 
 
 def _value_of(name: str, who: str, is_header: bool = False) -> str:

@@ -6,23 +6,17 @@
 
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from typing import Any
 from urllib.parse import urlsplit
 
 from rulerkit.common.errors import UserError, listed, unknown
 from rulerkit.common.hidden import hide_address
 from rulerkit.common.hub import is_hub_id
-from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.common.urls import is_address, url_of
-from rulerkit.inference.access import address_of
-from rulerkit.inference.listing import parse_models
-from rulerkit.inference.process import Address
-from rulerkit.inference.refusals import fatal_words, message_in, status_words
+from rulerkit.inference.access import Address, address_of
 
-_TIMEOUT = 30.0  # seconds for the list of models
 _MOST_NAMED = 5
 
 
@@ -86,7 +80,7 @@ def _find(address: str, keys: Spec) -> tuple[Address, str, dict[str, JSON]]:
         before, mark, query = url.partition("?")
         url = f"{before}/v1{mark}{query}"
     place = address_of(url, keys)
-    entries = {str(entry["id"]): entry for entry in _served(place)}
+    entries = {str(entry["id"]): entry for entry in place.models()}
 
     named = hide_address(address.partition("#")[0])
     if wanted and wanted not in entries:
@@ -101,25 +95,3 @@ def _find(address: str, keys: Spec) -> tuple[Address, str, dict[str, JSON]]:
         )
     (served_as,) = [wanted] if wanted else entries
     return place, served_as, entries
-
-
-def _served(place: Address) -> list[JSON]:
-    """The models that a server lists."""
-    status, text = place.get("/models", _TIMEOUT)
-    if status == 0:
-        raise UserError(fatal_words(place, "unreachable", text))
-    said = text
-    with suppress(ValueError, RecursionError):
-        said = str(message_in(parse_json(text.encode("utf-8", "replace"))))
-    words = status_words(place.url, status, said)
-    if status in (401, 403):
-        raise UserError(fatal_words(place, "", words))
-    if status == 429 or status >= 500:
-        raise UserError(fatal_words(place, "temporary", words))
-    try:
-        return parse_models(text)
-    except (ValueError, RecursionError):
-        raise UserError(
-            f"{place}/models is no list of models ({words}): the address of a server that speaks "
-            "OpenAI's protocol ends in /v1 mostly, such as http://localhost:8000/v1"
-        ) from None

@@ -1,35 +1,34 @@
-"""Checkpoints of the Hugging Face layout, in a folder or on the hub: what their small files say.
+"""Checkpoints of the Hugging Face layout, in a folder or on the hub: their small files, what
+identifies their weights, and what the engines share that run them."""
 
-What identifies their weights is computed in `fingerprints`.
-"""
-
-import hashlib
 import json
+from bisect import bisect_left
+from collections.abc import Mapping
 from functools import cached_property
+from hashlib import sha256
 from pathlib import Path
+from typing import ClassVar
 
-from rulerkit.common.errors import UserError, first_line
+from rulerkit.common.errors import TooLong, UserError, first_line
+from rulerkit.common.gpus import torch_module
 from rulerkit.common.hub import download, is_hub_id
 from rulerkit.common.paths import resolve
-from rulerkit.common.settings import JSON
+from rulerkit.common.settings import JSON, Spec
+from rulerkit.generation.example import Example
+from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import ON_HUB
-from rulerkit.inference.fingerprints import (
-    WEIGHTS,
-    file_ends,
-    is_training_state,
-    short,
-    weights_digests,
-)
+from rulerkit.inference.model import Answer, Engine, with_reasoning
+
+_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+_END = 1 << 20  # bytes at either end of a weight file that identify it
+_POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
 
 class Checkpoint:
     """A folder with a `config.json`, or a repository of the Hugging Face hub at one revision."""
 
-    def __init__(
-        self, who: str, path: str, revision: str | None = None, full: bool = False
-    ) -> None:
-        """`full`: every weight file is read whole to tell checkpoints apart."""
-        self.who, self.path, self.revision, self.full = who, path, revision, full
+    def __init__(self, who: str, path: str, revision: str | None = None) -> None:
+        self.who, self.path, self.revision = who, path, revision
         folder = resolve(path)
         self.folder: Path | None = folder if folder.is_dir() else None
         if not self.folder and not is_hub_id(path):
@@ -39,9 +38,8 @@ class Checkpoint:
             )
         if self.folder and revision:
             raise UserError(
-                f"model {who}: {folder} is a folder, which has no revision {revision}: leave "
-                "it out "
-                "(over a base, `revision: null`)"
+                f"model {who}: {folder} is a folder, which has no revision {revision}: leave it "
+                "out (over a base, `revision: null`)"
             )
         if self.folder:
             # A folder without a configuration is refused here; a hub id needs a network first.
@@ -97,25 +95,25 @@ class Checkpoint:
 
     @cached_property
     def identity(self) -> JSON:
-        """What identifies this checkpoint: the hub id and its commit, or the fingerprints of a
-        folder."""
+        """What identifies this checkpoint: the hub id and its commit; of a folder a fingerprint
+        over its configuration and both ends of its weight files, the same wherever it lies.
+
+        A change that leaves the first and the last MiB of each weight file alone is not seen.
+        """
         if not self.folder:
             return {"path": self.path, "revision": self.commit}
 
-        # The same wherever the folder lies.
-        digest = hashlib.sha256()
+        digest = sha256()
         for name in ("config.json", "generation_config.json"):
             path = self.file(name)
             if path:
                 digest.update(f"{name}\n".encode() + path.read_bytes())
-        files: list[Path] = []
-        for pattern in WEIGHTS:
-            files += self.folder.glob(pattern)
-        files.sort()
-        for path in files:
+        weights: list[Path] = []
+        for pattern in _WEIGHTS:
+            weights += self.folder.glob(pattern)
+        for path in sorted(weights):
             digest.update(f"{path.name} ".encode() + file_ends(path))
-        weights = [path for path in files if not is_training_state(path)]
-        return {"fingerprint": short(digest), "weights": weights_digests(weights, self.full)}
+        return {"fingerprint": digest.hexdigest()[:16]}
 
     def stop_ids(self) -> set[int]:
         """The ids that end an answer, as generation_config.json and config.json name them."""
@@ -149,10 +147,218 @@ class Checkpoint:
             ) from error
 
 
+def file_ends(path: Path) -> bytes:
+    """The size of a file, and its first and last MiB. Raises `UserError` where it cannot be
+    read."""
+    try:
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            first = file.read(_END)
+            file.seek(max(0, size - _END))
+            return f"{size}\n".encode() + first + file.read(_END)
+    except OSError as error:
+        raise UserError(
+            f"the weights in {path} cannot be read ({error}): copy or download them again"
+        ) from error
+
+
+class CheckpointEngine(Engine):
+    """What the engines share that run a checkpoint.
+
+    Its configuration is config.json with the spec's `hf_overrides` merged in. It gives the limit of
+    prompt and answer together, unless the spec gives `max_length`.
+    """
+
+    checkpoint: Checkpoint
+    modifiers: ClassVar[tuple[str, ...]]
+    """The keys that change how a checkpoint computes: each belongs to the identity where it is
+    given."""
+
+    def __init__(self, spec: Spec) -> None:
+        super().__init__(spec)
+        if "path" in spec:
+            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"))
+
+    def identity(self) -> JSON:
+        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
+        what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
+        return what | self.given((*self.modifiers, "sampling"))
+
+    def device(self) -> str:
+        """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
+        cuda = torch_module(self.engine).cuda
+        return "cuda" if cuda.is_available() else "cpu"
+
+    def tokenizer_name(self) -> str:
+        """The spec's tokenizer, else the checkpoint's at the same revision."""
+        return self.spec.get("tokenizer") or self.checkpoint.tokenizer_spec()
+
+    @cached_property
+    def config(self) -> JSON:
+        """config.json with `hf_overrides` merged in."""
+        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
+
+    def dtype(self) -> str:
+        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
+        wanted = str(self.spec.get("dtype", "auto"))
+        if wanted != "auto":
+            return wanted
+        return "float32" if self.device() == "cpu" else "bfloat16"
+
+    def limit(self) -> int | None:
+        """The tokens allowed for prompt and answer together: `max_length`, else the positions of
+        the configuration."""
+        if "max_length" in self.spec:
+            return int(self.spec["max_length"])
+        try:
+            return max_positions(self.config)
+        except (AttributeError, TypeError, ValueError) as error:
+            raise UserError(
+                f"model {self.name}: its config.json or hf_overrides state no usable limit: "
+                "max_position_embeddings is a number, rope_parameters a mapping whose factor is one"
+            ) from error
+
+    def too_long(self, length: int) -> str | None:
+        """Whether a length exceeds `limit`."""
+        limit = self.limit()
+        need = length + self.beside
+        if limit is None or need <= limit:
+            return None
+
+        thought = ""
+        if self.beside:
+            thought = f", {self.beside} of {need} are for the thought"
+        if "max_length" in self.spec:
+            origin, ways_out = "max_length", ""
+        else:
+            origin = "max_position_embeddings"
+            ways_out = "`hf_overrides` with RoPE scaling, or "
+        return (
+            f"its limit is {limit} tokens ({origin}){thought}; {ways_out}`max_length: {need}` "
+            "goes beyond"
+        )
+
+    def check_fits(self, example: Example) -> None:
+        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
+        a `UserError` for ids that the model does not know."""
+        highest, size = int(example.ids.max()), self.checkpoint.vocab_size
+        if size and highest >= size:
+            raise UserError(
+                f"model {self.name}: id {highest} is beyond the model's vocabulary of {size}: drop "
+                f"`tokenizer: {self.tokenizer_name()}`, or name the model's own"
+            )
+        need = example.num_tokens + self.most_tokens(example)
+        if reason := self.too_long(max(need - self.beside, example.length)):
+            raise TooLong(
+                f"model {self.name}: example {example.index} of {example.task} needs {need} "
+                f"tokens: {reason}"
+            )
+
+    def vllm_overrides(self) -> JSON:
+        """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would
+        refuse it.
+
+        transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies all
+        factors but YaRN's into them. YaRN must still scale from the original positions.
+        """
+        given: JSON = self.spec.get("hf_overrides", {})
+        limit, allowed = self.limit(), max_positions(self.config, yarn=False)
+        if limit is None or allowed is None or limit <= allowed:
+            return given
+
+        added: JSON = {"max_position_embeddings": limit}
+        config = newer_rope(self.config.get("text_config") or self.config)
+        rope = config.get("rope_parameters") or {}
+        if rope.get("rope_type") == "yarn":
+            # vLLM replaces the whole mapping, so it must be complete.
+            names = ("rope_theta", "partial_rotary_factor")
+            older = {key: config[key] for key in names if key in config}
+            original = {"original_max_position_embeddings": allowed}
+            added["rope_parameters"] = {**original, **older, **rope}
+        if "text_config" in self.config:
+            added = {"text_config": added}
+        return merge_config(given, added)
+
+    @cached_property
+    def stop_ids(self) -> list[int]:
+        """The ids that end an answer: those of the checkpoint's files, and the end token of the
+        tokenizer."""
+        tokenizer = self.prompt_format.tokenizer
+        ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
+        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
+
+    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
+        """The answer in the ids that were generated: the text before the first stop token, without
+        special tokens.
+
+        `finish` is the reason for its end where no stop token is among them.
+        """
+        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
+        if end is not None:
+            finish = "stop"
+
+        form = self.prompt_format
+        # The marks of a thought may be special tokens, and are needed to take it apart.
+        special = () if form.thinking_tokens else self.checkpoint.special_ids
+        written = [token for token in ids[:end] if token not in special]
+        text = form.tokenizer.decode(written)
+        own = form.thinking_marks
+        if form.thinking_tokens and ends_thought(text, own):
+            # The shortest beginning that holds the end of the thought.
+            thought = bisect_left(
+                range(len(written)),
+                True,
+                key=lambda size: ends_thought(form.tokenizer.decode(written[:size]), own),
+            )
+            usage = {**(usage or {}), "reasoning_tokens": thought}
+        usage = with_reasoning(text, form, usage)
+        return Answer(text, finish, len(ids[:end]), usage)
+
+
 # --- config.json ----------------------------------------------------------------------------------
 
 
-# --- weights --------------------------------------------------------------------------------------
+def merge_config(config: Spec, overrides: Spec) -> JSON:
+    """A configuration with the values of `overrides`; mappings are merged key by key.
+
+    `rope_scaling` with `type` is the older name of `rope_parameters` with `rope_type`; the result
+    holds the newer ones.
+    """
+    merged = newer_rope(config)
+    for key, value in newer_rope(overrides).items():
+        if isinstance(value, Mapping) and isinstance(merged.get(key), Mapping):
+            value = merge_config(merged[key], value)
+        merged[key] = value
+    return merged
 
 
-# --- code -----------------------------------------------------------------------------------------
+def newer_rope(config: Spec) -> JSON:
+    """A configuration with its RoPE parameters under their newer names."""
+    renamed = dict(config)
+    rope = renamed.pop("rope_scaling", None) or renamed.get("rope_parameters")
+    if isinstance(rope, Mapping):
+        rope = {"rope_type" if key == "type" else key: value for key, value in rope.items()}
+    if "rope_scaling" in config or rope:
+        renamed["rope_parameters"] = rope or None
+    return renamed
+
+
+def max_positions(config: Spec, yarn: bool = True) -> int | None:
+    """The tokens that a configuration allows for prompt and answer together; None where nothing
+    limits them.
+
+    Position scaling by a plain factor (linear, dynamic, and `yarn`) counts; other kinds state the
+    scaled number themselves.
+    """
+    config = newer_rope(config.get("text_config") or config)
+    limit = next((config[name] for name in _POSITIONS if config.get(name)), None)
+    if not limit:
+        return None
+    rope = config.get("rope_parameters") or {}
+    factors = ["linear", "dynamic"]
+    if yarn:
+        factors.append("yarn")
+    if rope.get("rope_type") in factors:
+        original = rope.get("original_max_position_embeddings") or limit
+        limit = max(limit, original * (rope.get("factor") or 1))
+    return int(limit)

@@ -6,44 +6,55 @@ prompt is a text, its token ids, or its two parts (`takes`). In a parameter file
 `entry: package.module:load` names a function that returns this function, or a loaded checkpoint
 with its tokenizer; `entry_with` holds its arguments. Modules in the project root can be imported
 too.
+
+A function that names nothing of the user's is told from a changed one by its source. Any other
+answers freely in its first run, and its answers are used again only with the same `version`.
 """
 
-import asyncio
 import inspect
 import reprlib
+import sys
+import sysconfig
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, CancelledError, Future, wait
+from dis import get_instructions
+from hashlib import sha256
+from importlib.util import find_spec
 from itertools import islice
+from pathlib import Path
+from pkgutil import resolve_name
+from traceback import extract_tb
+from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
 from typing import Any
 from uuid import uuid4
 
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.paths import KIT, home
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.parts import split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import (
     COMPRESSED,
+    Answer,
     Answers,
     Engine,
     Failure,
     Model,
     cut,
-    event_loop,
     model,
     refuse_echo,
-)
-from rulerkit.inference.user_code import (
-    MOST_RAISED,
-    PROCESS,
-    beside_source,
-    code_identity,
-    find_function,
-    raised,
 )
 
 BATCH_SIZE = 8  # prompts of a batch, and calls under way, where the spec does not say
 CONCURRENCY = 8
+MOST_RAISED = 8  # exceptions in a row, before any answer, after which a function is broken
+NO_VERSION = "none, run "
+"""How the version of a function begins whose source does not say all and that was given none."""
+_PROCESS = uuid4().hex[:8]
+_INSTALLED = (
+    *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
+    str(Path(__file__).parents[1]),
+)
 
 
 class Function(Engine):
@@ -55,9 +66,12 @@ class Function(Engine):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
-        self._run = uuid4().hex[:8]
+        # An entry is found anew by each call of `evaluate`, and is the same in one process.
+        self._run = _PROCESS if "entry" in spec else uuid4().hex[:8]
         self._has_said = False
-        self._is_async = function is not None and _is_coroutine_function(function)
+        # An object whose call is a coroutine is one, too.
+        call = getattr(function, "__call__", None)  # noqa: B004 (its kind is wanted)
+        self._is_async = any(map(inspect.iscoroutinefunction, (function, call)))
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
             self.protocol_note = spec.get("protocol_note", COMPRESSED)
@@ -85,28 +99,15 @@ class Function(Engine):
     def identity(self) -> JSON:
         """The entry and its arguments, or the function's qualified name; and what tells its code
         from a changed one."""
-        entry, version = self.spec.get("entry"), self.spec.get("version")
+        function = self._code()
         what: JSON = {"engine": "function", "takes": self.takes}
-        if entry:
+        if "entry" in self.spec:
             what |= self.given(("entry", "entry_with"))
-            return what | code_identity(self._entry(), version, PROCESS)
-        # An object that is called is named by its class: it has no name of its own.
-        function = self._function
-        named = function if hasattr(function, "__qualname__") else type(function)
-        what["function"] = f"{named.__module__}.{named.__qualname__}"
-        return what | code_identity(function, version, self._run)
-
-    def _say_what_is_not_told(self) -> None:
-        """One line, where answers cannot be used again."""
-        function = self._entry() if "entry" in self.spec else self._function
-        reason = beside_source(function)
-        if reason and "version" not in self.spec and not self._has_said:
-            self._has_said = True
-            remark(
-                f"{self.name}: its source does not say all that it does ({reason}), so another run "
-                "uses its answers again only with the same `version`: give one, such as "
-                'version="1", and change it with the function'
-            )
+        else:
+            # An object that is called is named by its class: it has no name of its own.
+            named = function if hasattr(function, "__qualname__") else type(function)
+            what["function"] = f"{named.__module__}.{named.__qualname__}"
+        return what | code_identity(function, self.spec.get("version"), self._run)
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -125,17 +126,23 @@ class Function(Engine):
         An example for which the function returns None or raises has failed. Where it raises from
         the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
         """
-        self._say_what_is_not_told()
+        reason = beside_source(self._code())
+        if reason and "version" not in self.spec and not self._has_said:
+            self._has_said = True
+            remark(
+                f"{self.name}: its source does not say all that it does ({reason}), so another run "
+                "uses its answers again only with the same `version`: give one, such as "
+                'version="1", and change it with the function'
+            )
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
 
-        ask = self._ask_one_by_one if self._is_async else self._ask_batches
         reasons, works = list[str](), False
-        for example, said in ask(examples):
+        for example, said in self._returned(examples):
             answer = self._read(example, said)
             yield example, answer
-            if isinstance(said, Exception):
+            if isinstance(said, Exception) and isinstance(answer, Failure):
                 reasons.append(f"{example.task}, {answer.reason}")
             else:
                 works = True
@@ -145,13 +152,22 @@ class Function(Engine):
                     f"the first: {reasons[0]}: correct it, then the same command asks again"
                 )
 
-    def _ask_batches(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
+    def _returned(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
         """Each example with what the function returns for it, or the exception that it raises."""
-        source, size = iter(examples), self.spec.get("batch_size", BATCH_SIZE)
-        while batch := list(islice(source, size)):
-            yield from zip(batch, self._ask_batch(batch), strict=True)
+        source = iter(examples)
+        if self._is_async:
+            from rulerkit.inference.coroutines import results_of
 
-    def _ask_batch(self, batch: list[Example]) -> list[Any]:
+            calls = ((one, self._prompt(one), self._options([one])) for one in source)
+            yield from results_of(self._function, calls, self.spec.get("concurrency", CONCURRENCY))
+            return
+        size = self.spec.get("batch_size", BATCH_SIZE)
+        while batch := list(islice(source, size)):
+            yield from zip(batch, self._call(batch), strict=True)
+
+    def _call(self, batch: list[Example]) -> list[Any]:
+        """What the function returns for a batch; in place of a text the exception that it
+        raises."""
         prompts = [self._prompt(example) for example in batch]
         try:
             texts = self._function(prompts, **self._options(batch))
@@ -162,7 +178,7 @@ class Function(Engine):
                 return [error]
             # Nobody knows which prompt it was: each is asked alone, so that the others are
             # answered.
-            return [text for example in batch for text in self._ask_batch([example])]
+            return [text for example in batch for text in self._call([example])]
 
         if not isinstance(texts, list | tuple) or len(texts) != len(batch):
             raise UserError(
@@ -170,30 +186,6 @@ class Function(Engine):
                 f"return a list of {len(batch)} texts (str), one for each prompt"
             )
         return list(texts)
-
-    def _ask_one_by_one(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
-        """Each example with what the coroutine function returns for it, or the exception that it
-        raises, as the calls end."""
-        # One loop for all calls: connections that the function keeps belong to it.
-        source, most = iter(examples), self.spec.get("concurrency", CONCURRENCY)
-        waiting: dict[Future[Any], Example] = {}
-        try:
-            while True:
-                for example in islice(source, most - len(waiting)):
-                    call = self._call(self._prompt(example), self._options([example]))
-                    waiting[asyncio.run_coroutine_threadsafe(call, event_loop("functions"))] = (
-                        example
-                    )
-                if not waiting:
-                    return
-                for future in wait(waiting, return_when=FIRST_COMPLETED).done:
-                    yield waiting.pop(future), _outcome(future)
-        finally:
-            for future in waiting:
-                future.cancel()
-
-    async def _call(self, prompt: Any, options: JSON) -> Any:
-        return await self._function(prompt, **options)
 
     def _prompt(self, example: Example) -> Any:
         """What the function gets for an example."""
@@ -207,7 +199,7 @@ class Function(Engine):
             return {}
         return {"max_new_tokens": max(map(self.most_tokens, batch))}
 
-    def _read(self, example: Example, said: Any) -> Any:
+    def _read(self, example: Example, said: Any) -> Answer | Failure:
         """The answer in what the function returned for one prompt. It is the user's code: all is
         checked before anything is stored."""
         if isinstance(said, Exception):
@@ -231,10 +223,9 @@ class Function(Engine):
         """The model made of the function, or of the checkpoint and its tokenizer, that the entry
         returns."""
         if self._loaded is None:
-            # What the entry raises is told with its own place, not with a trace through
-            # ours.
-            load, spec = self._entry(), dict(self.spec)
+            load, spec = self._code(), dict(self.spec)
             entry, arguments = spec.pop("entry"), spec.pop("entry_with", {})
+            # What the entry raises is told with its own place, not with a trace through ours.
             try:
                 returned = load(**arguments)
             except UserError:
@@ -251,20 +242,114 @@ class Function(Engine):
                 self._loaded._has_said = True  # the entry speaks for what it returns
         return self._loaded
 
-    def _entry(self) -> Any:
-        """The function that the entry names."""
-        return find_function(self.name, "entry", self.spec["entry"])
+    def _code(self) -> Any:
+        """The function, or the one that `entry` names: of an installed module, one under the
+        project root or one of the kit's."""
+        if "entry" not in self.spec:
+            return self._function
+        # Modules of the project are found from a notebook's folder, too.
+        for root in (home(), KIT):
+            if str(root) not in sys.path:
+                sys.path.append(str(root))
+        entry = self.spec["entry"]
+        try:
+            return resolve_name(entry)
+        except (AttributeError, ImportError, ValueError) as error:
+            raise UserError(
+                f"model {self.name}: entry {entry}: {first_line(error)}; give `module:function`, "
+                f"of an installed module or one under the project root {home()}"
+            ) from error
 
 
-def _outcome(call: Future[Any]) -> Any:
-    """What a call returned, or the exception that ended it; a `UserError` is raised."""
-    error = CancelledError() if call.cancelled() else call.exception()
-    if isinstance(error, UserError):
-        raise error
-    return error or call.result()
+# --- code of the user -----------------------------------------------------------------------------
 
 
-def _is_coroutine_function(function: Any) -> bool:
-    """Also an object whose `__call__` is one."""
-    call = getattr(function, "__call__", None)  # noqa: B004 (its kind is wanted)
-    return inspect.iscoroutinefunction(function) or inspect.iscoroutinefunction(call)
+def raised(error: Exception) -> str:
+    """What was raised and where, in one line: the user's own code, not a trace through ours."""
+    what = f"{type(error).__name__}: {first_line(error)}"
+    places = extract_tb(error.__traceback__)
+    # One that was returned, not raised, has no place.
+    return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
+
+
+def code_identity(function: Any, version: str | None, run: str) -> JSON:
+    """What tells a function from a changed one: the digest of its source, and the `version` that
+    the user gives. Where the source does not say all and no version is given, `run` stands in for
+    it: answers are used again in that run alone."""
+    told: JSON = {} if version is None else {"version": version}
+    if not beside_source(function):
+        source = inspect.getsource(function)
+        defaults = repr((function.__defaults__, function.__kwdefaults__))
+        told["source"] = sha256(f"{source}{defaults}".encode()).hexdigest()[:16]
+    return told or {"version": f"{NO_VERSION}{run}"}
+
+
+def beside_source(function: Any) -> str:
+    """Why the source of a function does not say all that it does; "" where it does."""
+    if not isinstance(function, FunctionType):
+        return f"a {type(function).__name__} may hold values"
+    if function.__closure__:
+        return f"it holds {', '.join(function.__code__.co_freevars)}"
+    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
+    if not all(isinstance(value, str | int | float | None) for value in defaults):
+        return "its defaults are objects"
+    try:
+        source = inspect.getsource(function)
+    except (OSError, TypeError):
+        return "it has no source"
+    if function.__name__ == "<lambda>" and source.count("lambda") > 1:
+        return "its source holds several lambdas"
+
+    # The names of an installed module belong to its package.
+    named = [] if is_installed(function.__module__) else _names_of_the_user(function)
+    return f"it names {', '.join(named)}" if named else ""
+
+
+def _names_of_the_user(function: FunctionType) -> list[str]:
+    """The globals and the modules that a function names and that no installed package brings."""
+    found = set[str]()
+    codes = [function.__code__]
+    while codes:
+        code = codes.pop()
+        codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
+        for step in get_instructions(code):
+            name = step.argval
+            # A class within a function names its own attributes as it does globals.
+            is_read = step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__
+            if step.opname == "IMPORT_NAME":
+                module = name
+            elif is_read:
+                value = function.__globals__[name]
+                module = _module_of(value)
+            elif step.opname == "STORE_GLOBAL":
+                module = ""
+            else:
+                continue
+            if not is_installed(module):
+                found.add(name)
+    return sorted(found)
+
+
+def _module_of(value: Any) -> str:
+    """The module that a value comes from; "" for an object that may hold anything."""
+    if isinstance(value, ModuleType):
+        return value.__name__
+    if isinstance(value, FunctionType | BuiltinFunctionType | type):
+        return value.__module__ or ""
+    return ""
+
+
+def is_installed(module: str) -> bool:
+    """Whether a module belongs to Python, an installed package or the kit."""
+    top = module.partition(".")[0]
+    if top in sys.stdlib_module_names:
+        return True
+    # A notebook's own module may have the file of what started it.
+    if top in ("", "__main__"):
+        return False
+    try:
+        spec = find_spec(top)
+    except ValueError:  # a module made by hand
+        return False
+    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
+    return any(str(place).startswith(_INSTALLED) for place in places)

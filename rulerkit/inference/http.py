@@ -1,298 +1,70 @@
-"""Requests to servers: one reply as data, retries, and what a failure means."""
+"""Requests to a server: retries, and what a failure means."""
 
 import asyncio
 import itertools
 import random
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from typing import Annotated, Any
+from typing import Any
 
 import httpx2
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    AliasPath,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    ValidationError,
-    field_validator,
-    model_validator,
-)
+from pydantic import ValidationError
 
 from rulerkit.common.descriptors import describe_lack, is_lacking
-from rulerkit.common.errors import UserError, shorten, shortened
+from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.json_text import parse_json
-from rulerkit.common.settings import JSON, Spec
+from rulerkit.common.settings import Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.model import Answer, event_loop
-from rulerkit.inference.process import Address, ServerProcess
-from rulerkit.inference.prompt_queue import _num_tokens
-from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
-from rulerkit.inference.refusals import message_in, status_words, why_unreachable
-from rulerkit.inference.reply_text import read_content, read_refusal, words_of
+from rulerkit.inference.access import Address
+from rulerkit.inference.coroutines import event_loop
+from rulerkit.inference.refusals import SERVER_WORDS, message_in, status_words, why_unreachable
+from rulerkit.inference.reply import Reply, RequestError
 
-
-def _at(*path: str) -> Any:
-    """Where a value stands in the JSON of a reply; it is None where there is none."""
-    return Field(default=None, validation_alias=AliasPath(*path))
-
-
-_LARGEST_COUNT = 10**9
-
-
-def _as_count(value: object) -> int | None:
-    """A count of tokens; what can be none, such as -1, is taken as left out."""
-    if isinstance(value, str) and value.strip().isdecimal():
-        value = int(value[:20])
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return None
-    # Some servers write 12.0.
-    is_count = 0 <= value <= _LARGEST_COUNT and value == int(value)
-    return int(value) if is_count else None
-
-
-_Count = Annotated[int | None, BeforeValidator(_as_count)]
-# A server that does not count says that a prompt has 0 tokens.
-_PromptCount = Annotated[_Count, AfterValidator(lambda count: count or None)]
-_Name = Annotated[str | None, BeforeValidator(lambda name: name if type(name) is str else None)]
-
-
+# vLLM's page that takes token ids and gives token ids, and gives the prompt back only where it is
+# asked to.
 GENERATE = "/inference/v1/generate"
-"""vLLM's page that takes token ids and gives token ids, and gives the prompt back only where it is
-asked to."""
-
-
-class Choice(BaseModel):
-    """An answer; the ids are vLLM's."""
-
-    content: str | None = None
-    text: str | None = None
-    refusal: str | None = None
-    reasoning: str | None = None
-    reasoning_content: str | None = None
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, choice: Any) -> Any:
-        """The fields of a choice, in whichever form a server writes them. ValueError for an answer
-        that is no text; other fields of a wrong type are taken as left out."""
-        if not isinstance(choice, dict):
-            raise ValueError(f"choices holds {shortened(choice)}")
-        message = choice.get("message")
-        if not isinstance(message, dict):
-            message = {}
-        content = read_content(message.get("content"), "message.content")
-        text = read_content(choice.get("text"), "text")
-        thought = words_of(message.get("reasoning_content"))
-        ids = {}
-        for name in ("token_ids", "prompt_token_ids"):
-            given = choice.get(name)
-            if isinstance(given, list) and all(type(one) is int for one in given):
-                ids[name] = given
-        finish = choice.get("finish_reason")
-        if isinstance(finish, dict):
-            finish = finish.get("type")
-        return {
-            "content": content.text,
-            "text": text.text,
-            "refusal": read_refusal(message.get("refusal")) or content.refusal,
-            "reasoning": (
-                words_of(message.get("reasoning"))
-                or words_of(message.get("reasoning_details"))
-                or None
-            ),
-            "reasoning_content": thought or content.thought or None,
-            "finish_reason": finish if isinstance(finish, str) else None,
-            **ids,
-        }
-
-
-class Reply(BaseModel):
-    """What a server answered, as far as it is read: the answer, its own counts of tokens, its names
-    for the model."""
-
-    choice: Choice = Field(validation_alias="choices")
-    prompt_tokens: _PromptCount = _at("usage", "prompt_tokens")
-    completion_tokens: _Count = _at("usage", "completion_tokens")
-    cached_tokens: _Count = Field(
-        default=None,
-        validation_alias=AliasChoices(
-            AliasPath("usage", "prompt_tokens_details", "cached_tokens"),
-            AliasPath("usage", "prompt_cache_hit_tokens"),
-            AliasPath("usage", "cached_tokens"),
-        ),
-    )
-    reasoning_tokens: _Count = _at("usage", "completion_tokens_details", "reasoning_tokens")
-    server_model: _Name = _at("model")
-    system_fingerprint: _Name = None
-    seconds: float = 0.0
-    """How long it took, without waiting for a turn."""
-
-    @field_validator("choice", mode="before")
-    @classmethod
-    def _first(cls, choices: Any) -> Any:
-        """The choice whose `index` is 0, wherever it stands; a choice alone needs no index."""
-        if not isinstance(choices, list) or not choices:
-            raise ValueError(f"choices is {shortened(choices)}")
-        if len(choices) == 1:
-            return choices[0]
-        for place, choice in enumerate(choices):
-            # Some servers write "0", or null in place of it.
-            index = choice.get("index") if isinstance(choice, dict) else -1
-            if str(place if index is None else index) == "0":
-                return choice
-        raise ValueError("choices has none with the index 0")
-
-    def about(self, prices: Mapping[str, float] | None = None) -> JSON:
-        """The server's counts, its names for the end and for the model, seconds and dollars."""
-        # Only what the server said: a count that it left out is not a zero.
-        values = self.model_dump(exclude={"choice"}, exclude_none=True)
-        if self.choice.finish_reason is not None:
-            values["server_finish_reason"] = self.choice.finish_reason
-
-        # Dollars, from the server's own counts and the prices of a million tokens.
-        if prices and "prompt_tokens" in values and "completion_tokens" in values:
-            price, cached = prices["prompt"], self.cached_tokens or 0
-            read = (values["prompt_tokens"] - cached) * price
-            read += cached * prices.get("cached", price)
-            written = values["completion_tokens"] * prices["completion"]
-            values["cost"] = round((read + written) / 1e6, 8)
-        return values
-
-    def finish(self) -> str:
-        """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
-        # Servers use several words for the same two ends of an answer.
-        reason = str(self.choice.finish_reason)
-        for finish in ("stop", "length"):
-            if reason.lower() in _SERVER_WORDS[finish]:
-                return finish
-        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
-
-
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
-
-
 LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
-
-
 PATIENCE = 900.0  # seconds that a server may ask us to wait
-
-
 LARGEST_REPLY = 2**28  # bytes of one reply
-
+OTHER_PROMPT = ("cut", "misread", "thinks")  # kinds: the server did not answer what it was sent
 
 _TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
-
-
 _FATAL = {401, 402, 403, 404}  # statuses that hold for every other request too
-
-
+# Those of them that a server which has answered gives by mistake: while a gateway changes its
+# routes, or a service of keys is away.
 _SOON_OVER = _FATAL - {402}
-"""Those of them that a server which has answered gives by mistake: while a gateway changes its
-routes, or a service of keys is away."""
+_MOST_IN_A_ROW = 3  # such replies, or prompts that are cut or misread: the server means it
 
 
-_MOST_REFUSALS = 3
-"""Such replies in a row, of a server that has answered tiny requests alone: it means them."""
+class Connection:
+    """The connection to a server, which is sent `concurrency` requests at a time.
 
-
-_MOST_CUTS = 3  # prompts in a row that a server cuts or misreads: it does so with all
-OTHER_PROMPT = ("cut", "misread", "thinks")
-
-
-class RequestError(Exception):
-    """A request without an answer.
-
-    `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
-    sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
-    `local` (this process has no descriptor left, which says nothing about the server); `fatal`,
-    `cut`, `misread` or `thinks` (every other request would fail alike: the server refuses, cuts
-    prompts, reads other ones, or spends its answers on thoughts) or `storm` (many failed in a row).
-    `wait` is how many seconds the server asks to wait; `status` that of its reply where it refuses.
+    Requests and replies are plain JSON: the types of openai's client take seconds for the 128K
+    token ids of a prompt, and its retries hide what a server asks for after a 429, so that no other
+    request could wait with it.
     """
 
-    def __init__(
-        self, reason: str, kind: str, wait: float | None = None, status: int | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
-        self.status = status
-
-
-class Replica:
-    """One of the servers that answer for a model: a process of ours, or one that runs elsewhere.
-
-    It is sent `concurrency` requests at a time. Requests and replies are plain JSON: the types of
-    openai's client take seconds for the 128K token ids of a prompt, and its retries hide what a
-    server asks for after a 429, so that no other request could wait with it.
-    """
-
-    def __init__(
-        self,
-        address: Address,
-        concurrency: int,
-        retries: int,
-        number: int = 0,
-        process: ServerProcess | None = None,
-    ) -> None:
-        """`number` counts from 1 where there are several."""
-        self.address, self.number, self.process = address, number, process
-        self.concurrency = concurrency
-        self.under_way: dict[Future[Answer], Example] = {}
+    def __init__(self, address: Address, concurrency: int, retries: int) -> None:
+        self.address, self.concurrency = address, concurrency
+        self.last: Example | None = None  # the example that was sent last
         self.num_sent = 0  # examples, however often each
-        self.last: Example | None = None  # the example that it was sent last
-        # prompt tokens that are sent ahead of its answers; of more it would choose its own order
-        self.most_tokens = 4 * 2**20
-        self.longest: int | None = None  # tokens of one request, once it was asked
         self._retries = retries
-        self._failures = 0  # in a row
-        self._cuts = 0  # in a row
-        self._refusals = 0  # in a row
+        self._failures = self._cuts = self._refusals = 0  # each in a row
         self._has_answered = False  # a prompt of a task, not only a tiny request
         self._takes_requests = False  # a tiny request, at least
         self._quiet_until = 0.0  # the server asked for no request before
-        self._http = address.client(
-            httpx2.AsyncClient,
-            on_request=self._keep_from_others,
-            timeout=None,
-            follow_redirects=True,
-            limits=httpx2.Limits(max_connections=concurrency),
-        )
-
-    async def _keep_from_others(self, request: Any) -> None:
-        self.address.keep_from_others(request)
-
-    @property
-    def loading(self) -> bool:
-        """Whether it is a process that is not healthy yet."""
-        return self.process is not None and not self.process.ready
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of the prompts under way."""
-        return _num_tokens(self.under_way.values())
-
-    def drop(self) -> None:
-        """Give up what is under way: the server sees the connections close, and stops."""
-        for future in self.under_way:
-            future.cancel()
-        self.under_way.clear()
+        limits = httpx2.Limits(max_connections=concurrency)
+        self._http = address.client(httpx2.AsyncClient, timeout=None, limits=limits)
 
     def close(self) -> None:
-        """Close the connections, and end the server if it is a process of ours."""
-        self.drop()
+        """Close the connections."""
         asyncio.run_coroutine_threadsafe(self._http.aclose(), event_loop("requests")).result()
-        if self.process:
-            self.process.close()
 
     def send(
         self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
@@ -324,27 +96,23 @@ class Replica:
                 failure = self._second_look(error) if patient else error
                 again = failure.kind in kinds and attempt <= self._retries
 
-                # A refused prompt is an answer of a server that works; a row of silent
-                # failures is not.
+                # A refused prompt is an answer of a server that works; a row of silent failures is
+                # not, and hours of waiting for each request would help nobody.
                 if failure.kind == "refused":
                     self._failures = 0
                 elif failure.kind == "later" or not (
                     again or failure.kind in ("fatal", "local", *OTHER_PROMPT)
                 ):
                     self._failures += 1
-
-                # Many failures in a row: the server is gone, and hours of waiting for
-                # each request would help nobody.
                 if self._failures >= 2 * self.concurrency + 2:
                     reason = f"{self._failures} requests to {self.address} in a row had no answer"
                     raise RequestError(f"{reason} ({failure.reason})", "storm") from None
                 if not again:
                     raise failure from None
 
-                # Twice as long each time; the server's own wish holds for all requests
-                # to it.
+                # Twice as long each time; the server's own wish holds for all requests to it.
                 pause = min(LONGEST_WAIT, FIRST_WAIT * 2.0 ** (attempt - 1))
-                if failure.wait is not None:  # all other requests wait too
+                if failure.wait is not None:
                     self._quiet_until = max(self._quiet_until, time.monotonic() + failure.wait)
                     pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
@@ -354,7 +122,7 @@ class Replica:
         if failure.status not in _SOON_OVER or not self._takes_requests:
             return failure
         self._refusals += 1
-        if not self._has_answered and self._refusals >= _MOST_REFUSALS:
+        if not self._has_answered and self._refusals >= _MOST_IN_A_ROW:
             return failure
         return RequestError(failure.reason, "temporary", failure.wait)
 
@@ -366,13 +134,31 @@ class Replica:
         except RequestError as failure:
             is_other = failure.kind in OTHER_PROMPT
             self._cuts = self._cuts + 1 if is_other else 0
-            if not self._has_answered or not 0 < self._cuts < _MOST_CUTS:
+            if not self._has_answered or not 0 < self._cuts < _MOST_IN_A_ROW:
                 raise
             raise RequestError(failure.reason, "final") from None
         except UserError:
             raise
         except Exception as error:
             raise _unreadable(error) from error
+
+    async def _try(self, body: Spec, timeout: float) -> Reply:
+        """The reply to one attempt; whatever goes wrong is a `RequestError`."""
+        start = time.perf_counter()
+        try:
+            response = await self._post(body, timeout)
+            reply = self._parse(response)
+        except RequestError:
+            raise
+        except TimeoutError:
+            raise RequestError(f"no answer within {timeout:.4g} s", "later") from None
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            reason = why_unreachable(self.address.url, error)
+            raise RequestError(self._quote(reason), "unreachable") from None
+        except Exception as error:
+            raise _unreadable(error) from error
+        reply.seconds = round(time.perf_counter() - start, 3)
+        return reply
 
     async def _post(self, body: Spec, timeout: float) -> Any:
         """The response to a request, which waits while this process has no descriptor left."""
@@ -393,25 +179,6 @@ class Replica:
                     raise RequestError(describe_lack(), "local") from None
             # Other requests end, and give theirs back.
             await asyncio.sleep(random.uniform(0.5, 1.5) * FIRST_WAIT)
-
-    async def _try(self, body: Spec, timeout: float) -> Reply:
-        """The reply to one attempt; whatever goes wrong is a `RequestError`."""
-        start = time.perf_counter()
-        try:
-            response = await self._post(body, timeout)
-        except TimeoutError:
-            raise RequestError(f"no answer within {timeout:.4g} s", "later") from None
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = why_unreachable(self.address.url, error)
-            raise RequestError(self._quote(reason), "unreachable") from None
-        try:
-            reply = self._parse(response)
-        except RequestError:
-            raise
-        except Exception as error:
-            raise _unreadable(error) from error
-        reply.seconds = round(time.perf_counter() - start, 3)
-        return reply
 
     def _parse(self, response: Any) -> Reply:
         """The reply in a response; `RequestError` for an error and for what is no reply."""
@@ -463,11 +230,10 @@ class Replica:
         if wait is not None and wait > PATIENCE:
             reason += f" (it asks to wait {wait:.0f} s)"
 
-        # What kind of failure it is decides whether it is sent again, and whether the
-        # run goes on.
-        if code in _SERVER_WORDS["refused"]:
+        # What kind of failure it is decides whether it is sent again, and whether the run goes on.
+        if code in SERVER_WORDS["refused"]:
             return RequestError(reason, "refused")
-        if code in _SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
+        if code in SERVER_WORDS["spent"] or (wait or 0) > PATIENCE:
             return RequestError(reason, "fatal")
         if status in _FATAL:
             return RequestError(reason, "fatal", wait, status)
@@ -482,7 +248,7 @@ class Replica:
 
 def is_too_long(reason: str) -> bool:
     """Whether a server's words are about a prompt that is too long for it."""
-    return bool(re.search(_SERVER_WORDS["too_long"], reason, re.IGNORECASE))
+    return bool(re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE))
 
 
 async def _whole(response: Any) -> Any:

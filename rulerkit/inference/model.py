@@ -6,11 +6,8 @@ module of this folder (its class), one line in `ENGINES`, and its keys in `setti
 module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
-import asyncio
-import threading
-from bisect import bisect_left
 from collections.abc import Callable, Generator, Iterable, Iterator
-from functools import cache, cached_property, wraps
+from functools import cached_property, wraps
 from inspect import isgeneratorfunction
 from math import ceil
 from pkgutil import resolve_name
@@ -18,17 +15,14 @@ from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 from zlib import crc32
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
-from rulerkit.common.gpus import torch_module
 from rulerkit.common.model_files import check_spec, read_spec
 from rulerkit.common.plugins import by_name, errors_of, is_outside, use
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import FORMS, SETTINGS, PromptFormat, stored_forms
-from rulerkit.generation.thoughts import ENDS, ends_thought, without_thought
+from rulerkit.generation.thoughts import ENDS, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.address import with_server
-from rulerkit.inference.checkpoint import Checkpoint
-from rulerkit.inference.model_config import max_positions, merge_config, newer_rope
 
 
 class Answer(NamedTuple):
@@ -258,160 +252,6 @@ class Engine(Model):
         return sampling | {"seed": crc32(number.encode())}
 
 
-class CheckpointEngine(Engine):
-    """What the engines share that run a checkpoint.
-
-    Its configuration is config.json with the spec's `hf_overrides` merged in. It gives the limit of
-    prompt and answer together, unless the spec gives `max_length`.
-    """
-
-    checkpoint: Checkpoint
-    modifiers: ClassVar[tuple[str, ...]]
-    """The keys that change how a checkpoint computes: each belongs to the identity where it is
-    given."""
-
-    def __init__(self, spec: Spec) -> None:
-        super().__init__(spec)
-        if "path" in spec:
-            full = "fingerprint" in spec
-            self.checkpoint = Checkpoint(self.name, spec["path"], spec.get("revision"), full)
-
-    def identity(self) -> JSON:
-        """Hub id and commit, or the fingerprint of a folder; the dtype; the modifiers given."""
-        what = {"engine": self.engine, **self.checkpoint.identity, "dtype": self.dtype()}
-        return what | self.given((*self.modifiers, "sampling"))
-
-    def device(self) -> str:
-        """Where it computes: `cpu`, `cuda`, or a name that the engine gives it."""
-        cuda = torch_module(self.engine).cuda
-        return "cuda" if cuda.is_available() else "cpu"
-
-    def tokenizer_name(self) -> str:
-        """The spec's tokenizer, else the checkpoint's at the same revision."""
-        return self.spec.get("tokenizer") or self.checkpoint.tokenizer_spec()
-
-    @cached_property
-    def config(self) -> JSON:
-        """config.json with `hf_overrides` merged in."""
-        return merge_config(self.checkpoint.config, self.spec.get("hf_overrides", {}))
-
-    def dtype(self) -> str:
-        """The spec's number format; for `auto` float32 on a CPU, else bfloat16."""
-        wanted = str(self.spec.get("dtype", "auto"))
-        if wanted != "auto":
-            return wanted
-        return "float32" if self.device() == "cpu" else "bfloat16"
-
-    def limit(self) -> int | None:
-        """The tokens allowed for prompt and answer together: `max_length`, else the positions of
-        the configuration."""
-        if "max_length" in self.spec:
-            return int(self.spec["max_length"])
-        try:
-            return max_positions(self.config)
-        except (AttributeError, TypeError, ValueError) as error:
-            raise UserError(
-                f"model {self.name}: its config.json or hf_overrides state no usable limit: "
-                "max_position_embeddings is a number, rope_parameters a mapping whose factor is one"
-            ) from error
-
-    def too_long(self, length: int) -> str | None:
-        """Whether a length exceeds `limit`."""
-        limit = self.limit()
-        need = length + self.beside
-        if limit is None or need <= limit:
-            return None
-
-        thought = ""
-        if self.beside:
-            thought = f", {self.beside} of {need} are for the thought"
-        if "max_length" in self.spec:
-            origin, ways_out = "max_length", ""
-        else:
-            origin = "max_position_embeddings"
-            ways_out = "`hf_overrides` with RoPE scaling, or "
-        return (
-            f"its limit is {limit} tokens ({origin}){thought}; {ways_out}`max_length: {need}` "
-            "goes beyond"
-        )
-
-    def check_fits(self, example: Example) -> None:
-        """Raises `TooLong` for an example whose length, or prompt and answer, exceed the limit, and
-        a `UserError` for ids that the model does not know."""
-        highest, size = int(example.ids.max()), self.checkpoint.vocab_size
-        if size and highest >= size:
-            raise UserError(
-                f"model {self.name}: id {highest} is beyond the model's vocabulary of {size}: drop "
-                f"`tokenizer: {self.tokenizer_name()}`, or name the model's own"
-            )
-        need = example.num_tokens + self.most_tokens(example)
-        if reason := self.too_long(max(need - self.beside, example.length)):
-            raise TooLong(
-                f"model {self.name}: example {example.index} of {example.task} needs {need} "
-                f"tokens: {reason}"
-            )
-
-    def vllm_overrides(self) -> JSON:
-        """`hf_overrides` for vLLM, with max_position_embeddings raised to `limit` where vLLM would
-        refuse it.
-
-        transformers computes beyond max_position_embeddings; vLLM refuses, and multiplies all
-        factors but YaRN's into them. YaRN must still scale from the original positions.
-        """
-        given: JSON = self.spec.get("hf_overrides", {})
-        limit, allowed = self.limit(), max_positions(self.config, yarn=False)
-        if limit is None or allowed is None or limit <= allowed:
-            return given
-
-        added: JSON = {"max_position_embeddings": limit}
-        config = newer_rope(self.config.get("text_config") or self.config)
-        rope = config.get("rope_parameters") or {}
-        if rope.get("rope_type") == "yarn":
-            # vLLM replaces the whole mapping, so it must be complete.
-            names = ("rope_theta", "partial_rotary_factor")
-            older = {key: config[key] for key in names if key in config}
-            original = {"original_max_position_embeddings": allowed}
-            added["rope_parameters"] = {**original, **older, **rope}
-        if "text_config" in self.config:
-            added = {"text_config": added}
-        return merge_config(given, added)
-
-    @cached_property
-    def stop_ids(self) -> list[int]:
-        """The ids that end an answer: those of the checkpoint's files, and the end token of the
-        tokenizer."""
-        tokenizer = self.prompt_format.tokenizer
-        ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
-        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
-
-    def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
-        """The answer in the ids that were generated: the text before the first stop token, without
-        special tokens.
-
-        `finish` is the reason for its end where no stop token is among them.
-        """
-        end = next((i for i, token in enumerate(ids) if token in self.stop_ids), None)
-        if end is not None:
-            finish = "stop"
-
-        form = self.prompt_format
-        # The marks of a thought may be special tokens, and are needed to take it apart.
-        special = () if form.thinking_tokens else self.checkpoint.special_ids
-        written = [token for token in ids[:end] if token not in special]
-        text = form.tokenizer.decode(written)
-        own = form.thinking_marks
-        if form.thinking_tokens and ends_thought(text, own):
-            # The shortest beginning that holds the end of the thought.
-            thought = bisect_left(
-                range(len(written)),
-                True,
-                key=lambda size: ends_thought(form.tokenizer.decode(written[:size]), own),
-            )
-            usage = {**(usage or {}), "reasoning_tokens": thought}
-        usage = with_reasoning(text, form, usage)
-        return Answer(text, finish, len(ids[:end]), usage)
-
-
 def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | None:
     """What an engine says beside a text, with the tokens of its thought where the model thinks."""
     known = dict(usage or {})
@@ -450,43 +290,22 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
         )
 
 
-@cache
-def event_loop(name: str) -> asyncio.AbstractEventLoop:
-    """An event loop in a thread of its own, one for each name: a notebook has a running loop
-    already, which cannot be waited for."""
-    loop = asyncio.new_event_loop()
-    threading.Thread(target=loop.run_forever, name=f"rulerkit-{name}", daemon=True).start()
-    return loop
-
-
 def num_shares(spec: Spec) -> int:
     """Over how many GPUs one copy of a model is spread."""
     return int(spec.get("tensor_parallel_size", 1) * spec.get("pipeline_parallel_size", 1))
 
 
 def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
-    """How many GPUs a checked spec takes on each node, all its replicas together (one for `auto`),
-    and how many nodes."""
+    """How many GPUs a checked spec takes on each node, and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    computes_here = engine_class(spec["engine"]).on_gpu or "serve" in spec
+    computes_here = engine_class(spec["engine"]).on_gpu and "base_url" not in spec
     if "gpus" in spec:
         gpus = spec["gpus"]
     elif computes_here and spec.get("device") != "cpu":
         gpus = ceil(num_shares(spec) / nodes)
     else:
         gpus = 0
-    replicas = spec.get("replicas", "auto")
-    if replicas != "auto":
-        gpus *= replicas
     return gpus, nodes
-
-
-def takes_more_gpus(spec: Spec) -> bool:
-    """Whether a model answers faster with several times the GPUs that it needs: it starts as many
-    servers as they allow."""
-    is_started = spec.get("engine") == "vllm" or "serve" in spec
-    is_free = spec.get("replicas", "auto") == "auto"
-    return is_started and is_free and spec.get("nodes", 1) == 1
 
 
 def load_model(spec: "str | Spec | Model") -> Model:

@@ -7,11 +7,9 @@ found out by a few tiny requests before the first prompt.
 """
 
 import re
-import shlex
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
-from operator import attrgetter
 
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.hidden import hide
@@ -19,50 +17,32 @@ from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.inference.access import address_of
-from rulerkit.inference.http import Replica, Reply, RequestError
-from rulerkit.inference.listing import about_model
+from rulerkit.inference.access import Address, about_model, address_of
+from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, refuse_echo, with_reasoning
-from rulerkit.inference.process import Address
-from rulerkit.inference.refusals import SERVER_WORDS as _SERVER_WORDS
+from rulerkit.inference.refusals import SERVER_WORDS
+from rulerkit.inference.reply import Reply, RequestError
 from rulerkit.inference.server_counts import ServerCounts, kept_within, sample_of, whole_count
 from rulerkit.inference.servers import ServerEngine, fatal_message
 
 CHATS = ("prefill", "chat")
-
-
 OPENAI = "https://api.openai.com/v1"
 
-
+# What vLLM and its like need to continue the last message; `null` in `extra_body` takes one away.
 _CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
-"""What vLLM and its like need to continue the last message; `null` in `extra_body` takes one
-away."""
-
-
+# A text that another tokenizer would count otherwise.
 _WORDS = (
     "One of the special magic numbers for long-context is: 4812093. Say: "
     "dd5f8f4c-2c8b-4a2e-9c37-5f0d7a3b1e66.\n"
     "VAR XQZPL = 97331, then VAR KJHWB = VAR XQZPL.\nThe grass is green; the sky is blue: the sun "
     "is yellow! Ünïcödé, 東京, 1.5 % of 1,048,576 tokens?\n1. apple 2. banana 3. cherry"
 )
-"""A text that another tokenizer would count otherwise."""
-
-
 _SHORT = "Hello"
-
-
+# An answer prefix of several tokens: whether a server drops it shows in its count.
 _PREFIX = "Answer: the magic number is"
-"""An answer prefix of several tokens: whether a server drops it shows in its count."""
-
-
 _PROBE_TOKENS = 16
-
-
+_SHOWN = ("owned_by", "root")  # what records say of the list of models
 _MARK_TOKENS = 16  # of the marks around a thought, which a server takes off and does not count
-
-
-class _UnreachableError(UserError):
-    """A server that cannot be reached: others may be."""
 
 
 @dataclass
@@ -82,25 +62,18 @@ class ServerFacts:
     takes_sampling: bool = True
     """Whether it takes a temperature other than its own."""
     about: JSON = field(default_factory=dict)
-    listed: JSON = field(default_factory=dict)
-    """What it lists of the model that tells it from another one of its name."""
 
 
 class OpenAI(ServerEngine):
-    """A server or service that speaks OpenAI's protocol, at `base_url` or started with the command
-    `serve`. Answers are greedy unless `sampling` says otherwise. Several addresses at `base_url`
-    share the prompts among them."""
+    """A server or service that speaks OpenAI's protocol, at `base_url`. Answers are greedy unless
+    `sampling` says otherwise."""
 
     on_gpu = False
     default_concurrency = 8
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        self.startable = "serve" in spec
-        given = spec.get("base_url", OPENAI)
-        self.base_urls: list[str] = [
-            url.rstrip("/") for url in ([given] if isinstance(given, str) else given)
-        ]
+        self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
         self._overhead: int = spec.get("overhead_tokens", 16)
         self._ignores_limits = self._has_doubts = False
         self._extra: JSON = dict(spec.get("extra_body", {}))
@@ -129,37 +102,30 @@ class OpenAI(ServerEngine):
 
     @cached_property
     def _listed(self) -> JSON:
-        """What the first server that answers lists of its model; {} where none does, as stored
-        answers are read without it, and where a server would be started for it."""
-        is_running = not self.startable or "server" in vars(self)
+        """What the server lists of its model; {} where it does not answer, as stored answers are
+        read without it."""
         with suppress(UserError):
-            for address in self.addresses() if is_running else ():
-                about = about_model(self._entry_at(address))
-                if about:
-                    return about
+            return about_model(self._entry(self.address()))
         return {}
 
-    def _entry_at(self, address: Address) -> JSON:
+    def _entry(self, address: Address) -> JSON:
         """What a server lists of the model; {} where it does not list it. A server with one model
         may call it by another name than ours."""
-        entries = address.models()
+        entries: list[JSON] = []
+        with suppress(UserError):
+            entries = address.models()
         named = [entry for entry in entries if entry["id"] == self.path]
         if named or len(entries) == 1:
             return (named or entries)[0]
         return {}
 
     def environment(self) -> JSON:
-        """The server's address or command, and what it says of itself."""
+        """The server's address, and what it says of itself."""
         counts = self.server.counts
         about = {"exact_tokenizer": counts.exact, **self.server.about}
         if counts.frame:
             about["frame_tokens"] = counts.frame
-        if self.startable:
-            where = {"serve": self.spec["serve"]}
-        else:
-            urls = self.base_urls
-            where = {"base_url": urls[0] if len(urls) == 1 else urls}
-        return {**hide(where), "server": about}
+        return {**hide({"base_url": self.base_url}), "server": about}
 
     @property
     def prompt_path(self) -> str:
@@ -220,119 +186,51 @@ class OpenAI(ServerEngine):
             "its mapping"
         )
 
-    def served_length(self, replica: Replica) -> int | None:
-        """What the server lists beside its model."""
-        return self.server.limit
-
     # --- the server -------------------------------------------------------------------------------
 
-    def about_server(self) -> JSON:
-        """The command that starts it."""
-        return {"engine": "openai", "path": self.path, "serve": self.spec.get("serve")}
-
-    def command(self, address: Address) -> list[str]:
-        """The spec's `serve`, for a shell, with {port}, {path} and {key} filled in."""
-        folder = resolve(self.path)
-        path = str(folder) if folder.exists() else self.path
-        line = self.spec["serve"]
-        values = {"port": address.port, "path": path, "key": address.key}
-        for name, value in values.items():
-            line = line.replace(f"{{{name}}}", shlex.quote(value))
-        return ["/bin/sh", "-c", line]
-
-    def addresses(self) -> list[Address]:
-        """The server at `base_url`, or those that run `serve` already."""
-        if self.startable:
-            return super().addresses()
-        urls = list(dict.fromkeys(self.base_urls))
+    def address(self) -> Address:
+        """The server at `base_url`."""
         spec = {**self.spec, "extra_body": self._extra}
-        return [address_of(url, spec, f"model {self.name}: ") for url in urls]
+        return address_of(self.base_url, spec, f"model {self.name}: ")
 
     @cached_property
     def server(self) -> ServerFacts:
         """What a few tiny requests find out, at first use. `prompt_path: auto` stands for the first
         of ids, text and chat that the server accepts.
 
-        Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer; of
-        several at `base_url`, where none can be reached, or where two of them differ in what
-        decides a prompt.
+        Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
-        self.open()
-        self.wait_until_ready()
-        first, *others = self.alive()
-        if self.startable:
-            # All run the same command.
-            return self._facts_of(first)
+        connection = self.wait_until_ready()
+        entry = self._entry(connection.address)
+        self.longest = entry.get("max_model_len")
+        about: JSON = {key: value for key, value in about_model(entry).items() if key in _SHOWN}
+        if self.longest:
+            about["max_model_len"] = self.longest
+        facts = ServerFacts(entry.get("id", self.path), self.longest, about=about)
 
-        found = dict[Replica, ServerFacts]()
-        for replica in (first, *others):
-            try:
-                found[replica] = self._facts_of(replica)
-            except _UnreachableError as error:
-                # Raises where it was the last one.
-                self._lose(replica, str(error))
-        first, *others = found
-        for other in others:
-            self._check_alike(found, first, other)
-        return found[first]
-
-    def _check_alike(self, found: dict[Replica, ServerFacts], one: Replica, other: Replica) -> None:
-        """Raise UserError where two servers of one model would be sent other prompts."""
-        for what in ("model", "path", "adds_bos", "limit", "limit_name", "how they count"):
-            is_count = what == "how they count"
-            read = attrgetter("counts.words" if is_count else what)
-            pair = [read(found[replica]) for replica in (one, other)]
-            if pair[0] != pair[1]:
-                raise UserError(
-                    f"model {self.name}: the servers of base_url differ in {what}: {pair[0]} at "
-                    f"{one.address}, {pair[1]} at {other.address}; serve the same model with the "
-                    "same settings at all of them, or ask them as two models"
-                )
-        said, other_said = found[one].listed, found[other].listed
-        for what in said.keys() & other_said.keys():
-            if said[what] != other_said[what]:
-                raise UserError(
-                    f"model {self.name}: the servers of base_url list another {what}: "
-                    f"{said[what]} at {one.address}, {other_said[what]} at {other.address}; serve "
-                    "the same model at all of them, or evaluate them as two models"
-                )
-
-    def _facts_of(self, replica: Replica) -> ServerFacts:
-        """What a few tiny requests to one server find out."""
-        address = replica.address
         wanted = self.spec.get("prompt_path", "auto")
         paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
-
-        entry = self._entry_at(address)
-        listed = about_model(entry)
-        limit = entry.get("max_model_len")
-        about: JSON = {key: listed[key] for key in ("owned_by", "root") if key in listed}
-        if limit:
-            about["max_model_len"] = limit
-        facts = ServerFacts(entry.get("id", self.path), limit, about=about, listed=listed)
-
         for path in paths:
             facts.path = path
             try:
-                self._find_out(replica, facts)
+                self._find_out(connection, facts)
                 break
             except RequestError as failure:
                 # A chat service may say 404 to a completion, so only the last word counts.
-                is_gone = failure.kind in ("unreachable", "later")
-                is_final = is_gone or "HTTP 401" in failure.reason
+                is_final = failure.kind in ("unreachable", "later") or "HTTP 401" in failure.reason
                 if path == paths[-1] or is_final:
-                    kind = _UnreachableError if is_gone else UserError
-                    raise kind(fatal_message(self, address, failure)) from None
+                    message = fatal_message(self, connection.address, failure)
+                    raise UserError(message) from None
         return facts
 
-    def _find_out(self, replica: Replica, facts: ServerFacts) -> None:
+    def _find_out(self, connection: Connection, facts: ServerFacts) -> None:
         """How a server counts what is sent by a path; `RequestError` where it refuses the path.
 
         `UserError` where the counts show that the tokenizer is another one, or that a `prefill`
         closes the assistant's turn: its words then add more than their own tokens.
         """
         if facts.path in CHATS:
-            self._find_out_chat(replica, facts)
+            self._find_out_chat(connection, facts)
             return
 
         tokenizer, path, counts = self.tokenizer(), facts.path, facts.counts
@@ -340,7 +238,7 @@ class OpenAI(ServerEngine):
         # Ids mean nothing to a server that cuts texts into other ones: a text tells first.
         for way in dict.fromkeys(("text", path)):
             try:
-                count = self._count(replica, facts, way, _WORDS)
+                count = self._count(connection, facts, way, _WORDS)
             except RequestError:
                 if way == path:
                     raise
@@ -373,11 +271,11 @@ class OpenAI(ServerEngine):
                 "or tell the server in `extra_body` to add none (vLLM: add_special_tokens: false)"
             )
 
-    def _find_out_chat(self, replica: Replica, facts: ServerFacts) -> None:
+    def _find_out_chat(self, connection: Connection, facts: ServerFacts) -> None:
         """How a server counts the tokens of a chat, and whether it goes on with a `prefill`."""
         tokenizer, counts = self.tokenizer(), facts.counts
-        short = self._count(replica, facts, facts.path, _SHORT)
-        long = self._count(replica, facts, facts.path, _WORDS)
+        short = self._count(connection, facts, facts.path, _SHORT)
+        long = self._count(connection, facts, facts.path, _WORDS)
         if not short or not long or long <= short:
             facts.about["counts"] = False
             return
@@ -392,7 +290,7 @@ class OpenAI(ServerEngine):
         if facts.path != "prefill":
             return
 
-        plain = self._count(replica, facts, "chat", _SHORT) or short
+        plain = self._count(connection, facts, "chat", _SHORT) or short
         added = short - plain
         if words / 2 <= added <= words + 1:
             return
@@ -404,7 +302,9 @@ class OpenAI(ServerEngine):
             "to continue a message"
         )
 
-    def _count(self, replica: Replica, facts: ServerFacts, path: str, text: str) -> int | None:
+    def _count(
+        self, connection: Connection, facts: ServerFacts, path: str, text: str
+    ) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
         if path in CHATS:
             prompt = _messages(path, text, _PREFIX, self.spec.get("system_prompt"))
@@ -418,12 +318,12 @@ class OpenAI(ServerEngine):
         sampling = self.spec.get("sampling", {"temperature": 0})
         body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
         try:
-            sent = replica.send(body, timeout, whole_count, patient=False)
+            sent = connection.send(body, timeout, whole_count, patient=False)
             count: int | None = sent.result()
         except RequestError as failure:
             if not self._adapt(facts, failure):
                 raise
-            return self._count(replica, facts, path, text)
+            return self._count(connection, facts, path, text)
         if count is None:
             facts.about["counts"] = False
         return count
@@ -450,15 +350,11 @@ class OpenAI(ServerEngine):
         if facts.takes_sampling:
             request |= sampling
         request[facts.limit_name] = limit
-        thinks = self.spec.get("thinking_tokens")
-        if thinks and facts.path not in CHATS and self.startable:
-            # The marks of a thought may be special tokens.
-            request["skip_special_tokens"] = False
         request |= prompt
         request |= self._extra
         return {key: value for key, value in request.items() if value is not None}
 
-    def request(self, example: Example, replica: Replica) -> JSON:
+    def request(self, example: Example, connection: Connection) -> JSON:
         """As `body`; before the first prompt of a task the server counts a part of it, where its
         counts are not exact."""
         counts = self.server.counts
@@ -466,7 +362,7 @@ class OpenAI(ServerEngine):
             part = sample_of(example.input)
             count = None
             with suppress(RequestError):
-                count = self._count(replica, self.server, "chat", part)
+                count = self._count(connection, self.server, "chat", part)
             counts.learn(example.task, count, self.tokenizer().count(part))
         return self.body(example)
 
@@ -517,7 +413,7 @@ class OpenAI(ServerEngine):
         """
         form, choice = self.prompt_format, reply.choice
         reason = str(choice.finish_reason).lower()
-        if reason in _SERVER_WORDS["refused"] or choice.refusal:
+        if reason in SERVER_WORDS["refused"] or choice.refusal:
             declined = f"the service declined ({choice.refusal or reason})"
             raise RequestError(declined[:300], "refused")
 
@@ -527,7 +423,7 @@ class OpenAI(ServerEngine):
             remark(f"{self.name}: {doubt}: a cut prompt would go unseen")
         self._has_doubts |= bool(doubt)
         text = choice.text if choice.content is None else choice.content
-        thought = choice.reasoning_content or choice.reasoning or ""
+        thought = choice.thought
         finish, written = reply.finish(), reply.completion_tokens
         was_cut = not text and finish == "length"
         # Some services count the tokens of a thought that they do not show.
@@ -581,8 +477,6 @@ def _contradiction(spec: Spec) -> str:
     path, place = spec.get("prompt_path"), spec.get("prefix_in")
     if "budget" in spec and "prices" not in spec:
         return "budget needs `prices`, by which it is counted"
-    if "serve" in spec and "base_url" in spec:
-        return "serve starts a server at an address of its own: leave `base_url` out, or `serve`"
 
     # The answer prefix has one place in a chat, and not every way of asking offers it.
     if path == "chat" and place == "assistant":

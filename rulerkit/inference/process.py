@@ -1,162 +1,36 @@
-"""Servers on this machine: started, watched and stopped, or found where `rulerkit serve` runs them.
+"""Processes that end with the one that started them, and servers among them.
 
-A server runs under this file as a script, which ends it with all its processes once the process
+A process runs under this file as a script, which ends it with all its children once the process
 that started it is gone, even by SIGKILL:
 
     python process.py PARENT COMMAND ...
 
 So only the standard library is imported at the top. A started server listens on the loopback
-address and takes only requests with a random key. `rulerkit serve` writes down where its servers
-listen, in a folder that only its user can read; every other process of that user finds them there.
+address and takes only requests with a random key.
 """
 
 import atexit
-import json
 import os
 import re
 import secrets
 import select
 import signal
 import socket
-import stat
 import subprocess
 import sys
 import tempfile
 import time
-from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from hashlib import sha256
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rulerkit.inference.access import Address
 
 START_TIMEOUT = 1800.0  # seconds in which a server must answer
 GRACE = 10.0  # seconds that a server has to end by itself before it is killed
-
-
-class Address(NamedTuple):
-    """Where a server listens, such as http://127.0.0.1:8000/v1, the key that it asks for ("" for
-    none), what else of a request is secret, and further headers. `key_from` names the environment
-    variables of key and headers."""
-
-    url: str
-    key: str
-    others: tuple[str, ...] = ()
-    headers: tuple[tuple[str, str], ...] = ()
-    key_from: str = ""
-
-    def __str__(self) -> str:
-        """The URL as messages and records show it."""
-        from rulerkit.common.hidden import hide_address
-
-        return hide_address(self.url)
-
-    def without_secrets(self, text: str) -> str:
-        """What a server wrote, without the key, the user and the query that it was sent."""
-        import httpx2
-
-        url = httpx2.URL(self.url)
-        user = b64encode(f"{url.username}:{url.password}".encode()).decode()
-        secrets = {self.key, url.password, user, *url.params.values()}
-        for secret in sorted({*secrets, *self.others}, key=len, reverse=True):
-            # Shorter ones are parts of words.
-            if len(secret) > 6:
-                text = text.replace(secret, "***")
-        return text
-
-    @property
-    def port(self) -> str:
-        """The port of a server on this machine."""
-        return self.url.removesuffix("/v1").rpartition(":")[2]
-
-    def client(
-        self,
-        kind: Any,
-        on_request: Callable[[Any], Any] | None = None,
-        **options: Any,
-    ) -> Any:
-        """A client of httpx2 (`kind`), which sends the key and the headers to this server alone,
-        and goes through no proxy to this machine. `UserError` where a proxy cannot be used."""
-        import httpx2
-
-        from rulerkit.common.errors import UserError, first_line
-        from rulerkit.common.urls import is_on_this_machine
-
-        headers = dict(self.headers)
-        if self.key:
-            headers["Authorization"] = f"Bearer {self.key}"
-        hooks = {"request": [on_request or self.keep_from_others]}
-        is_local = is_on_this_machine(self.url)
-        try:
-            return kind(
-                headers=headers,
-                event_hooks=hooks,
-                trust_env=not is_local,
-                # Without the environment it would not read SSL_CERT_FILE.
-                verify=httpx2.create_ssl_context() if is_local else True,
-                **options,
-            )
-        except ImportError:
-            raise UserError(
-                "a SOCKS proxy (ALL_PROXY) needs the package socksio: pip install socksio, or "
-                f"leave the proxy out with NO_PROXY={httpx2.URL(self.url).host}"
-            ) from None
-        except (ValueError, httpx2.InvalidURL) as error:
-            raise UserError(
-                f"a proxy of the environment cannot be used ({first_line(error)}): HTTP_PROXY, "
-                "HTTPS_PROXY and ALL_PROXY take http://, https:// or socks5://HOST:PORT"
-            ) from None
-
-    def keep_from_others(self, request: Any) -> None:
-        """Take key and headers off a request that a redirect leads to another server."""
-        from rulerkit.common.urls import origin_of
-
-        here, there = origin_of(self.url), origin_of(str(request.url))
-        # From http:// to https:// at the usual ports it is the same one.
-        upgraded = here.replace("http:", "https:").replace(":80", ":443")
-        if there not in (here, upgraded):
-            for name in ("Authorization", *dict(self.headers)):
-                request.headers.pop(name, None)
-
-    def page(self, name: str) -> Any:
-        """The URL of a page: below the address, but for a server's own pages, such as `/health`,
-        which lie beside its `/v1`."""
-        import httpx2
-
-        url = httpx2.URL(self.url)
-        path = url.path.rstrip("/")
-        if name.startswith(("/health", "/metrics", "/inference/")):
-            path = path.removesuffix("/v1")
-        return url.copy_with(path=path + name)
-
-    def get(self, name: str, timeout: float = 2.0) -> tuple[int, str]:
-        """The status and the text of a page; 0, and why, where nothing answers."""
-        import httpx2
-
-        from rulerkit.inference.refusals import why_unreachable
-
-        try:
-            with self.client(httpx2.Client, follow_redirects=True) as client:
-                reply = client.get(self.page(name), timeout=timeout)
-        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = why_unreachable(self.url, error)
-            return 0, self.without_secrets(reason)
-        return reply.status_code, self.without_secrets(reply.text)
-
-    def models(self) -> list[dict[str, Any]]:
-        """The models that the server lists (`listing.parse_models`); none where it has no list."""
-        from rulerkit.inference.listing import parse_models
-
-        try:
-            return parse_models(self.get("/models", 30)[1])
-        except (ValueError, RecursionError):
-            return []
-
-    def healthy(self) -> bool:
-        """Whether `/health` answers 200, or, where there is no such page, `/v1/models`."""
-        status = self.get("/health")[0]
-        return status == 200 or (400 <= status < 500 and self.get("/models")[0] == 200)
 
 
 def start_guarded(
@@ -181,11 +55,13 @@ class ServerProcess:
     def __init__(
         self,
         name: str,
-        command: Callable[[Address], Sequence[str]],
+        command: "Callable[[Address], Sequence[str]]",
         variables: Mapping[str, str],
         timeout: float = START_TIMEOUT,
     ) -> None:
         """`command` gives the command line of a server that listens at an address."""
+        from rulerkit.inference.access import Address
+
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
         self.name, self.timeout = name, timeout
@@ -269,63 +145,6 @@ def last_error(log: str) -> str:
             # pydantic says what is wrong in the next line
             text = f"{line} {following}" if "validation error" in line else line
     return text.partition(" Try increasing")[0][:500].rstrip(". ")
-
-
-# --- servers that other processes run -------------------------------------------------------------
-
-
-def _registry() -> Path:
-    """The folder in which servers are written down; `UserError` where others than this user can
-    use it."""
-    from rulerkit.common.errors import UserError
-
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    folder = Path(base) / f"rulerkit-servers-{os.getuid()}"
-    with suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    status = folder.lstat()
-    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.getuid() or status.st_mode & 0o077:
-        raise UserError(
-            f"{folder} is not a folder of this user alone: remove it, or set XDG_RUNTIME_DIR to "
-            "another place"
-        )
-    return folder
-
-
-def _entry(description: Any) -> Path:
-    """The file of a model's servers, named by a digest of all that decides their answers."""
-    text = json.dumps(description, sort_keys=True, default=str)
-    return _registry() / f"{sha256(text.encode()).hexdigest()[:16]}.json"
-
-
-@contextmanager
-def registered(description: Any, addresses: Sequence[Address]) -> Iterator[None]:
-    """Within, other processes of this user find these servers."""
-    entry = _entry(description)
-    entry.touch(mode=0o600)
-    entry.write_text(json.dumps(addresses), encoding="utf-8")
-    try:
-        yield
-    finally:
-        entry.unlink(missing_ok=True)
-
-
-def find_servers(describe: Callable[[], Any]) -> list[Address]:
-    """The healthy servers that `rulerkit serve` runs for a model.
-
-    `describe` gives what decides their answers; it may be slow, and is called only where servers
-    are written down.
-    """
-    from rulerkit.common.errors import UserError
-
-    addresses: list[Address] = []
-    with suppress(UserError, OSError, ValueError, TypeError):
-        if any(_registry().iterdir()):
-            addresses += [
-                Address(*entry)
-                for entry in json.loads(_entry(describe()).read_text(encoding="utf-8"))
-            ]
-    return [address for address in addresses if address.healthy()]
 
 
 # --- the script -----------------------------------------------------------------------------------

@@ -7,8 +7,6 @@ from operator import itemgetter
 from rulerkit.generation.example import Example
 
 AHEAD = 512  # examples made ahead and put in order, at most
-
-
 AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
 
 
@@ -16,7 +14,7 @@ class PromptQueue:
     """Examples that wait, given out in the order of their token ids, so that neighbours share the
     longest prefixes.
 
-    Each server gets the prompt that follows the one it got last, and after the end of the order the
+    A server gets the prompt that follows the one it got last, and after the end of the order the
     first one again. The cache of a whole cell is then reused as well as if all its prompts had been
     sorted beforehand.
     """
@@ -28,7 +26,7 @@ class PromptQueue:
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        tokens = _num_tokens(example for _, example in self.waiting)
+        tokens = num_tokens(example for _, example in self.waiting)
         enough = len(self.waiting) >= AHEAD or tokens >= AHEAD_TOKENS
         if self.stop or enough or (example := next(self._source, None)) is None:
             return False
@@ -43,12 +41,9 @@ class PromptQueue:
         """Put an example in its place."""
         insort(self.waiting, (_order(example), example), key=itemgetter(0))
 
-    def take(self, last: Example | None, start: float = 0.0) -> Example:
-        """The example that follows `last`, taken out; for a server that has had none, the one at
-        the share `start` of the order."""
-        place = int(start * len(self.waiting))
-        if last:
-            place = bisect_left(self.waiting, _order(last), key=itemgetter(0))
+    def take(self, last: Example | None) -> Example:
+        """The example that follows `last`, taken out; the first one where there is no last."""
+        place = bisect_left(self.waiting, _order(last), key=itemgetter(0)) if last else 0
         return self.waiting.pop(place % len(self.waiting))[1]
 
 
@@ -57,5 +52,6 @@ def _order(example: Example) -> bytes:
     return example.ids.astype(">i4").tobytes()
 
 
-def _num_tokens(examples: Iterable[Example]) -> int:
+def num_tokens(examples: Iterable[Example]) -> int:
+    """The tokens of several prompts."""
     return sum(example.num_tokens for example in examples)

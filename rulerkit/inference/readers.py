@@ -47,7 +47,7 @@ class Reader(Engine):
         """The answer to the visible tokens; empty where they are no prompt of this package."""
         ids = self.visible(example)
         text = self.prompt_format.tokenizer.decode(ids) if len(ids) else ""
-        reading = read_prompt(text)
+        reading = read_prompt(text, example.task)
         return reading.text if reading else ""
 
     def visible(self, example: Example) -> Ids:

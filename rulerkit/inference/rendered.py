@@ -16,7 +16,7 @@ from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.prompt_format import THE_DAY, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.process import Address
+from rulerkit.inference.access import Address
 from rulerkit.inference.refusals import fatal_words, why_unreachable
 
 RENDER = "/chat/completions/render"
@@ -77,7 +77,7 @@ def compare_with_server(
 ) -> str:
     """How the ids of a form differ from those that a server renders, as text; empty where they are
     equal, but for the date that a template prints: ours stands still."""
-    values = form.switch | dict(form.chat_template_kwargs)
+    values = form.template_values
     # The server may be in another time zone.
     today = date.today()
     days = (THE_DAY, *(today + timedelta(days=n) for n in (0, -1, 1)))

@@ -25,7 +25,7 @@ from rulerkit.common.paths import install_command, resolve
 from rulerkit.common.settings import JSON, Spec, takes
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.fingerprints import file_digest, file_ends, short
+from rulerkit.inference.checkpoint import file_ends
 from rulerkit.inference.model import Answer, Answers, Engine
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
@@ -49,10 +49,7 @@ class RWKV(Engine):
 
         # The path of a local file says nothing about its content.
         if self._local:
-            where = {
-                "fingerprint": short(sha256(file_ends(self._local))),
-                "weights": {"full": file_digest(self._local)[:16]},
-            }
+            where = {"fingerprint": sha256(file_ends(self._local)).hexdigest()[:16]}
         else:
             commit = self._download("config.json").name  # downloads no weights
             where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}

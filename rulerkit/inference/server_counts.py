@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.http import Reply, RequestError
 from rulerkit.inference.model import Answer, cut
+from rulerkit.inference.reply import Reply, RequestError
 
 _SLACK = 3  # tokens: a template may trim a text, and tokens may join at its ends
 _SURPLUS = 0.02  # of a prompt: a date in its frame may be longer than that of another day
@@ -36,13 +36,6 @@ class ServerCounts:
     """The same by task."""
     leaves_out_cached: bool | None = None
     """Whether its counts leave out what it had cached; None while no reply has shown it."""
-
-    @property
-    def words(self) -> str:
-        """How it counts, in words."""
-        if not self.known:
-            return "not at all"
-        return f"{self.ratio:.3g} tokens for one of ours and {self.frame} around a prompt"
 
     def lacks_ratio(self, task: str) -> bool:
         """Whether its count of a part of a task's prompt is needed to judge the whole."""

@@ -15,6 +15,7 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import FunctionType, MethodType
 from typing import Any
 from uuid import uuid4
 
@@ -23,15 +24,14 @@ from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.checkpoint import Checkpoint
-from rulerkit.inference.fingerprints import short
-from rulerkit.inference.loaded_network import loaded_identity, replaced_code
-from rulerkit.inference.model import Answer, Answers, CheckpointEngine, Failure
-from rulerkit.inference.user_code import code_identity
+from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
+from rulerkit.inference.functions import code_identity, is_installed
+from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
 BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
 ONE_BY_ONE = 16384
+END = 1024  # values at either end of a weight in memory that identify it
 
 
 class Transformers(CheckpointEngine):
@@ -64,14 +64,14 @@ class Transformers(CheckpointEngine):
 
         # The weights have no path: their fingerprint says which they are.
         dtype = str(self._network.dtype).removeprefix("torch.")
-        what = {"engine": "transformers", **loaded_identity(self._network), "dtype": dtype}
+        what = {"engine": "transformers", **_loaded_identity(self._network), "dtype": dtype}
         what |= self.given(("sampling", "version"))
-        replaced = replaced_code(self._network)
+        replaced = _replaced_code(self._network)
         if replaced and "version" not in what:
             # Its source alone may not say what it does.
             code = [code_identity(part, None, self._run) for part in replaced]
             runs = [one["version"] for one in code if "version" in one]
-            what["version"] = runs[0] if runs else short(sha256(repr(code).encode()))
+            what["version"] = runs[0] if runs else sha256(repr(code).encode()).hexdigest()[:16]
         return what
 
     def environment(self) -> JSON:
@@ -271,6 +271,38 @@ class Transformers(CheckpointEngine):
         return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
 
 
+def _loaded_identity(network: Any) -> JSON:
+    """What identifies a torch model in memory: `loaded`, over its configuration and both ends of
+    every weight; and in `code` its kind of attention."""
+    import torch
+
+    config = network.config.to_json_string(use_diff=False)
+    digest = sha256(f"{type(network).__qualname__}\n{config}".encode())
+    for name, weight in network.named_parameters():
+        flat = weight.detach().reshape(-1)
+        ends = torch.cat([flat[:END], flat[-END:]]).cpu().view(torch.uint8)
+        head = f"{name} {weight.dtype} {tuple(weight.shape)}\n"
+        digest.update(head.encode() + ends.numpy().tobytes())
+
+    attention = getattr(network.config, "_attn_implementation", None)
+    return {"loaded": digest.hexdigest()[:16], "code": {"attention": attention}}
+
+
+def _replaced_code(network: Any) -> list[Any]:
+    """The functions of the user's in a torch model: each `forward` and the `generate` that were
+    replaced, and the classes that no installed package brings."""
+    found = [vars(network)["generate"]] if "generate" in vars(network) else []
+    for module in network.modules():
+        # accelerate's hooks replace `forward` and keep it under this name.
+        forward = getattr(module, "_old_forward", vars(module).get("forward"))
+        is_plain = isinstance(forward, FunctionType | MethodType)
+        if forward is not None and not (is_plain and is_installed(forward.__module__)):
+            found.append(forward)
+        if not is_installed(type(module).__module__):
+            found.append(type(module))
+    return list(dict.fromkeys(found))
+
+
 def _small_files(network: Any, tokenizer: Any) -> Path:
     """A folder of the cache, named after its content, with the small files of a loaded model. It
     stays, because records name it as the tokenizer."""
@@ -283,9 +315,10 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
         network.config.to_json_file(f"{made}/config.json")
         network.generation_config.to_json_file(f"{made}/generation_config.json")
         digest = sha256(b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*"))))
+        folder = place / digest.hexdigest()[:16]
         with suppress(OSError):  # it is there already
-            Path(made).rename(place / short(digest))
-    return place / short(digest)
+            Path(made).rename(folder)
+    return folder
 
 
 def _is_recurrent(network: Any) -> bool:

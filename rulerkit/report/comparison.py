@@ -19,7 +19,7 @@ from rulerkit.report.tables.layout import Field, number_range, render
 
 
 def difference_table(
-    comparison: Comparison, format: str = "table", verdict: Decision | None = None
+    comparison: Comparison, format: str = "text", verdict: Decision | None = None
 ) -> str:
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.

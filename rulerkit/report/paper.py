@@ -338,7 +338,7 @@ def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bo
         return template not in printed and not template.startswith("auto")
 
     return {
-        "protocol": ~cells["note"].str.contains("Protocol paper:", na=False),
+        "protocol": cells["protocol"] != "paper",
         "tokenizer": cells["tokenizer"] == "builtin",
         "template": cells["template"].dropna().map(_key).map(is_another),
         "examples": cells["stand_in"],

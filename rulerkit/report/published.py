@@ -32,7 +32,7 @@ def published_rows() -> "pd.DataFrame":
     return rows.astype({"length": int})
 
 
-def published_table(format: str = "table") -> str:
+def published_table(format: str = "text") -> str:
     """All published scores as printed, a row per model and source; what was not published is
     empty. `format` is table, markdown or latex, or csv for the rows themselves."""
     rows = published_rows()

@@ -11,25 +11,15 @@ THRESHOLDS: dict[str, dict[str, float]] = package_data("thresholds.yaml")
 """Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories
 average to 87.2, its base ones to 79.2), so whoever shows an effective length shows the threshold
 that it was judged by."""
-
-
 PAPERS_THRESHOLD = "Llama2-7B at 4K"
-
-
 OWN_SHARE = 0.85
 """Of a model's own mean at its shortest length: the threshold of OWN_MEAN_SUITES, which have none
 of the paper's. NoLiMa (arXiv 2502.05167) takes the same share of a model's score at its shortest
 lengths."""
-
-
 OWN_MEAN_SUITES = ("small",)
 """The suites in which a model is held against its own mean."""
-
-
 OWN_THRESHOLD = "the threshold of its family"
 """Whose score a threshold is that a family of tasks brings."""
-
-
 OWN_TABLE = "its suite has a table of its own"
 """Why the mean over the tasks of a suite with a capability has no threshold."""
 
@@ -78,7 +68,7 @@ def longest_above(scores: Mapping[int, float], threshold: float) -> int:
     """The longest length, in tokens, whose score (percent, NaN where there is none) is at least the
     threshold, rounded to one decimal; 0 for none. Shorter lengths may fail, as in the paper."""
     return max(
-        (length for length, score in scores.items() if _printed(score) >= threshold), default=0
+        (length for length, score in scores.items() if round(score, 1) >= threshold), default=0
     )
 
 
@@ -115,11 +105,10 @@ def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: fl
     A length can be the answer if its upper limit reaches the threshold and the lower limit of every
     longer one stays below it; NaN limits rule out nothing.
     """
-    # From the longest down: a length whose lower limit passes rules out all shorter
-    # ones.
+    # From the longest down: a length whose lower limit passes rules out all shorter ones.
     possible = []
     for length in sorted(intervals, reverse=True):
-        low, high = map(_printed, intervals[length])
+        low, high = (round(limit, 1) for limit in intervals[length])
         if not high < threshold:
             possible.append(length)
         if low >= threshold:
@@ -134,7 +123,3 @@ def _answer_name(best: int, lengths: list[int], claimed: float | None) -> str:
     # A model that claims more than was tested may be better still.
     more = claimed is None or math.isnan(claimed) or claimed > best
     return (">" if best == lengths[-1] and more else "") + length_name(best)
-
-
-def _printed(score: float) -> float:
-    return score if math.isnan(score) else round(score, 1)

@@ -20,7 +20,6 @@ from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
 from rulerkit.generation import answers, match_rules, thoughts
-from rulerkit.generation.match_rules import Judging
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import base, family_of, judge_of
@@ -78,7 +77,6 @@ def _without_thought(prediction: str, record: Mapping[str, Any]) -> tuple[str, b
     form = record["result"]["prompt_format"]
     marks = form.get("thinking_marks")
     own = tuple(marks) if marks else None
-    opened = thoughts.opens_thought(form["after"], own)
 
     # Some models think though nobody asked them to: then only what certainly is a thought counts.
     if not form["thinking_tokens"]:
@@ -87,6 +85,7 @@ def _without_thought(prediction: str, record: Mapping[str, Any]) -> tuple[str, b
             return clean(prediction), False
 
     # A needle that is only named inside the thought was not given as the answer.
+    opened = thoughts.opens_thought(form["after"], own)
     answer = thoughts.without_thought(prediction, opened, own)
     return clean(answer or ""), answer is None
 
@@ -140,13 +139,12 @@ _PROTOCOL = {
     "prompt_version": "version of the prompts",
     "tokenizer": "name of the tokenizer that lengths are counted with",
     "template": "name of the prompt format",
-    "protocol": "clean or paper; '' where the file does not say",
+    "protocol": "clean, paper or upstream; '' where the file does not say",
     "knobs": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions, or several with ' + ' between",
 }
 _NAMED = ("name", "family", "category")
-_USAGE = ("reasoning_tokens", "cached_tokens", "cost")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
 _COUNTED = ["length", "index", "score", "strict", "exact", "empty", "wanted", "own_threshold"]
@@ -170,11 +168,10 @@ def describe(cell: Cell) -> JSON:
         notes.add(about.protocol_note.replace(";", ",").rstrip("."))
     protocol = result.protocol or ""
 
-    # A protocol whose prompts were chosen otherwise is no longer the paper's.
-    if task.edition and task.edition != base.PROTOCOLS.get(protocol):
-        notes.add(f"Protocol {protocol} with the prompts of {task.edition}")
-    elif protocol == "paper":
+    if protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
+    if protocol == "upstream":
+        notes.add("Protocol upstream: prompts and layouts of upstream since 2025")
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
@@ -457,7 +454,39 @@ def _judged(cell: Cell) -> Rows:
                 f"{task['module']} has changed since {cell.model} answered {cell.task}: its "
                 "answers are judged by the code of today"
             )
-    rows = sorted((_judge(cell, row, judge) for row in cell.stream()), key=lambda row: row[0])
+
+    can_judge = judge.rule.can_judge
+    rows = list[Any]()
+    for row in cell.stream():
+        raw: Any = row.get("pred")
+        references: Any = row.get("outputs")
+        if not isinstance(raw, str) or not can_judge(references):
+            raise _cannot_judge(cell, row)
+        # The rule of the task gives the score; the strict one stands beside it.
+        text, unfinished = judged_text(row, cell.record)
+        strict = judge.strict(text, references)
+        # What the server counted, where the row has it.
+        usage = row.get("usage") or {}
+        rows.append(
+            (
+                row["index"],
+                judge.score(text, references),
+                strict.f1,
+                strict.exact,
+                judge.in_another_form(text, references),
+                not text and not unfinished,
+                row.get("finish_reason") == "length" or unfinished,
+                unfinished,
+                row.get("is_copy", False),
+                row.get("copied"),
+                row.get("num_prompt_tokens"),
+                row.get("digest", "").encode("ascii", "backslashreplace"),
+                row.get("group"),
+                usage.get("reasoning_tokens") or 0,
+                usage.get("cached_tokens") or 0,
+                usage.get("cost") or 0,
+            )
+        )
 
     # Nobody knows which of two answers the model gave.
     if cell.other_answers:
@@ -466,57 +495,25 @@ def _judged(cell: Cell) -> Rows:
             "(--fresh)"
         )
 
-    # A structured array holds a million rows in a tenth of the memory of dictionaries,
-    # and is written to the cache as it is.
-    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    flags = ("other_form", "empty", "cut_off", "cut_thought", "is_copy")
-    kinds |= dict.fromkeys(flags, bool) | {"index": int}
+    # A structured array holds a million rows in a tenth of the memory of tuples.
     longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
-    return np.array(rows, list((kinds | {"digest": f"S{longest or 1}"}).items()))
+    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float) | {"index": int, "digest": f"S{longest or 1}"}
+    kinds |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
+    judged_rows = np.array(rows, list(kinds.items()))
+    return judged_rows[np.argsort(judged_rows["index"], kind="stable")]
 
 
 _say_once = cache(remark)
 
 
-def _judge(cell: Cell, row: JSON, judge: Judging) -> tuple[Any, ...]:
-    """One row of ROW_COLUMNS."""
-    raw = row.get("pred")
-    references: Any = row.get("outputs")
-    if not isinstance(raw, str) or not judge.rule.can_judge(references):
+def _cannot_judge(cell: Cell, row: JSON) -> UserError:
+    lacking = "an empty reference" if row.get("outputs") else "no references"
+    if not isinstance(row.get("pred"), str):
         lacking = "no prediction"
-        if isinstance(raw, str):
-            lacking = "an empty reference" if references else "no references"
-        raise UserError(
-            f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be given; "
-            "take the row out of the file, or evaluate it again"
-        )
-
-    # The rule of the task gives the score; the strict one stands beside it.
-    text, unfinished = judged_text(row, cell.record)
-    value = judge.score(text, references)
-    strict = judge.strict(text, references)
-
-    # What the server counted, where the row has it.
-    usage = row.get("usage") or {}
-    reason = row.get("finish_reason", "")
-    digest = str(row.get("digest", "")).encode("ascii", "backslashreplace")
-    values = {
-        "index": row["index"],
-        "score": value,
-        "strict": strict.f1,
-        "exact": strict.exact,
-        "other_form": judge.in_another_form(text, references),
-        "empty": not text and not unfinished,
-        "cut_off": reason == "length" or unfinished,
-        "cut_thought": unfinished,
-        "is_copy": row.get("is_copy", False),
-        "copied": row.get("copied"),
-        "num_prompt_tokens": row.get("num_prompt_tokens"),
-        "digest": digest,
-        "group": row.get("group"),
-        **{name: usage.get(name) or 0 for name in _USAGE},
-    }
-    return tuple(values[name] for name in ROW_COLUMNS)
+    return UserError(
+        f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be given; take "
+        "the row out of the file, or evaluate it again"
+    )
 
 
 # --- completeness ---------------------------------------------------------------------------------

@@ -1,28 +1,40 @@
-"""One estimator for every number that the kit shows: a weighted sum of cells' mean scores, with its
-interval.
+"""How an interval comes about: one estimator for every number that the kit shows.
 
-A cell's mean, the mean over tasks and lengths, a difference between two models, lengths or tasks:
-each is a sum of cells' means with weights. Example i of a task asks the same at every length and of
-every model, so its weighted scores are added up first, example by example; different tasks ask
-different things and are independent. The positive sums are *gains*, the negative ones *losses*.
-Each side gets Wilson's score interval with the variance that was seen, and the two intervals are
-joined by the rule of Newcombe (1998, "MOVER"), with the correlation that was seen. For one
-right-or-wrong cell this is Wilson's interval, for two of different tasks Newcombe's.
+Every number is a weighted sum of cells' mean scores, S = sum of w_c * mean_c: one cell (w = 1), the
+mean over tasks and lengths (the weights add up to 1), a difference between two models, lengths or
+tasks (they add up to 0). `weighted_sum` gives S and its interval in four steps.
 
-Few errors show little of the variance, so it is drawn towards that of right-or-wrong scores, with
-the weight of a quarter of an error. One pseudo-example in each task, right with the side's mean
-probability in each cell, keeps a task without any error from counting as certain. Both may widen an
-interval, and never narrow it: an example that is right at all lengths or at none varies more than
-either says. An error that was not seen may be in the cell whose examples count most: where cells
-have different numbers of examples, this widens the interval. No interval has zero width.
-`benchmarks/coverage.py` measures the coverage: at least 93.5 % with 20 examples in each cell,
-single right-or-wrong cells apart; up to 100 % where few errors are expected, where a few answers
-differ by a small part each, and where two sides have different numbers of answers.
+1. **Examples of one task are paired.** Example i asks the same at every length and of every model,
+   so what it adds to S is summed up first, over all cells of the task: d_i. The task's part of S is
+   the mean of its d_i, with the variance Var(d) / n. Different tasks ask different things: their
+   parts are independent, and their variances are added up.
+2. **Gains and losses.** What examples add above 0 are gains, below 0 losses. Each of the two sides
+   is a share p of the sum W of its weights, with the variance V / W^2 (`_pooled`).
+3. **Wilson's score interval** (Wilson 1927) of each side, as if n = p (1 - p) / (V / W^2)
+   right-or-wrong examples had been seen, which have just this variance (`wilson`):
+   (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n).
+   For one cell of right-or-wrong scores this is Wilson's interval itself.
+4. **The difference of both sides**: MOVER (Newcombe 1998; Zou and Donner 2008). With gains g in
+   [g1, g2], losses l in [l1, l2] and their correlation r, the lower limit lies
+   sqrt((g - g1)^2 + (l2 - l)^2 - 2 r (g - g1) (l2 - l)) below g - l, the upper one likewise above.
+   For two cells of different tasks this is Newcombe's interval.
+
+What is pooled, and why (`_Side.variance`). Few errors show little of the variance, so what was seen
+is drawn towards the variance of right-or-wrong scores, with the weight of a quarter of an error.
+One pseudo-example in each task, right with the side's mean probability in each cell, keeps a task
+without any error from counting as certain. Both may widen an interval, and never narrow it: an
+example that is right at all lengths or at none varies more than either says. An error that was not
+seen may be in the cell whose examples count most: where cells have different numbers of examples,
+this widens the interval. No interval has zero width.
 
 The interval is about the examples that could have been drawn. Questions that share an article
 (`groups`) are drawn together, so their deviations are added up before they are squared, and few
 articles make the interval wider (Student's t). Where all questions share one article it is about
 questions on this article.
+
+`benchmarks/coverage.py` measures the coverage: at least 93.5 % with 20 examples in each cell,
+single right-or-wrong cells apart; up to 100 % where few errors are expected, where a few answers
+differ by a small part each, and where two sides have different numbers of answers.
 """
 
 import math
@@ -91,8 +103,7 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
     density, spent, before, looks = np.zeros(721), 0.0, 0.0, list[float]()
     density[360] = 1 / step
 
-    # At each look: spread the density that is still inside, and cut off as much as may
-    # be spent.
+    # At each look: spread the density that is still inside, and cut off as much as may be spent.
     for number, share in enumerate(shares, 1):
         information = share / (1 - share) if share < 1 else math.inf
         correlation = math.sqrt(before / information)
@@ -111,20 +122,17 @@ def look_confidences(shares: tuple[float, ...], confidence: float) -> list[float
     return looks
 
 
-def wilson(share: float, num_examples: float, confidence: float = 0.95) -> tuple[float, float]:
-    """Wilson's score interval of a share (0..1) of a number of examples; its width is never
-    zero."""
-    return _score_interval(
-        share, share * (1 - share) / num_examples, 1 / num_examples, critical_value(confidence)
-    )
-
-
-def _score_interval(share: float, variance: float, mass: float, z: float) -> tuple[float, float]:
-    """Wilson's interval of a share with a variance, where one example counts `mass`."""
-    # Wilson's interval solves for the share; that of a mean of 0 or 1 has a width.
-    shrink = 1 + z * z * mass
-    centre = (share + z * z * mass / 2) / shrink
-    half = z * math.sqrt(variance + (z * mass / 2) ** 2) / shrink
+def wilson(
+    share: float, num_examples: float, confidence: float = 0.95, variance: float | None = None
+) -> tuple[float, float]:
+    """Wilson's score interval (1927) of a share (0..1) of a number of examples; its width is never
+    zero. `variance` is that of the share, where it is not that of right-or-wrong examples."""
+    z = critical_value(confidence)
+    if variance is None:
+        variance = share * (1 - share) / num_examples
+    shrink = 1 + z**2 / num_examples
+    centre = (share + z**2 / (2 * num_examples)) / shrink
+    half = z * math.sqrt(variance + (z / (2 * num_examples)) ** 2) / shrink
     return max(0.0, min(share, centre - half)), min(1.0, max(share, centre + half))
 
 
@@ -134,47 +142,42 @@ def weighted_sum(
     times: float = 1.0,
     population: float = math.inf,
 ) -> Estimate:
-    """The sum of weight times mean score over cells, with its interval. Every cell needs at least
-    one score.
+    """The sum of weight times mean score over cells, with its interval: the four steps above. Every
+    cell needs at least one score.
 
-    For a mean over cells the weights add up to 1; for a difference they add up to 0. `times` gives
-    the interval that so many times as many examples with the same scores would have. With a
-    `population` the interval is about the means of the first so many examples of each cell, of
-    which those given are known; it has no width where all are given.
+    `times` gives the interval that so many times as many examples with the same scores would have.
+    With a `population` the interval is about the means of the first so many examples of each cell,
+    of which those given are known; it has no width where all are given.
     """
-    # The examples of one task are paired by index over its lengths, and those of two
-    # models over both; so gains and losses of a task are correlated, those of two tasks
-    # are not.
-    tasks = _by_task(cells)
-    gains, losses = (
-        {
-            name: _Side(task, sign, confidence, population)
-            for name, task in tasks.items()
-            if (sign * task.weights > 0).any()
-        }
-        for sign in (1, -1)
-    )
+    gains, losses = dict[str, _Side](), dict[str, _Side]()
+    for name, task in _paired(cells).items():
+        if (task.weights > 0).any():
+            gains[name] = _Side(task, 1, confidence, population)
+        if (task.weights < 0).any():
+            losses[name] = _Side(task, -1, confidence, population)
     (up, up_low, up_high), up_variance = _pooled(gains.values(), confidence, times)
     (down, down_low, down_high), down_variance = _pooled(losses.values(), confidence, times)
 
-    # MOVER (Zou and Donner 2008): the limits of a difference follow from those of its
-    # two sides and their correlation.
-    correlation = 0.0
-    if variances := up_variance * down_variance:
-        covariance = sum(gains[name].covariance(losses[name]) for name in gains if name in losses)
-        correlation = max(-1.0, min(1.0, covariance / math.sqrt(variances)))
+    # Gains and losses of one task come from the same examples; those of two tasks do not.
+    correlation, covariance = 0.0, 0.0
+    for name in gains:
+        if name not in losses:
+            continue
+        gain, loss = gains[name], losses[name]
+        products = gain.deviations * loss.deviations
+        covariance += float(gain.unknown * products.sum() / products.size**2)
+    if up_variance * down_variance:
+        correlation = covariance / math.sqrt(up_variance * down_variance)
+        correlation = max(-1.0, min(1.0, correlation))
 
-    def distance(one: float, other: float) -> float:
-        """Of a limit from the value, given those of the two sides."""
-        return math.sqrt(max(0.0, one**2 + other**2 - 2 * correlation * one * other))
-
-    # A limit of the difference takes the near limit of one side and the far one of the
-    # other.
-    value = up - down
-    low = value - distance(up - up_low, down_high - down)
-    high = value + distance(up_high - up, down - down_low)
+    # A limit of the difference takes the near limit of one side and the far one of the other.
+    value, distances = up - down, list[float]()
+    for one, other in ((up - up_low, down_high - down), (up_high - up, down - down_low)):
+        squared = one**2 + other**2 - 2 * correlation * one * other
+        distances.append(math.sqrt(max(0.0, squared)))
+    limits = (value, value - distances[0], value + distances[1])
     # 0 is added, as a difference of -0.0 is shown with its sign
-    return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in (value, low, high)))
+    return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in limits))
 
 
 def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> float:
@@ -186,7 +189,11 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
     the sum, where one is known, is the least that the normal test takes.
     """
     # Examples that both answered alike say nothing about a loss.
-    differences = np.concatenate([task.differences() for task in _by_task(cells).values()])
+    parts = [
+        (task.weights / task.counts) @ np.nan_to_num(task.scores)
+        for task in _paired(cells).values()
+    ]
+    differences: NDArray[np.float64] = np.concatenate(parts)
     differences = differences[np.abs(differences) > _ROUNDING / differences.size]
     sizes = np.abs(differences)
     if not sizes.size:
@@ -200,103 +207,101 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
 
     # The correction for continuity: half of a step towards 0.
     nearer = min(0.0, float(differences.sum() + sizes.min()))  # by half a step of the sum
-    return NormalDist().cdf(nearer / math.sqrt(max(variance, sizes @ sizes)))
+    return NormalDist().cdf(nearer / math.sqrt(max(variance, float(sizes @ sizes))))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:
     """p-values adjusted by Holm's method: those below 0.05 keep the chance of any false alarm below
     5 %."""
-    # The smallest p is held against all tests, the next against one less, and so on; an
-    # adjusted p is never below that of a smaller one.
+    # The smallest p is held against all tests, the next against one less, and so on; an adjusted p
+    # is never below that of a smaller one.
     p = np.asarray(p_values)
     order = np.argsort(p, kind="stable")
     adjusted = np.minimum(1.0, np.arange(len(p), 0, -1) * p[order])
     return [float(number) for number in np.maximum.accumulate(adjusted)[np.argsort(order)]]
 
 
-def _by_task(cells: Iterable[WeightedCell]) -> "dict[str, _Task]":
+class _Paired(NamedTuple):
+    """The cells of one task. `scores` has a row for each cell and a column for each example that
+    any of them answered, NaN where one did not; `counts` are the answers of each cell."""
+
+    weights: "NDArray[np.float64]"
+    scores: "NDArray[np.float64]"
+    counts: "NDArray[np.int64]"
+    groups: "NDArray[np.float64] | None"
+
+
+def _paired(cells: Iterable[WeightedCell]) -> dict[str, _Paired]:
+    """Cells by their task, their examples paired by index."""
     members: dict[str, list[WeightedCell]] = {}
     for cell in cells:
         members.setdefault(cell.task, []).append(cell)
-    return {name: _Task(of_task) for name, of_task in members.items()}
 
-
-class _Task:
-    """The cells of one task: a row of scores each, a column per example with any answer."""
-
-    def __init__(self, cells: Sequence[WeightedCell]) -> None:
+    tasks = {}
+    for name, of_task in members.items():
         # Cells of one task may have been asked for different numbers of examples.
-        longest = max(cells, key=lambda cell: (len(cell.scores), cell.groups is not None))
-        scores = np.full((len(cells), len(longest.scores)), np.nan)
-        for row, cell in zip(scores, cells, strict=True):
+        longest = max(of_task, key=lambda cell: (len(cell.scores), cell.groups is not None))
+        scores = np.full((len(of_task), len(longest.scores)), np.nan)
+        for row, cell in zip(scores, of_task, strict=True):
             row[: len(cell.scores)] = cell.scores
 
         # An example that no cell has answered is no example.
         some = ~np.isnan(scores).all(axis=0)
-        self.scores = scores[:, some]
-        self.groups = None if longest.groups is None else longest.groups[some]
-        self.weights = np.array([cell.weight for cell in cells])
-        self.counts = (~np.isnan(self.scores)).sum(axis=1)
-        self.per_answer = self.weights / self.counts
-
-    def differences(self) -> "NDArray[np.float64]":
-        """What each example adds to the sum of weight times mean score."""
-        differences: NDArray[np.float64] = self.per_answer @ np.nan_to_num(self.scores)
-        return differences
-
-    def sums(self) -> "NDArray[np.float64]":
-        """The weighted sum of each example, with the mean of a cell where it lacks an answer."""
-        # An example that lacks an answer in one cell is taken as the mean of that cell,
-        # so that it neither helps nor harms.
-        means = np.nansum(self.scores, axis=1) / self.counts
-        deviations = np.nan_to_num(self.scores - means[:, None])
-        mean: float = self.weights @ means
-        sums: NDArray[np.float64] = self.scores.shape[1] * (self.per_answer @ deviations)
-        return mean + sums
+        scores = scores[:, some]
+        groups = None if longest.groups is None else longest.groups[some]
+        weights = np.array([cell.weight for cell in of_task])
+        tasks[name] = _Paired(weights, scores, (~np.isnan(scores)).sum(axis=1), groups)
+    return tasks
 
 
 class _Side:
-    """The gains (sign 1), or the losses (-1), of the examples of a task that has any.
+    """What one task adds to the gains (sign 1), or to the losses (-1).
 
-    `unknown` is the share of the population that is not known, `span` the sum of the weights,
-    `mean` and `deviations` are those of the examples, `seen` is the variance of the mean,
-    `of_examples` are the weights of single examples of each cell, and `usual` says how many
-    examples a cell has: where they differ, mostly those of the smallest; `squares` is the sum of
-    the squared weights of as many examples. `errors` is the geometric mean of the whole errors
-    seen and of the examples they are spread over, of those with all answers.
+    `span`: the sum of the weights. `mean` and `deviations`: of what each example adds. `seen`: the
+    variance of the mean. `unknown`: the share of the population that is not known. `of_examples`:
+    the weights of single examples of each cell. `usual`: how many examples a cell has; where cells
+    differ, mostly those of the smallest. `squares`: the sum of the squared weights of as many
+    examples. `errors`: the geometric mean of the whole errors seen and of the examples they are
+    spread over, of those with all answers.
     """
 
-    def __init__(self, task: _Task, sign: int, confidence: float, population: float) -> None:
-        # A gain counts on one side only: what a task loses elsewhere is the other
-        # side's.
-        values, weights = sign * task.sums(), sign * task.weights
+    def __init__(self, task: _Paired, sign: int, confidence: float, population: float) -> None:
+        # What each example adds. One that lacks an answer in a cell is taken as the mean of that
+        # cell, so that it neither helps nor harms.
+        per_answer = task.weights / task.counts
+        means = np.nansum(task.scores, axis=1) / task.counts
+        deviations = np.nan_to_num(task.scores - means[:, None])
+        size = task.scores.shape[1]
+        values: NDArray[np.float64] = sign * (
+            task.weights @ means + size * (per_answer @ deviations)
+        )
+
+        # A gain counts on one side only: what a task loses elsewhere is the other side's.
+        weights = sign * task.weights
         if (weights < 0).any():
             values, weights = np.maximum(values, 0.0), np.maximum(weights, 0.0)
+        self.span: float = weights.sum()
+        self.mean = float(values.mean())
+        self.deviations: NDArray[np.float64] = values - self.mean
 
         # Of a finite population only what is not known yet is uncertain.
-        self.unknown = 1 - min(1.0, task.counts.min() / population)
-        self.span: float = weights.sum()
-        self.mean: float = values.mean()
-        self.deviations = values - self.mean
-        # what is lost to a cell of few examples is as uncertain as what it gains
-        # How many examples a cell has where cells differ.
-        self.usual: float = task.weights @ task.weights / (task.weights @ task.per_answer)
-        self.squares: float = self.unknown * (weights @ weights) / self.usual
+        self.unknown = 1 - min(1.0, float(task.counts.min()) / population)
+        self.usual = float(task.weights @ task.weights / (task.weights @ per_answer))
+        self.squares = float(self.unknown * (weights @ weights) / self.usual)
         self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
 
         # Errors that were seen say how far the spread that was seen can be trusted.
         plain = sign * (task.weights @ task.scores)  # NaN, and not counted, where one is missing
         different = min((plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum())
-        whole = values.size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
+        whole = size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
         self.errors = math.sqrt(different * whole)
 
-        # Questions on one article are drawn together, which widens the interval, never
-        # narrows it.
-        self.seen: float = self.deviations @ self.deviations / values.size**2
         # A sample of sums over several cells shows a little less than their variance. For one
         # cell of right-or-wrong scores Wilson's interval takes it from the mean instead.
-        if len(task.weights) > 1 and values.size > 1:
-            self.seen *= values.size / (values.size - 1)
+        self.seen: float = self.deviations @ self.deviations / size**2
+        if len(task.weights) > 1 and size > 1:
+            self.seen *= size / (size - 1)
+        # Questions on one article are drawn together, which widens the interval, never narrows it.
         if task.groups is not None:
             self.seen = max(self.seen, self._of_groups(task.groups, confidence))
 
@@ -311,8 +316,7 @@ class _Side:
         _, numbers = np.unique(groups, return_inverse=True, equal_nan=False)
         sums, sizes = (np.bincount(numbers, weights=self.deviations), np.bincount(numbers))
 
-        # One group says nothing about how groups differ; groups of one are plain
-        # examples.
+        # One group says nothing about how groups differ; groups of one are plain examples.
         if sizes.size in (1, numbers.size):
             return 0.0
 
@@ -329,8 +333,8 @@ class _Side:
     def variance(self, share: float) -> float:
         """Of the mean, drawn towards that of right-or-wrong scores; `share` is that of all tasks
         together."""
-        # The spread that was seen is drawn towards that of right-or-wrong scores with
-        # the same mean, by a quarter of an error: with few errors it is mostly chance.
+        # The spread that was seen is drawn towards that of right-or-wrong scores with the same
+        # mean, by a quarter of an error: with few errors it is mostly chance.
         task_share = min(1.0, max(0.0, self.mean / self.span))
         prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
         spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
@@ -344,11 +348,6 @@ class _Side:
         # Both take the cells of an example as independent. Where an example is right at all
         # lengths or at none, more was seen than that, and it stays.
         return max(drawn, float(self.unknown * self.seen))
-
-    def covariance(self, other: "_Side") -> float:
-        """Of the mean gain and the mean loss."""
-        products = self.deviations * other.deviations
-        return float(self.unknown * products.sum() / products.size**2)
 
 
 def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[Estimate, float]:
@@ -371,19 +370,16 @@ def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[
     if not squares:  # the whole population is known
         return Estimate(mean, mean, mean), variance
 
-    # `mass` is what one right-or-wrong example would have to count for the variance
-    # that was seen.
+    # `mass` is what one right-or-wrong example would have to count for the variance that was seen;
+    # 1 / mass is the number of such examples.
     mass, seen = squares / span**2, 0.0
     if _ROUNDING < share < 1 - _ROUNDING:
         seen = variance / span**2
         mass = seen / (share * (1 - share))
 
-    # The first limit is for errors spread as seen, the second for one in the heaviest
-    # cell.
+    # The first limits are for errors spread as seen, the second ones for one in the heaviest cell.
     weights = np.concatenate([side.of_examples for side in sides])
     most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
-    z = critical_value(confidence)
-    lows, highs = zip(
-        *(_score_interval(share, seen / times, m / times, z) for m in (mass, most)), strict=True
-    )
-    return Estimate(mean, span * min(lows), span * max(highs)), variance
+    low, high = wilson(share, times / mass, confidence, seen / times)
+    lower, higher = wilson(share, times / most, confidence, seen / times)
+    return Estimate(mean, span * min(low, lower), span * max(high, higher)), variance

@@ -1,13 +1,17 @@
 """Tables of scores: each cell, each length, each model, with intervals. No mean is taken over
 what is missing.
 
-Scores are multiplied by 100 here, and only here: rows hold 0..1, everything below holds percent.
-Every interval is that of `statistics.weighted_sum`.
+`summarize` makes three tables, each from the one before: `_cells` has a row for each model, task
+and length, with what is known of it; `_lengths` takes the mean over tasks at each length; `_models`
+takes the averages over lengths and compares the means with a threshold. Every mean is that of
+`_mean`, and every interval that of `statistics.weighted_sum`, which says how it comes about.
+
+Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent.
 """
 
 import json
 import re
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from hashlib import sha256
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -36,59 +40,29 @@ from rulerkit.store.cells import allowed_failures, failure_counts
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import NDArray
+    from numpy.typing import ArrayLike, NDArray
 
 CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
-COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
-_SCORE = ("score", "low", "high")
-_MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
 STAND_IN = "stand-in corpora"
 """What notes call texts that are not the paper's."""
 CELL = ["run", "model", "task", "length"]
 """The columns that name a cell."""
 _MODEL = ["run", "model"]
-_ABOUT = [*_MODEL, "label", "aligned", "claimed_length"]
+_ABOUT = ["label", "aligned", "claimed_length"]
+"""What is the same in all cells of a model."""
+_COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
+"""Columns that are added up over the examples of a cell; means are taken of _MEANS."""
+_MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
-_NOTHING: "_Row" = {
-    **dict.fromkeys([*COUNTS, *_REQUESTS, "n", "reasoning_tokens"], 0),
-    "stand_in": False,
-    "own_threshold": np.nan,
-    "engine": np.nan,
-    "adaptive": "",
-}
-"""What is known of a cell that nobody asked."""
-_COLUMNS = [
-    *_ABOUT,
-    "task",
-    "category",
-    "suite",
-    "length",
-    *_SCORE,
-    "strict",
-    "exact",
-    "copied",
-    "n",
-    "wanted",
-    *COUNTS,
-    "reasoning_tokens",
-    "stand_in",
-    "complete",
-    "failed",
-    "have",
-    "rest",
-    "engine",
-    "seed",
-    "prompt_version",
-    "protocol",
-    "texts",
-    "tokenizer",
-    "template",
-    "note",
-    "threshold",
-]
+"""What is known of a cell without an answer."""
+_SCORE = ["score", "low", "high"]
+_COLUMNS = [*_MODEL, *_ABOUT, "task", "category", "suite", "length", *_SCORE]
+_COLUMNS += ["strict", "exact", "copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
+_COLUMNS += ["stand_in", "complete", "failed", "have", "rest", "engine", "seed"]
+_COLUMNS += ["prompt_version", "protocol", "texts", "tokenizer", "template", "note", "threshold"]
 
 
 class Summary(NamedTuple):
@@ -161,45 +135,372 @@ def summarize(
     `merge_repetitions`. All rows are of one suite: `suite`, or what `of_one_suite` chooses. Raises
     UserError for nothing to summarize, several suites, and one example with two scores.
     """
-    import pandas as pd
-
     given_tasks, given_lengths = parse_grid(tasks, lengths)
     rows = each_once(scoring.as_scores(scores, "summarize"))
-    scores = of_one_suite(rows, given_tasks, suite)
+    rows = of_one_suite(rows, given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
-    empty_cells = [cell for cell in scores.attrs.get("empty_cells", ()) if cell["failed"]]
-    answers = _select(scores, given_tasks, given_lengths, num_examples, empty_cells)
-    chosen = merge_repetitions(answers)
+    empty_cells = [cell for cell in rows.attrs.get("empty_cells", ()) if cell["failed"]]
 
-    examples = weighted_cells(chosen, CELL)
-    by_cell = chosen.groupby(CELL, sort=False)
-    first_rows = by_cell.head(1)
-    facts = _facts_by_cell(by_cell, first_rows, empty_cells)
-    grid = _grid_of(given_tasks, given_lengths, first_rows, empty_cells, facts)
-
-    cell_rows, length_rows, model_rows = list[_Row](), list[_Row](), list[_Row]()
-    for name, of_model in first_rows.groupby(_MODEL, sort=False):
-        about: Any = of_model[_ABOUT].to_dict("records")[0]
-        cells = _cells_of_model(
-            name, of_model, about, grid, facts, examples, num_examples, confidence
+    # The rows that are asked for. None is most often a typing error, or a run in which every
+    # request failed.
+    is_asked = np.ones(len(rows), bool)
+    if num_examples is not None:
+        is_asked &= rows["index"] < num_examples
+    for column, chosen in (("length", given_lengths), ("task", given_tasks)):
+        if chosen is not None:
+            is_asked &= rows[column].isin(chosen)
+    if not is_asked.any():
+        failed = sum(cell["failed"] for cell in empty_cells)
+        failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
+        raise UserError(
+            "nothing to summarize: no scored example is among the tasks, lengths and examples "
+            f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
-        cell_rows += [row for row in cells if row["task"] in grid.shown]
-        adaptive = _adaptive(cells, examples)
-        for category in dict.fromkeys([*CATEGORIES, *(row["category"] for row in cells)]):
-            members = grid.members(cells, category)
-            if grid.answered.isdisjoint(row["task"] for row in members):
-                continue
-            by_length, over_lengths = _rows_of_category(
-                members, about, category, grid.lengths, confidence
-            )
-            length_rows += by_length
-            model_rows.append(over_lengths | {"adaptive": adaptive})
+    rows = merge_repetitions(rows if is_asked.all() else rows[is_asked])
 
-    all_cells = pd.DataFrame(cell_rows, columns=_COLUMNS)
-    lengths_of, models = pd.DataFrame(length_rows), pd.DataFrame(model_rows)
-    for frame in (all_cells, lengths_of, models):
-        frame.attrs["texts"] = texts_words(all_cells)
-    return Summary(all_cells, lengths_of, _with_ranks(models), confidence)
+    # Each cell has its mean; then means of several cells are taken, example by example.
+    cells = _cells(rows, empty_cells, given_tasks, given_lengths, num_examples)
+    estimates = [_mean(cells[i : i + 1], 1.0, confidence) for i in range(len(cells))]
+    cells[_SCORE] = np.array(estimates)
+
+    members = _members(cells)
+    lengths_of = _lengths(members, confidence)
+    models = _models(members, lengths_of, confidence)
+    found: Any = {name: _adaptive(of_model) for name, of_model in cells.groupby(_MODEL)}
+    names = models[_MODEL].itertuples(index=False, name=None)
+    models["adaptive"] = [found[name] for name in names]
+    models = _with_ranks(models)
+    cells = cells[_COLUMNS]
+    for frame in (cells, lengths_of, models):
+        frame.attrs["texts"] = texts_words(cells)
+    return Summary(cells, lengths_of, models, confidence)
+
+
+def _cells(
+    rows: "pd.DataFrame",
+    empty_cells: Sequence[Mapping[str, Any]],
+    tasks: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+    num_examples: int | None,
+) -> "pd.DataFrame":
+    """A row for each model, task and length: all that is known of the cell but its score."""
+    cells = _grid(rows, empty_cells, tasks, lengths)
+
+    # Nobody asked some of them.
+    whole = [*_COUNTS, "n", "wanted", "failed", "failed_refused"]
+    cells[whole] = cells[whole].astype(float).fillna(0).astype(int)
+    cells = cells.fillna({"max_failures": 0.0, "adaptive": ""})
+    cells["reasoning_tokens"] = cells["reasoning_tokens"].mask(cells["n"] == 0, 0)
+    cells["stand_in"] = cells["stand_in"].astype("boolean").fillna(False).astype(bool)
+    cells["suite"] = rows["suite"].iloc[0]
+    # Where nothing says how many examples there should be, as many as elsewhere.
+    wanted = cells["wanted"].where(cells["wanted"] > 0, cells["usual"]).astype(int)
+    cells["wanted"] = num_examples or wanted
+
+    limits = zip(cells["max_failures"], cells["wanted"], strict=True)
+    allowed = [allowed_failures(most, wanted) for most, wanted in limits]
+    missing = cells["wanted"] - cells["n"]
+    cells["complete"] = (cells["n"] > 0) & (missing <= np.minimum(cells["failed"], allowed))
+
+    # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
+    have = cells["n"].astype(str) + "/" + cells["wanted"].astype(str)
+    failures = map(failure_counts, cells["failed"], cells["failed_refused"])
+    have += [f", {failure}" if failure else "" for failure in failures]
+    cells["have"] = have.mask(cells["complete"], "")
+    cells["rest"] = have.where(cells["complete"] & (missing > 0), "")
+
+    paper = {kind: thresholds["all"] for kind, thresholds in THRESHOLDS.items()}
+    cells["threshold"] = cells["aligned"].map(paper)
+    shares = ["strict", "exact", "copied"]
+    cells[shares] = 100 * cells[shares].astype(float).where(cells["complete"])
+    return cells
+
+
+def _grid(
+    rows: "pd.DataFrame",
+    empty_cells: Sequence[Mapping[str, Any]],
+    tasks: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+) -> "pd.DataFrame":
+    """A row for each model, task and length, also of those that nobody asked, with what its first
+    example says, sums and means over all, `examples` as `weighted_sum` takes them, and `usual`, the
+    number of examples of other cells of the model.
+
+    Tasks and lengths are those given, else those that any model was asked, also where all requests
+    failed; the benchmark's tasks come first, in its own order.
+    """
+    import pandas as pd
+
+    # As objects, so that whole numbers stay whole where other cells have none.
+    by_cell = rows.groupby(CELL, sort=False)
+    known = by_cell.head(1).set_index(CELL).astype(object)
+    known[_COUNTS] = by_cell[_COUNTS].sum()
+    known[_MEANS] = by_cell[_MEANS].mean()
+    known["n"] = by_cell.size()
+    of_model = known.reset_index().groupby(_MODEL, sort=False)
+    models = of_model.head(1).set_index(_MODEL)[_ABOUT]
+    models["usual"] = of_model["wanted"].max()
+
+    # Of a cell without an answer, or of its repetition, the numbers of requests are known.
+    of_run = [{**cell, "run": base_run(cell["run"])} for cell in empty_cells]
+    empty = pd.DataFrame([*empty_cells, *of_run], columns=[*CELL, *_REQUESTS])
+    empty = empty.drop_duplicates(CELL, keep="last").set_index(CELL)
+
+    asked = [
+        (task, length)
+        for run, model, task, length in [*empty.index, *known.index]
+        if (run, model) in models.index and (not lengths or length in lengths)
+    ]
+    if not tasks:
+        begun = dict.fromkeys(task for task, _ in asked)
+        thirteen = [task for task in scoring.THIRTEEN if task in begun]
+        tasks = list(dict.fromkeys([*thirteen, *begun]))
+    lengths = sorted(set(lengths or (length for _, length in asked)))
+    keys = [(*model, *place) for model in models.index for place in product(tasks, lengths)]
+    cells = known.reindex(pd.MultiIndex.from_tuples(keys, names=CELL))
+    cells[_REQUESTS] = cells[_REQUESTS].fillna(empty[_REQUESTS])
+    examples = weighted_cells(rows, CELL)
+    of_cells: Any = [examples.get(key) for key in keys]
+    cells["examples"] = of_cells
+
+    # Records say the category of a task; of those that were never run only the name is known.
+    category_of = {task: scoring.category(task) for task in tasks}
+    category_of |= {cell["task"]: cell["category"] for cell in empty_cells}
+    category_of |= dict(zip(known.index.get_level_values("task"), known["category"], strict=True))
+    cells = cells.drop(columns=_ABOUT).reset_index().join(models, on=_MODEL)
+    cells["category"] = cells["task"].map(category_of)
+    return cells.infer_objects()
+
+
+def _members(cells: "pd.DataFrame") -> "pd.DataFrame":
+    """The cells that means are over: each once in 'all', and once in its category. `whole`: whether
+    they are all that RULER has in this category; True in other suites."""
+    import pandas as pd
+
+    # Other tasks beside all thirteen enter no mean of them, only one of their own category.
+    task_category = dict(zip(cells["task"], cells["category"], strict=True))
+    averaged = set(task_category)
+    if averaged.issuperset(scoring.THIRTEEN):
+        averaged = set(scoring.THIRTEEN)
+
+    tasks_of = {}
+    for category in dict.fromkeys([*CATEGORIES, *task_category.values()]):
+        inside = {task for task, name in task_category.items() if category in ("all", name)}
+        tasks_of[category] = inside & averaged or inside
+    answered = cells.loc[cells["n"] > 0, "task"]
+
+    members = []
+    for _, of_model in cells.groupby(_MODEL, sort=False):
+        for category, tasks in tasks_of.items():
+            if tasks.isdisjoint(answered):
+                continue
+            benchmark = {
+                task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))
+            }
+            whole = of_model["suite"].iloc[0] != "ruler" or tasks == benchmark
+            of_category = of_model[of_model["task"].isin(tasks)]
+            members.append(of_category.assign(category=category, whole=whole))
+    return pd.concat(members, ignore_index=True)
+
+
+def _mean(cells: "pd.DataFrame", weights: "ArrayLike", confidence: float) -> Estimate:
+    """The weighted mean of cells in percent; NaN where one is incomplete."""
+    if not cells["complete"].all():
+        return Estimate(np.nan, np.nan, np.nan)
+    weighted = zip(cells["examples"], np.broadcast_to(weights, len(cells)), strict=True)
+    parts = [examples._replace(weight=float(weight)) for examples, weight in weighted]
+    return weighted_sum(parts, confidence).percent()
+
+
+def _lengths(members: "pd.DataFrame", confidence: float) -> "pd.DataFrame":
+    """The mean over the tasks of each model, category and length."""
+    members = members.assign(
+        begun=(members["n"] > 0) | (members["failed"] > 0),
+        share=members["n"] / members["wanted"],
+        reader=members["engine"] == "reader",
+    )
+    of_category = members.groupby([*_MODEL, "category"], sort=False)
+    members["of_stand_ins"] = of_category["stand_in"].transform("any")
+    members["of_reader"] = of_category["reader"].transform("any")
+
+    # What is missing is said of the cell that is furthest from complete.
+    members = members.reset_index(drop=True)
+    by_length = [*_MODEL, "category", "length"]
+    least = members.sort_values(["complete", "share"]).groupby(by_length)["have"].first()
+    groups = members.groupby(by_length, sort=False)
+    lengths = groups.agg(
+        **{name: (name, "first") for name in [*_ABOUT, "whole"]},
+        tasks=("task", "size"),
+        stand_in=("of_stand_ins", "first"),
+        reader=("of_reader", "first"),
+        n=("n", "min"),
+        begun=("begun", "sum"),
+    )
+    lengths[_SCORE] = [_mean(cells, 1 / len(cells), confidence) for _, cells in groups]
+    begun = lengths["begun"].astype(str) + "/" + lengths["tasks"].astype(str) + " tasks"
+    begun = begun.where(lengths["begun"] > 0, "-")
+    lengths["have"] = begun.where(lengths["begun"] < lengths["tasks"], least)
+    lengths["complete"] = lengths["have"] == ""
+    columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader", "length"]
+    return lengths.reset_index()[[*columns, *_SCORE, "n", "complete", "have"]]
+
+
+def _models(members: "pd.DataFrame", lengths: "pd.DataFrame", confidence: float) -> "pd.DataFrame":
+    """The averages over the lengths of each model and category, and the effective length."""
+    import pandas as pd
+
+    by_category = [*_MODEL, "category"]
+    same = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
+    models = lengths.drop_duplicates(by_category)[same].reset_index(drop=True)
+    rows = []
+    groups = zip(
+        members.groupby(by_category, sort=False),
+        lengths.groupby(by_category, sort=False),
+        strict=True,
+    )
+    for (_, cells), (_, by_length) in groups:
+        row: dict[str, Any] = {}
+        for name, weights in zip(AVERAGES, length_weights(len(by_length)), strict=True):
+            of_length = dict(zip(by_length["length"], weights, strict=True))
+            of_cells = cells["length"].map(of_length) / by_length["tasks"].iloc[0]
+            mean = _mean(cells, of_cells, confidence)
+            row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
+        row |= _effective(cells, by_length, confidence)
+        rows.append(row | {"complete": by_length["complete"].all(), "setup": _setup(cells)})
+    return models.join(pd.DataFrame(rows))
+
+
+def _effective(
+    cells: "pd.DataFrame", by_length: "pd.DataFrame", confidence: float
+) -> dict[str, Any]:
+    """The threshold of one model and category, whose it is, and the effective length by it.
+
+    `cells` are those that the means `by_length` are over.
+    """
+    first = cells.iloc[0]
+    category, suite = first["category"], first["suite"]
+    own = family_threshold(cells["own_threshold"])
+    limits = by_length[["low", "high"]].itertuples(index=False, name=None)
+    intervals = dict(zip(by_length["length"], limits, strict=True))
+    is_possible = bool(by_length["complete"].any())
+    if suite in OWN_MEAN_SUITES:
+        threshold, whose, intervals = _own_mean(cells, by_length, confidence)
+    elif own is not None:
+        threshold, whose = own, OWN_THRESHOLD
+    elif suite != "ruler":
+        threshold, whose = np.nan, f"the suite {suite} brings no threshold"
+        if capability(suite):
+            whose = OWN_TABLE
+    else:
+        # The paper's, Llama2-7B's score at 4K, is for all of the benchmark's tasks in a category.
+        threshold, whose = THRESHOLDS[first["aligned"]].get(category, np.nan), PAPERS_THRESHOLD
+        if np.isnan(threshold):
+            whose = f"neither the paper nor the family has a threshold for {category}"
+        is_possible = is_possible and bool(first["whole"])
+
+    length = possible = ""
+    if is_possible and not np.isnan(threshold):
+        scores = dict(zip(by_length["length"], by_length["score"], strict=True))
+        # Why a length has no complete score.
+        states = dict.fromkeys(cells.loc[cells["failed"] > 0, "length"], "failed")
+        states |= dict.fromkeys(cells.loc[cells["n"] > 0, "length"], "unfinished")
+        claimed = first["claimed_length"]
+        length = effective_length(scores, threshold, claimed, states)
+        possible = effective_set(intervals, threshold, claimed)
+    return {
+        "effective_length": length,
+        "effective_set": possible,
+        "threshold": threshold,
+        "threshold_of": whose,
+    }
+
+
+def _own_mean(
+    cells: "pd.DataFrame", by_length: "pd.DataFrame", confidence: float
+) -> tuple[float, str, dict[int, tuple[float, float]]]:
+    """The threshold of the small protocol: a share of the model's own mean at its shortest length;
+    whose it is, in words; and the interval of each length."""
+    shortest = by_length["length"].min()
+    start = by_length.loc[by_length["length"] == shortest, "score"].iloc[0]
+    threshold = round(OWN_SHARE * start, 1)
+    mean_of = f"its own mean at {length_name(shortest)}"
+    whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
+    # A share of nothing is reached by any answer.
+    if not start > 0:
+        threshold, whose = np.nan, f"{mean_of} is {'incomplete' if np.isnan(start) else '0'}"
+
+    # The threshold is uncertain too: the interval is that of the difference from it.
+    intervals = {}
+    for length in by_length["length"]:
+        members = cells[cells["length"].isin([length, shortest])]
+        weights = 1.0 * (members["length"] == length) - OWN_SHARE * (members["length"] == shortest)
+        above = _mean(members, weights / by_length["tasks"].iloc[0], confidence)
+        intervals[length] = (threshold + above.low, threshold + above.high)
+    return threshold, whose, intervals
+
+
+def _setup(cells: "pd.DataFrame") -> str:
+    """The protocol and the texts of some cells in words, with a digest of both by task."""
+    parts, protocols = set[str](), set[str]()
+    for cell in cells[cells["n"] > 0].astype(object).to_dict("records"):
+        values = [cell["task"], cell["prompt_version"], cell["texts"]]
+        parts.add(str([cell["protocol"], cell["stand_in"], *values]))
+        if isinstance(cell["protocol"], str):
+            protocols.add(cell["protocol"] or "unknown")
+
+    digest = sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
+    words = [f"protocol {name}" for name in sorted(protocols)]
+    if cells["stand_in"].any():
+        words.append("stand-in texts")
+    return f"{', '.join(words)} ({digest})"
+
+
+def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
+    """Rank the models by each weighted average, among chat and among base models apart, as the
+    paper counts them, and among models of the same protocol and texts. A model in several runs has
+    one rank, that of its mean over them.
+
+    There is no rank of some of the benchmark's tasks, nor of an adaptive run, whose cells have
+    different numbers of examples.
+    """
+    has_rank = models["whole"] & (models["adaptive"] == "")
+    alike = ["category", "aligned", "setup"]
+    for average, rank in RANKS.items():
+        values = models[[*alike, "model"]].assign(value=models[average].where(has_rank))
+        of_model = values.groupby([*alike, "model"])["value"].mean().round(9)
+        places = of_model.groupby(alike).rank(method="min", ascending=False)
+        ranks = values.join(places.rename(rank), on=[*alike, "model"])[rank]
+        models[rank] = ranks.where(values["value"].notna())
+    return models
+
+
+def _adaptive(cells: "pd.DataFrame") -> str:
+    """What an adaptive run of a model has found, by its cells; "" for another run."""
+    of_run = cells[cells["adaptive"] != ""]
+    if of_run.empty:
+        return ""
+    first = of_run.iloc[0]
+    asked = json.loads(first["adaptive"])
+    # Former versions also asked for an average, and for a comparison with another model.
+    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
+        return "adaptive: what a former version asked here is not judged any more"
+    asked.pop("margin", None)
+    rule = StoppingRule(**asked)
+
+    # The scores of each cell of the rule, by index; requests that failed behind the last answer
+    # count as well.
+    scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
+    for cell in cells.to_dict("records"):
+        place = (cell["task"], cell["length"])
+        if place not in scores:
+            continue
+        if cell["examples"] is not None:
+            scores[place] = cell["examples"].scores
+        behind = cell["failed"] - int(np.isnan(scores[place]).sum())
+        scores[place] = np.append(scores[place], [np.nan] * max(0, behind))
+
+    about = (first["aligned"], first["claimed_length"], first["max_failures"])
+    return rule.describe(replay(rule, scores, *about))
 
 
 def texts_words(frame: "pd.DataFrame") -> str:
@@ -292,411 +593,6 @@ def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
     return "ruler"
 
 
-class _Grid(NamedTuple):
-    """The tasks and lengths of a summary."""
-
-    answered: set[str]
-    """The tasks of which any model has an answer."""
-    averaged: list[str]
-    """The tasks that means are taken over."""
-    shown: list[str]
-    """The tasks that stand in `cells`."""
-    categories: dict[str, str]
-    lengths: list[int]
-    """In tokens, shortest first."""
-    suite: str
-
-    @property
-    def tasks(self) -> list[str]:
-        """All of them: those that are shown, then the others."""
-        return list(dict.fromkeys([*self.shown, *self.averaged]))
-
-    def members(self, cells: "Sequence[_Row]", category: str) -> "list[_Row]":
-        """The cells whose mean is that of a category."""
-        inside = [row for row in cells if category in ("all", row["category"])]
-        averaged = [row for row in inside if row["task"] in self.averaged]
-        # A category of one's own has none of the thirteen.
-        return averaged or inside
-
-
-def _grid_of(
-    tasks: Sequence[str] | None,
-    lengths: Sequence[int] | None,
-    first_rows: "pd.DataFrame",
-    empty_cells: Sequence[Mapping[str, Any]],
-    facts: "dict[Any, _Row]",
-) -> _Grid:
-    """The tasks and lengths given, or else those that were answered."""
-    category_of = dict(zip(first_rows["task"], first_rows["category"], strict=True))
-    answered = list(category_of)
-
-    # A task whose requests all failed was run, too: no mean is taken over the others.
-    known_models = set(zip(first_rows["run"], first_rows["model"], strict=True))
-    begun = [
-        (task, length)
-        for run, model, task, length in facts
-        if (run, model) in known_models and (not lengths or length in lengths)
-    ]
-    averaged = list(tasks or dict.fromkeys(task for task, _ in begun))
-    if not tasks:
-        # The benchmark's in its own order, then the others.
-        thirteen = [task for task in scoring.THIRTEEN if task in averaged]
-        averaged = list(dict.fromkeys([*thirteen, *averaged]))
-
-    # Other tasks beside all thirteen are shown and enter no mean of them.
-    shown = list(dict.fromkeys([*averaged, *answered]))
-    if set(scoring.THIRTEEN) <= set(averaged):
-        averaged = list(scoring.THIRTEEN)
-
-    # Records say the category of a task; of those that were never run only the name is known.
-    categories = {task: scoring.category(task) for task in shown}
-    categories |= {cell["task"]: cell["category"] for cell in empty_cells}
-    categories |= category_of
-
-    at_lengths = {length for task, length in begun if task in shown}
-    return _Grid(
-        set(answered),
-        averaged,
-        shown,
-        categories,
-        sorted(set(lengths or at_lengths)),
-        first_rows["suite"].iloc[0],
-    )
-
-
-def _cells_of_model(
-    name: Any,
-    first_rows: "pd.DataFrame",
-    about: "_Row",
-    grid: _Grid,
-    facts: "dict[Any, _Row]",
-    examples: Mapping[Any, WeightedCell],
-    num_examples: int | None,
-    confidence: float,
-) -> "list[_Row]":
-    """The rows of all cells of one model, also of those that nobody asked.
-
-    `name` is its run and name.
-    """
-    usual = first_rows["wanted"].max()
-    rows = []
-    for task, length in product(grid.tasks, grid.lengths):
-        key = (*name, task, length)
-        row = _NOTHING | facts.get(key, {}) | about
-        row["examples"] = examples.get(key)
-        row["task"], row["length"] = task, length
-        row["category"] = grid.categories[task]
-        row["suite"] = grid.suite
-        # Where nothing says how many examples there should be, as many as elsewhere.
-        wanted = num_examples or row["wanted"] or usual
-        rows.append(_cell(row, wanted, confidence))
-    return rows
-
-
-def _rows_of_category(
-    members: "Sequence[_Row]",
-    about: "_Row",
-    category: str,
-    lengths: Sequence[int],
-    confidence: float,
-) -> "tuple[list[_Row], _Row]":
-    """The rows of one model and category: one for each length, and one over all lengths."""
-    tasks = {row["task"] for row in members}
-    is_ruler = members[0]["suite"] == "ruler"
-    common = about | {
-        "category": category,
-        "tasks": len(tasks),
-        "whole": not is_ruler or tasks == _benchmark(category),
-        "stand_in": any(row["stand_in"] for row in members),
-        "reader": any(row["engine"] == "reader" for row in members),
-    }
-    by_length = []
-    for length in lengths:
-        at_length = [row for row in members if row["length"] == length]
-        by_length.append(_length_row(at_length, confidence))
-    over_lengths = _model_row(members, by_length, category, confidence)
-    over_lengths["setup"] = _setup(members)
-    return [common | row for row in by_length], common | over_lengths
-
-
-def _benchmark(category: str) -> set[str]:
-    """The tasks of the benchmark in a category."""
-    return {task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))}
-
-
-def _setup(members: "Sequence[_Row]") -> str:
-    """The protocol and the texts of some cells in words, with a digest of both by task."""
-    parts, protocols = set[str](), set[str]()
-    for row in members:
-        if not row["n"]:
-            continue
-        # An edition of the prompts that is not the protocol's stands in a note.
-        notes = str(row["note"]).split("; ")
-        edition = [note for note in notes if note.startswith("Protocol ")]
-        values = [row["task"], row["prompt_version"], row["texts"], edition]
-        parts.add(str([row["protocol"], bool(row["stand_in"]), *values]))
-        if isinstance(row["protocol"], str):
-            protocols.add(row["protocol"] or "unknown")
-
-    digest = sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
-    words = [f"protocol {name}" for name in sorted(protocols)]
-    if any(row["stand_in"] for row in members):
-        words.append("stand-in texts")
-    return f"{', '.join(words)} ({digest})"
-
-
-def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
-    """Rank the models by each weighted average, among chat and among base models apart, as the
-    paper counts them, and among models of the same protocol and texts. A model in several runs has
-    one rank, that of its mean over them.
-
-    There is no rank of some of the benchmark's tasks, nor of an adaptive run, whose cells have
-    different numbers of examples.
-    """
-    has_rank = models["whole"] & (models["adaptive"] == "")
-    alike = ["category", "aligned", "setup"]
-    for average, rank in RANKS.items():
-        values = models[[*alike, "model"]].assign(value=models[average].where(has_rank))
-        of_model = values.groupby([*alike, "model"])["value"].mean().round(9)
-        places = of_model.groupby(alike).rank(method="min", ascending=False)
-        ranks = values.join(places.rename(rank), on=[*alike, "model"])[rank]
-        models[rank] = ranks.where(values["value"].notna())
-    return models
-
-
-def _select(
-    scores: "pd.DataFrame",
-    tasks: Sequence[str] | None,
-    lengths: Sequence[int] | None,
-    num_examples: int | None,
-    empty_cells: Sequence[Mapping[str, Any]],
-) -> "pd.DataFrame":
-    """The rows of the tasks, lengths and examples that are asked for; UserError for none."""
-    wanted = np.ones(len(scores), bool)
-    if num_examples is not None:
-        wanted &= scores["index"] < num_examples
-    for column, chosen in (("length", lengths), ("task", tasks)):
-        if chosen is not None:
-            wanted &= scores[column].isin(chosen)
-
-    # Nothing left is most often a typing error, or a run in which every request failed.
-    if not wanted.any():
-        failed = sum(cell["failed"] for cell in empty_cells)
-        failures = ""
-        if failed:
-            failures = f" ({failed} requests failed: see *.failures.jsonl)"
-        raise UserError(
-            "nothing to summarize: no scored example is among the tasks, lengths and examples "
-            f"asked for{failures}; evaluate first, or ask for what the predictions hold"
-        )
-    return scores if wanted.all() else scores[wanted]
-
-
-def _facts_by_cell(
-    by_cell: Any, first: "pd.DataFrame", empty_cells: Sequence[Mapping[str, Any]]
-) -> "dict[Any, _Row]":
-    """What is known of each cell beside its scores: its first row with sums and means over all rows
-    (grouped `by_cell`), and of a cell without an answer its failed requests."""
-    facts: dict[Any, _Row] = {}
-    for cell in empty_cells:
-        for run in (cell["run"], base_run(cell["run"])):
-            key = (run, cell["model"], cell["task"], cell["length"])
-            facts[key] = {name: cell[name] for name in _REQUESTS}
-    cells: Any = first.set_index(CELL, drop=False)
-    cells[COUNTS] = by_cell[COUNTS].sum()
-    cells[_MEANS] = by_cell[_MEANS].mean()
-    cells["n"] = by_cell.size()
-    facts |= cells.to_dict("index")
-    return facts
-
-
-def _adaptive(rows: "Sequence[_Row]", examples: Mapping[Any, WeightedCell]) -> str:
-    """What an adaptive run of a model has found, by the rows of its cells; "" for another run."""
-    first = next((row for row in rows if row["adaptive"]), None)
-    if first is None:
-        return ""
-    asked = json.loads(first["adaptive"])
-    # Former versions also asked for an average, and for a comparison with another model.
-    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
-        return "adaptive: what a former version asked here is not judged any more"
-    asked.pop("margin", None)
-    rule = StoppingRule(**asked)
-
-    # The scores of each cell of the rule, by index.
-    nothing = WeightedCell(1.0, "", np.empty(0))
-    scores = {
-        (task, length): examples.get((first["run"], first["model"], task, length), nothing).scores
-        for task, length in product(rule.tasks, rule.lengths)
-    }
-    # Requests that failed behind the last answer count as well.
-    for row in rows:
-        key = row["task"], row["length"]
-        if key in scores:
-            seen = int(np.isnan(scores[key]).sum())
-            behind = max(0, row["failed"] - seen)
-            scores[key] = np.append(scores[key], [np.nan] * behind)
-
-    about = (first["aligned"], first["claimed_length"], first["max_failures"])
-    return rule.describe(replay(rule, scores, *about))
-
-
-_Row = dict[str, Any]
-
-
-def _cell(row: _Row, wanted: int, confidence: float) -> _Row:
-    """The row of a cell with `examples`, its answers, if it has any."""
-    n = row["n"]
-    allowed = min(row["failed"], allowed_failures(row["max_failures"], wanted))
-    complete = n > 0 and wanted - n <= allowed
-
-    # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
-    failures = failure_counts(row["failed"], row["failed_refused"])
-    have = f"{n}/{wanted}"
-    if failures:
-        have += f", {failures}"
-
-    row["wanted"], row["complete"] = wanted, complete
-    row["have"] = "" if complete else have
-    row["rest"] = have if complete and n < wanted else ""
-    row["threshold"] = THRESHOLDS[row["aligned"]]["all"]
-    for name in ("strict", "exact", "copied"):
-        row[name] = 100 * row[name] if complete else np.nan
-    estimate = _mean([row], [1.0], confidence)
-    return row | dict(zip(_SCORE, estimate, strict=True))
-
-
-def _mean(rows: Sequence[_Row], weights: Iterable[float], confidence: float) -> Estimate:
-    """The weighted mean of cells in percent; NaN where one is incomplete."""
-    if not all(row["complete"] for row in rows):
-        return Estimate(np.nan, np.nan, np.nan)
-    weighted = zip(rows, weights, strict=True)
-    cells = [row["examples"]._replace(weight=float(weight)) for row, weight in weighted]
-    return weighted_sum(cells, confidence).percent()
-
-
-def _length_row(rows: Sequence[_Row], confidence: float) -> _Row:
-    """The mean over the tasks of one model, category and length."""
-    num_tasks = len(rows)
-    mean = _mean(rows, [1 / num_tasks] * num_tasks, confidence)
-    num_begun = sum(row["n"] > 0 or row["failed"] > 0 for row in rows)
-    # What is missing is said of the cell that is furthest from complete.
-    least = min(rows, key=lambda row: (row["complete"], row["n"] / row["wanted"]))
-    have = least["have"]
-    if num_begun < num_tasks:
-        have = f"{num_begun}/{num_tasks} tasks" if num_begun else "-"
-    return {
-        "length": rows[0]["length"],
-        **dict(zip(_SCORE, mean, strict=True)),
-        "n": min(row["n"] for row in rows),
-        "complete": not have,
-        "have": have,
-    }
-
-
-def _model_row(
-    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, confidence: float
-) -> _Row:
-    """The averages over the lengths of one model and category, and the effective length."""
-    model: _Row = {}
-    tasks = {row["task"] for row in rows}
-    for name, weights in zip(AVERAGES, length_weights(len(length_rows)), strict=True):
-        mean = _mean(rows, np.tile(weights, len(tasks)) / len(tasks), confidence)
-        model |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
-
-    complete = [row["complete"] for row in length_rows]
-    suite = rows[0]["suite"]
-    own = family_threshold(row["own_threshold"] for row in rows)
-    if suite in OWN_MEAN_SUITES:
-        judgement = _judge_by_own_mean(rows, length_rows, confidence)
-    elif own is not None:
-        intervals = _intervals(length_rows)
-        judgement = _Judgement(own, OWN_THRESHOLD, intervals, any(complete))
-    elif suite != "ruler":
-        whose = f"the suite {suite} brings no threshold"
-        if capability(suite):
-            whose = OWN_TABLE
-        judgement = _Judgement(np.nan, whose, _intervals(length_rows), False)
-    else:
-        judgement = _judge_by_paper(rows, length_rows, category, any(complete))
-
-    model["effective_length"] = model["effective_set"] = ""
-    model["threshold"] = judgement.threshold
-    model["threshold_of"] = judgement.whose
-    if judgement.is_possible:
-        scores = {row["length"]: row["score"] for row in length_rows}
-        # Why a length has no complete score.
-        states = {row["length"]: "failed" for row in rows if row["failed"]}
-        states |= {row["length"]: "unfinished" for row in rows if row["n"]}
-        claimed = rows[0]["claimed_length"]
-        model["effective_length"] = effective_length(scores, judgement.threshold, claimed, states)
-        model["effective_set"] = effective_set(judgement.intervals, judgement.threshold, claimed)
-    return {**model, "complete": all(complete)}
-
-
-class _Judgement(NamedTuple):
-    """What the mean at each length is held against."""
-
-    threshold: float
-    """In percent; NaN where there is none."""
-    whose: str
-    """Whose score it is, or why there is none."""
-    intervals: dict[int, tuple[float, float]]
-    """Of the mean at each length, in percent."""
-    is_possible: bool
-    """Whether there is an effective length."""
-
-
-def _judge_by_paper(
-    rows: Sequence[_Row], length_rows: Sequence[_Row], category: str, any_complete: bool
-) -> _Judgement:
-    """The threshold of the paper: Llama2-7B's score at 4K in this category."""
-    threshold = THRESHOLDS[rows[0]["aligned"]].get(category, np.nan)
-    whose = PAPERS_THRESHOLD
-    if np.isnan(threshold):
-        whose = f"neither the paper nor the family has a threshold for {category}"
-
-    # It holds for the benchmark's own tasks only, and for all of them.
-    is_whole = {row["task"] for row in rows} == _benchmark(category)
-    return _Judgement(threshold, whose, _intervals(length_rows), is_whole and any_complete)
-
-
-def _judge_by_own_mean(
-    rows: Sequence[_Row], length_rows: Sequence[_Row], confidence: float
-) -> _Judgement:
-    """The threshold of the small protocol: a share of the model's own mean at its shortest
-    length."""
-    intervals = _intervals(length_rows)
-    shortest = min(intervals)
-    (start,) = (row["score"] for row in length_rows if row["length"] == shortest)
-    threshold = round(OWN_SHARE * start, 1)
-
-    mean_of = f"its own mean at {length_name(shortest)}"
-    whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
-    # A share of nothing is reached by any answer.
-    is_possible = bool(start > 0)
-    if not is_possible:
-        state = "incomplete" if np.isnan(start) else "0"
-        threshold, whose = np.nan, f"{mean_of} is {state}"
-
-    # The threshold is uncertain too: the interval is that of the difference from it.
-    num_tasks = len({row["task"] for row in rows})
-    for length in intervals:
-        members = [row for row in rows if row["length"] in (length, shortest)]
-        weights = []
-        for row in members:
-            weight = 1.0 if row["length"] == length else 0.0
-            if row["length"] == shortest:
-                weight -= OWN_SHARE
-            weights.append(weight / num_tasks)
-        above = _mean(members, weights, confidence)
-        intervals[length] = (threshold + above.low, threshold + above.high)
-    return _Judgement(threshold, whose, intervals, is_possible)
-
-
-def _intervals(length_rows: Sequence[_Row]) -> dict[int, tuple[float, float]]:
-    return {row["length"]: (row["low"], row["high"]) for row in length_rows}
-
-
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     """The rows of `score` with the runs `R-repeat2`, `R-repeat3`, ... of a model merged into its
     run `R`.
@@ -706,12 +602,12 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     and `cut_thought` are added up. An example without an answer in one of the repetitions
     is left out.
     """
-    runs_of = cell_rows(scores, _MODEL)
-    merged = {}
-    for run, model in runs_of:
-        # `R-repeat2` alone, without `R`, is a run of its own.
-        is_repetition = (base_run(run), model) in runs_of
-        merged[run, model] = base_run(run) if is_repetition else run
+    # `R-repeat2` alone, without `R`, is a run of its own.
+    models = set(scores[_MODEL].drop_duplicates().itertuples(index=False, name=None))
+    merged = {(run, model): run for run, model in models}
+    for run, model in models:
+        if (base_run(run), model) in models:
+            merged[run, model] = base_run(run)
     if all(run == merged_run for (run, _), merged_run in merged.items()):
         return scores
 
@@ -724,19 +620,13 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
 
     rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
     rules |= dict.fromkeys(["score", *_MEANS], "mean")
-    rules |= dict.fromkeys(COUNTS, "sum")
+    rules |= dict.fromkeys(_COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
 
 
 def base_run(run: str) -> str:
     """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
     return re.sub(r"-repeat\d+$", "", run)
-
-
-def cell_rows(scores: "pd.DataFrame", by: Sequence[str]) -> "dict[Any, NDArray[Any]]":
-    """The positions of the rows of each cell, by its values in the columns `by`."""
-    indices: Any = scores.groupby([*by], sort=False).indices
-    return dict(indices)
 
 
 def weighted_cells(
@@ -753,7 +643,8 @@ def weighted_cells(
         numbers, _ = scores["group"].factorize()
         groups = np.where(numbers >= 0, numbers, np.nan)
     cells = {}
-    for key, rows in cell_rows(scores, by).items():
+    indices: Any = scores.groupby([*by], sort=False).indices
+    for key, rows in indices.items():
         size = index[rows].max() + 1
         # What was not answered stays NaN.
         scores_by_index = np.full(size, np.nan)

@@ -9,9 +9,14 @@ from typing import Any, NamedTuple
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
-from rulerkit.inference.user_code import NO_VERSION
+from rulerkit.inference.functions import NO_VERSION
 from rulerkit.store.cells import WAYS_OUT, Cell
-from rulerkit.store.records import is_optional, makes_other_results, result_values
+from rulerkit.store.records import (
+    is_optional,
+    makes_other_results,
+    result_values,
+    with_one_protocol,
+)
 
 _FEW = 4  # values of a field that a footnote lists
 ABSENT = object()
@@ -114,6 +119,7 @@ def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserE
 
 def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what defines their results."""
+    old, new = with_one_protocol(old), with_one_protocol(new)
     if old == new:
         return []
 

@@ -195,7 +195,6 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
         "family": "",
         "category": family.category,
         "match": family.match,
-        "edition": None,
     }
     result = {
         **_UNSAID_OF_RESULT,

@@ -9,7 +9,15 @@ from collections.abc import Iterator
 from hashlib import sha256
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError, with_config
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+    with_config,
+)
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
@@ -54,7 +62,6 @@ class _Task(_Part):
     family: str
     category: str
     match: str
-    edition: str | None
 
 
 class _Model(_Part):
@@ -94,6 +101,11 @@ class _Result(_Part):
     sources: dict[str, _Source]
     tokenizer: _Tokenizer
     prompt_format: _PromptFormat
+
+    @model_validator(mode="before")
+    @classmethod
+    def _as_of_today(cls, result: Any) -> Any:
+        return with_one_protocol(result)
 
 
 class _Server(_Part):
@@ -180,6 +192,21 @@ def result_values(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield from result_values(value, f"{prefix}{key}.")
         else:
             yield prefix + key, value
+
+
+def with_one_protocol(result: JSON) -> JSON:
+    """A result whose protocol says all of its prompts. Until November 2026 a task also named the
+    `edition` of upstream's: of 2025 under the protocol `paper` it made what is `upstream` now."""
+    task = result.get("task") if isinstance(result, dict) else None
+    if not isinstance(task, dict) or "edition" not in task:
+        return result
+    task = dict(task)
+    protocol, edition = result.get("protocol"), task.pop("edition")
+    if (protocol, edition) == ("paper", "2025"):
+        protocol = "upstream"
+    if (protocol, edition) == ("clean", "2024"):
+        protocol = "clean with the prompts of 2024"
+    return {**result, "task": task, "protocol": protocol}
 
 
 def is_optional(field: str) -> bool:

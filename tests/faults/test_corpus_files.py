@@ -97,10 +97,8 @@ def test_a_damaged_corpus_is_a_substitute_or_one_line(tmp_path_factory, file):
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("RULERKIT_DATA", str(folder))
         patch.setenv("RULERKIT_CACHE", str(folder / "cache"))
-        corpora.load_haystack.cache_clear()
-        corpora.load_qa.cache_clear()
+        corpora._LOADED.clear()
         result = result_or_line(first_prompt, task)
-    corpora.load_haystack.cache_clear()
-    corpora.load_qa.cache_clear()
+    corpora._LOADED.clear()
     if not isinstance(result, UserError):
         assert all(source.stand_in and "is a substitute" in source.note for source in result[1])

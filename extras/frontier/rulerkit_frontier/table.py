@@ -49,9 +49,7 @@ def _with_set(models: "pd.DataFrame", column: str, possible: str) -> "pd.Series[
     return several.where(is_open, lengths).replace("", "-")
 
 
-def frontier_text(
-    summary: FrontierSummary, format: str = "table", notes: Iterable[str] = ()
-) -> str:
+def frontier_text(summary: FrontierSummary, format: str = "text", notes: Iterable[str] = ()) -> str:
     """`frontier_table` as plain text, Markdown, LaTeX or HTML, with its rules below."""
     summary = as_frontier(summary, "frontier_text")
     table = frontier_table(summary)
@@ -77,8 +75,8 @@ def table(
     tasks: Sequence[str] | None = None,
     lengths: Any = None,
     num_examples: int | None = None,
-    format: str = "table",
+    format: str = "text",
     notes: Iterable[str] = (),
 ) -> str:
-    """The headline as `rulerkit score` and `rulerkit report` print it."""
+    """The headline as `rulerkit report` prints it."""
     return frontier_text(frontier(scores, tasks, lengths, num_examples), format, notes)

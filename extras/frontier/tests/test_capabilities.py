@@ -204,7 +204,7 @@ def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
     assert "frontier: the shorter of the two" in shown
     lines = rulerkit("report", tmp_path / "predictions/main", "--format", "csv").out
     assert len(lines.strip().splitlines()) == 1 + 2 * (1 + len(TASKS))
-    scored = rulerkit("score", tmp_path / "predictions/main").out
+    scored = rulerkit("report", "--by", "task", tmp_path / "predictions/main").out
     assert "mean of 13 frontier tasks" in scored
     assert "RULER" in scored
     assert "No effective length of" not in scored.partition("mean of 13 frontier tasks")[2]

@@ -56,9 +56,7 @@ THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
 CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
 
 
-def task(
-    spec: str | Mapping[str, Any] | Task, protocol: str = "clean", edition: str | None = None
-) -> Task:
+def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
     """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
 
     A variant that is equal to a named task is that task. Any other is named after what it changes,
@@ -70,18 +68,18 @@ def task(
         # Plug-ins are asked where a name is none of ours.
         known = TASKS if spec in TASKS else all_tasks()
         check_known("task", spec, known, command="rulerkit tasks")
-        return known[spec].with_protocol(protocol, edition)
+        return known[spec].with_protocol(protocol)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(
             f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
         )
-    base = task(spec["base"], protocol, edition)
+    base = task(spec["base"], protocol)
     knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
     named_tasks = TASKS if type(base) in FAMILIES else all_tasks()
-    others = (task.with_protocol(protocol, edition) for task in named_tasks.values())
+    others = (task.with_protocol(protocol) for task in named_tasks.values())
     changes = sorted(vars(variant).items() - vars(base).items())
     name = str(
         spec.get("name")
@@ -94,7 +92,7 @@ def task(
             "letters, digits, . _ and -"
         )
     if name in named_tasks:
-        named, tokens = task(name, protocol, edition), variant.max_new_tokens
+        named, tokens = task(name, protocol), variant.max_new_tokens
         # only the tokens of an answer may differ from the task of this name
         if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
             raise UserError(f"{name} is another task's name: give this variant another `name:`")
@@ -141,10 +139,16 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for families in (FAMILIES, all_families()):
-        for one in families:
-            if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
-                return one
+
+    def is_meant(one: type[Task]) -> bool:
+        if family:
+            return one.family == family
+        return re.match(rf"{one.short_name}(?![a-zA-Z])", name) is not None
+
+    # Plug-ins are imported where it is none of ours.
+    found = list(filter(is_meant, FAMILIES)) or list(filter(is_meant, all_families()))
+    if found:
+        return found[0]
     names = ", ".join(family.short_name for family in all_families())
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
@@ -237,12 +241,15 @@ def judge_of(settings: Mapping[str, Any]) -> Judging:
     return family(**given)
 
 
-def read_prompt(text: str) -> Reading | None:
+def read_prompt(text: str, task: str = "") -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
-    of any family."""
-    # Plug-ins are asked where it is none of ours.
-    for families in (FAMILIES, all_families()):
-        for family in families:
+    of any family. `task` is the name of its task, where that is known."""
+    for family in FAMILIES:
+        if (reading := family.read(text)) is not None:
+            return reading
+    # Plug-ins are imported where it may be a prompt of theirs.
+    if task not in TASKS:
+        for family in all_families():
             if (reading := family.read(text)) is not None:
                 return reading
     return None

@@ -20,12 +20,11 @@ from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.match_rules import MATCH_RULES, OWN, Judging, MatchRule, Strict, own_rule
 
-PROTOCOLS = {"clean": "2025", "paper": "2024"}
-"""Protocol -> the edition of upstream's prompts that belongs to it.
-
-`clean` draws everything freely for each example. `paper` has the layouts of upstream at the time of
-the paper, where shuffles begin with the same seed in every example.
-"""
+Protocol = Literal["clean", "paper", "upstream"]
+"""How prompts are made. `clean` draws everything freely for each example, with upstream's wording
+of 2025. `paper` has the wording and the layouts of upstream at the time of the paper, 2024,
+`upstream` those of 2025: in both, shuffles begin with the same seed in every example."""
+PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 MOST = 100_000
 """The largest number that a setting of a task takes."""
 
@@ -211,11 +210,8 @@ class Task(ABC):
     """The setting, and its value, of the variant without what may mislead a model or help it."""
 
     name: str
-    edition: Literal["2025", "2024"] = "2025"
-    """The edition of upstream's prompts: `2024` is the paper's, `2025` the present one."""
-    protocol: Literal["clean", "paper"] = "clean"
-    """`clean` or `paper`; it belongs to the study, not to the task's settings: see
-    `with_protocol`."""
+    protocol: Protocol = "clean"
+    """It belongs to the study, not to the task's settings: see `with_protocol`."""
     suite: str = ""
     """The suite that a task is of. No mean, table or threshold mixes suites: `ruler` (what a family
     is of that says nothing), `small`, or one of a plug-in's. A family says `suite = NAME`,
@@ -260,7 +256,6 @@ class Task(ABC):
         # The default of a field hides what the class of a family says.
         suite = self.suite or type(self).suite or "ruler"
         object.__setattr__(self, "suite", suite)
-        object.__setattr__(self, "edition", str(self.edition))  # YAML reads 2024 as a number
 
         # The types of the fields say what a parameter file may set: checked here, once
         # for all families.
@@ -293,12 +288,12 @@ class Task(ABC):
 
     def growth(self, draft: Draft, length: int) -> Growth | None:
         """How upstream finds the size of this context; None where upstream has no such task: then
-        both protocols fill the budget."""
+        all protocols fill the budget."""
         return None
 
     def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
         """The context of so many lines, words or documents, whatever it takes of the budget, as
-        the protocol `paper` has it; None where so few cannot hold the needles."""
+        upstream makes it; None where so few cannot hold the needles."""
         return self.fill(draft, budget)
 
     @staticmethod
@@ -391,9 +386,9 @@ class Task(ABC):
     # --- settings ---------------------------------------------------------------------------------
 
     def shuffle(self, entries: np.ndarray, budget: ContextBudget) -> np.ndarray:
-        """The entries in a random order, which in the protocol `paper` is the same in all examples
-        of a cell."""
-        if self.protocol == "paper":
+        """The entries in a random order, which is the same in all examples of a cell unless the
+        protocol is `clean`."""
+        if self.protocol != "clean":
             return np.asarray(entries[shuffled_alike(len(entries), budget.seed)])
         return budget.random.permutation(entries)
 
@@ -461,12 +456,11 @@ class Task(ABC):
         loaded = {knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora}
         return {knob: corpus.source for knob, corpus in loaded.items() if corpus.source}
 
-    def with_protocol(self, protocol: str, edition: str | None = None) -> Self:
-        """The same task under a protocol, with its edition of the prompts or the one given; its
-        name stays."""
+    def with_protocol(self, protocol: str) -> Self:
+        """The same task, with its name, under a protocol."""
         check_known("protocol", protocol, PROTOCOLS)
-        settings: Any = {"protocol": protocol, "edition": edition or PROTOCOLS[protocol]}
-        return replace(self, **settings)
+        setting: Any = {"protocol": protocol}
+        return replace(self, **setting)
 
     def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
         """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
@@ -479,7 +473,7 @@ class Task(ABC):
         names = {
             knob: chosen.get(kind, swapped.get(name, name))
             for kind, knob in self.corpora
-            if (name := getattr(self, knob)) in KINDS[kind][0]
+            if (name := getattr(self, knob)) in KINDS[kind].named
         }
         return replace(self, **names)
 

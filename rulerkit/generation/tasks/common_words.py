@@ -75,10 +75,10 @@ class CommonWords(WordCount):
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        # In the paper's protocol any word may be asked for; otherwise none that stands
-        # inside another, because naming the longer word would score for it.
+        # Upstream may ask for any word; `clean` for none that stands inside another, because
+        # naming the longer word would score for it.
         words = self._list_of_words
-        singles = words.everything if self.protocol == "paper" else _uncontained(words)
+        singles = words.everything if self.protocol != "clean" else _uncontained(words)
 
         # The demonstration, the answers and the rest must not run out of words.
         enough = 3 * max(20, self.num_cw)
@@ -96,7 +96,7 @@ class CommonWords(WordCount):
         )
 
     def growth(self, draft: Draft, length: int) -> Growth:
-        if self.edition == "2025":
+        if self.protocol != "paper":
             return Growth(_ADDED, _ADDED, searched=True, draws=_DRAWS)
         answer = f" {self.join(draft.references)}"
         return Growth(_ADDED, _ADDED, answer=answer, draws=_DRAWS)
@@ -143,7 +143,7 @@ class CommonWords(WordCount):
         while True:
             # Upstream takes words of random letters instead.
             num_pairs = max(min(8192, most), 2 * num_pairs)
-            letters = self.protocol == "paper"
+            letters = self.protocol != "clean"
             words = _words(listed, budget.encoder, num_pairs, random_letters=letters)
             first = len(words) - num_pairs
             pairs = [
@@ -179,7 +179,7 @@ class CommonWords(WordCount):
 
         # Each word as often as its frequency says, then shuffled as a whole. Upstream repeats
         # the whole list of words, so that one shuffle puts other words in the same places.
-        times = np.tile if self.protocol == "paper" else np.repeat
+        times = np.tile if self.protocol != "clean" else np.repeat
         entries = np.concatenate([times(common, common_count), times(others, other_count)])
         order = self.shuffle(entries, budget)
         numbers = numbered(" {}.", budget.encoder, len(order))
@@ -228,13 +228,12 @@ class CommonWords(WordCount):
         entries = words[:n] * common_count + words[n:] * other_count
 
         # Upstream shuffles with one seed, so all its demonstrations have one layout.
-        if self.protocol == "paper":
+        if self.protocol != "clean":
             entries = [entries[i] for i in shuffled_alike(len(entries), stream.seed)]
         else:
             random.shuffle(entries)
 
-        # The 2024 edition leaves out the blank before the answer.
-        gap = " " if self.edition == "2025" else ""  # the 2024 edition writes `are:1. word`
+        gap = "" if self.protocol == "paper" else " "  # in 2024 upstream wrote `are:1. word`
         question, answer = (_QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n]))
         return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
 

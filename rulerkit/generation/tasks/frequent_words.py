@@ -107,7 +107,7 @@ class FrequentWords(WordCount):
 
     def growth(self, draft: Draft, length: int) -> Growth:
         # Until 2025 upstream kept no tokens free for the answer, so its prompts were too long.
-        free = self.edition == "2025"
+        free = self.protocol != "paper"
         room = length - self.answer_tokens if free else length
         start, step = room // self.word_length, room // _STEPS
         return Growth(start, step, answer_is_free=free, draws=_DRAWS)
@@ -142,7 +142,7 @@ class FrequentWords(WordCount):
         # Until 2025 upstream let a text take the tokens of the answer, too. It keeps its layout
         # here, and loses as many of its last words as do not fit.
         over = text.num_tokens - budget.tokens
-        taken = 0 if self.edition == "2025" else self.answer_tokens
+        taken = 0 if self.protocol != "paper" else self.answer_tokens
         cut = 0
         while 0 < over <= taken:
             cut += max(1, over // _LONGEST_IN_TOKENS)

@@ -67,7 +67,8 @@ def part_of(units: Units, start: int, stop: int) -> list[Piece]:
     if start >= stop:
         return []
     bounds = sorted({start, start + 1, stop - 1, stop})
-    return [Piece(units.text(a, b), "haystack", units.span(a, b)) for a, b in pairwise(bounds)]
+    parts = [units.part(a, b) for a, b in pairwise(bounds)]
+    return [Piece(text, "haystack", ids) for text, ids in parts]
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
@@ -95,10 +96,10 @@ def fill_with_sentences(
 ) -> list[Piece] | None:
     """Lines of five sentences with the items before distinct lines.
 
-    Lines are joined by newlines, or (edition 2024 of variable tracking) by blanks after the newline
-    that ends a line of sentences. `size` is the number of lines; without, as many as fit, and the
-    last one is cut at the sentence that still fits: upstream leaves up to 25 tokens unused, which
-    no score can show.
+    Lines are joined by newlines, or (variable tracking in the protocol `paper`) by blanks after the
+    newline that ends a line of sentences. `size` is the number of lines; without, as many as fit,
+    and the last one is cut at the sentence that still fits: upstream leaves up to 25 tokens unused,
+    which no score can show.
     """
     blank = ""
     if blanks:

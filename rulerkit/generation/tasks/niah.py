@@ -140,7 +140,7 @@ class Needles(Task):
     """The list behind keys and values that are words: `wonderwords` or a path."""
     depths: Literal["free", "even"] = "free"
     """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the
-    protocol `paper` does in essays."""
+    protocols `paper` and `upstream` do in essays."""
     depth: float | None = None
     """Percent of the context at which every needle asked for stands, instead of `depths`."""
 
@@ -152,7 +152,7 @@ class Needles(Task):
             "num_keys",
             f"such that it and num_queries ask for at most {most_needles} needles in all, "
             "num_values for "
-            "each (`depths: even` and `protocol: paper` have 40 places)",
+            "each (`depths: even` and `protocol: paper` or `upstream` have 40 places)",
         )
         in_range = type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
         self.check(self.depth is None or in_range, "depth", "percent of the context, 0 to 100")
@@ -183,7 +183,7 @@ class Needles(Task):
         # A needle for each value; `depth` moves only those that are asked for.
         needles = []
         depths = self._depths(random, len(values))
-        if self.protocol == "paper":
+        if self.protocol != "clean":
             depths = self._in_upstreams_order(depths, stream.seed)
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
             key, role = keys[number // self.num_values], "distractor"
@@ -216,7 +216,7 @@ class Needles(Task):
         step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
         if self.haystack == "essay":
             step = _WORDS_ADDED
-        if self.edition == "2025":
+        if self.protocol != "paper":
             return Growth(step, step, searched=True, draws=_DRAWS)
         answer = " ".join(draft.references)
         return Growth(step, step, answer=answer, draws=_DRAWS)
@@ -274,7 +274,7 @@ class Needles(Task):
 
     @property
     def _even_depths(self) -> bool:
-        return self.depths == "even" or (self.protocol == "paper" and self.haystack == "essay")
+        return self.depths == "even" or (self.protocol != "clean" and self.haystack == "essay")
 
     def _in_upstreams_order(self, depths: list[float], seed: int) -> list[float]:
         """The depths of the needles, whose order in the text is one for all examples: upstream
@@ -291,7 +291,7 @@ class Needles(Task):
         steps = random.sample(range(_EVEN_DEPTHS), count)
         depths = [step / (_EVEN_DEPTHS - 1) for step in steps]
         # Upstream rounds its depths to whole percents.
-        if self.protocol == "paper":
+        if self.protocol != "clean":
             depths = [round(100 * depth) / 100 for depth in depths]
         return depths
 

@@ -103,9 +103,8 @@ class QuestionAnswering(Task):
         return data
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        # The protocol of the paper asks the first questions of the file; ours draws
-        # from all.
-        order = _question_order(self._data, None if self.protocol == "paper" else stream.seed)
+        # Upstream asks the first questions of the file; `clean` draws from all.
+        order = _question_order(self._data, None if self.protocol != "clean" else stream.seed)
         question = self._data.questions[order[stream.index % len(order)]]
 
         # The same question with and without documents, so that the two can be held side
@@ -123,7 +122,7 @@ class QuestionAnswering(Task):
     def growth(self, draft: Draft, length: int) -> Growth | None:
         if self.context == "none":
             return None
-        most, searched = len(self._data.documents), self.edition == "2025"
+        most, searched = len(self._data.documents), self.protocol != "paper"
         answer = "" if searched else f" {list(draft.references)}"
         return Growth(_ADDED, _ADDED, most, searched, answer)
 

@@ -73,9 +73,8 @@ class VariableTracking(Task):
         return self.num_hops + 1
 
     def draft(self, stream: ExampleStream, length: int) -> Draft:
-        # The demonstration of 2024 is one and the same; its values are not asked for
-        # again.
-        fixed = self._fixed_chains() if self.edition == "2024" else ()
+        # The demonstration of `paper` is one and the same; its values are not asked for again.
+        fixed = self._fixed_chains() if self.protocol == "paper" else ()
         chains = self._chains(stream.random, 5, fixed)
 
         # The first chain is the one that is asked for.
@@ -92,17 +91,17 @@ class VariableTracking(Task):
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        return fill_with_sentences(draft.plan, budget, blanks=self.edition == "2024")
+        return fill_with_sentences(draft.plan, budget, blanks=self.protocol == "paper")
 
     def growth(self, draft: Draft, length: int) -> Growth:
-        if self.edition == "2025":
+        if self.protocol != "paper":
             step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
             return Growth(step, step, searched=True)
         names = list(draft.references)
         return Growth(_LINES_ADDED, _LINES_ADDED, answer=f" {names}")
 
     def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        blanks = self.edition == "2024"
+        blanks = self.protocol == "paper"
         return fill_with_sentences(draft.plan, budget, blanks, size)
 
     @staticmethod
@@ -129,7 +128,7 @@ class VariableTracking(Task):
         )
 
     def _prefix(self, value: str) -> str:
-        assigned = "assgined" if self.edition == "2024" else "assigned"  # upstream's spelling
+        assigned = "assgined" if self.protocol == "paper" else "assigned"  # upstream's spelling
         return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
 
     def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
@@ -147,25 +146,24 @@ class VariableTracking(Task):
         return chains
 
     def _fixed_chains(self) -> _Chains:
-        """The chains of the 2024 edition's one demonstration."""
+        """The chains of the one demonstration of the protocol `paper`."""
         return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
 
     def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> str:
-        """A solved example of about 500 tokens before the question: fresh names (2025) or one for
-        all (2024)."""
+        """A solved example of about 500 tokens before the question: a fresh one, or in the protocol
+        `paper` one for all."""
         if not self.demonstration:
             return ""
 
-        # 2024 has one demonstration for all examples, 2025 a fresh one in each.
-        edition_2024 = self.edition == "2024"
-        random = Random("places in the demonstration") if edition_2024 else stream.random
-        chains = self._fixed_chains() if edition_2024 else self._chains(random, 3, taken)
+        is_of_2024 = self.protocol == "paper"
+        random = Random("places in the demonstration") if is_of_2024 else stream.random
+        chains = self._fixed_chains() if is_of_2024 else self._chains(random, 3, taken)
         statements = _statements(random, chains)
 
         # About 500 tokens, whatever the number of statements is.
         least_lines = max(5, 16 - 2 * len(statements) // 5)
-        if self.protocol == "paper":  # as many as upstream's editions take
-            least_lines = 10 if edition_2024 else 16
+        if self.protocol != "clean":  # as many as upstream takes
+            least_lines = 10 if is_of_2024 else 16
 
         # From the last statement to the first, so that inserting one does not move the
         # others.
@@ -176,7 +174,7 @@ class VariableTracking(Task):
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
         answer = f"{self._prefix(value)} {self.join(names)}"
-        if edition_2024:
+        if is_of_2024:
             context = " ".join(line + "\n" if line == LINE else line for line in lines)
             question = question.removesuffix(" above.")
             return f" {_OPENING} {context} {question}{answer}\n\n\n\n"

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from pandas.io.formats.style import Styler
 
-FORMATS = ("table", "csv", "markdown", "latex")
+FORMATS = ("text", "csv", "markdown", "latex")
 _FLUSH_LEFT = "text-align: left; vertical-align: top"
 
 
@@ -92,15 +92,15 @@ _MEDIA: dict[str, tuple[Callable[[str], str], str]] = {
 def render(
     header: Sequence[str],
     rows: Iterable[Sequence[Field | str] | None],
-    format: str = "table",
+    format: str = "text",
     notes: Sequence[str] = (),
 ) -> str:
     """A table with notes below it, as plain text, Markdown, LaTeX (booktabs) or HTML; a row None is
     a line between groups."""
-    if format not in ("table", *_MEDIA):
+    if format not in ("text", *_MEDIA):
         raise unknown("format", format, FORMATS)
     fields = [[f if isinstance(f, Field) else Field(f) for f in row or ()] for row in rows]
-    if format == "table":
+    if format == "text":
         return _plain(header, list(filter(None, fields)), notes)
     escaped, template = _MEDIA[format]
     body = [
@@ -136,7 +136,6 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequen
 def show(frame: "pd.DataFrame", index: bool = False, **format: Any) -> "Styler":
     """A DataFrame for a notebook: its text is never read as HTML or mathematics. Its caption says
     where the texts are not the paper's. `format` goes to `Styler.format`."""
-
     from pandas.api.types import is_numeric_dtype
 
     def visible(value: Any) -> Any:

@@ -28,12 +28,12 @@ TITLES: dict[str | int, str] = {
 
 
 def table_text(
-    summary: Summary, format: str = "table", category: str = "all", notes: Sequence[str] = ()
+    summary: Summary, format: str = "text", category: str = "all", notes: Sequence[str] = ()
 ) -> str:
     """The leaderboard of a category: claimed and effective length, score by length, averages and
     ranks, a row a model.
 
-    `format` is 'table', 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
+    `format` is text, 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
     whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
     """
     check_type(summary, Summary, "table_text", "a summary, such as `rk.summarize(...)`")

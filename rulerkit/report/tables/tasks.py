@@ -19,7 +19,7 @@ def task_table_text(
     summary: Summary,
     model: str,
     run: str | None = None,
-    format: str = "table",
+    format: str = "text",
     notes: Sequence[str] = (),
 ) -> str:
     """One model's tasks by length, their mean, and its effective length below.
@@ -93,7 +93,7 @@ _COUNT_MARKS = {
     "cut_thought": ("t", "answers cut off in their thought"),
     "is_copy": ("b", "answers that begin as the context does"),
 }
-"""The letter that stands before each of COUNTS, and what is counted."""
+"""The letter that stands before a number of answers, and what is counted."""
 
 
 def _cell_field(cell: Any) -> Field:
