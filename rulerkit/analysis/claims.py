@@ -34,6 +34,7 @@ NEGLIGIBLE = 2.0
 than this refutes it."""
 ROUNDING = 0.05
 """Points by which a printed score may be off."""
+_EACH = "each model"
 _COLUMNS = ["section", "claim", "verdict", "seen", "missing"]
 Claim = Mapping[str, Any]
 Part = tuple[float, pd.DataFrame]
@@ -75,12 +76,9 @@ def claims(
     frame = tidy(scores, reference, trained or {})
     rows = []
     for claim in chosen:
-        judged = claim.get("judged", "each model")
         models: dict[Any, pd.DataFrame] = {"": frame}
-        if judged == "each model":
+        if claim.get("judged", _EACH) == _EACH:
             models = dict(iter(frame.groupby("who", sort=False))) or models
-        elif judged != "together":
-            models = {"": frame[(frame["model"] == judged) | (frame["label"] == judged)]}
         found = {who: judge(claim, of_model) for who, of_model in models.items()}
         if len(set(found.values())) == 1:  # one line says it of all models
             found = {"": next(iter(found.values()))}
@@ -95,6 +93,8 @@ def claims(
 def judge(claim: Claim, frame: pd.DataFrame) -> Verdict:
     """What rows of `selection.tidy` say of a claim."""
     try:
+        if claim.get("judged", _EACH) not in (_EACH, "together"):
+            frame = of_models(frame, claim["judged"])
         if "parts" in claim:
             found = {str(i): judge(part, frame) for i, part in enumerate(claim["parts"], 1)}
         elif "every" in claim:
