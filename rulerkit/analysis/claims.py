@@ -34,7 +34,14 @@ NEGLIGIBLE = 2.0
 than this refutes it."""
 ROUNDING = 0.05
 """Points by which a printed score may be off."""
+_OPPOSITE = {"lower by": "higher by", "higher by": "lower by"}
 _EACH = "each model"
+_KEYS = frozenset(
+    {"section", "place", "claim", "number", "judged", "kind", "parts", "every", "share", "rows"}
+    | {"than", "answers", "among", "limit", "by", "along", "order", "ends", "steadily", "past"}
+    | {"within"}
+)
+"""The keys of a claim."""
 _COLUMNS = ["section", "claim", "verdict", "seen", "missing"]
 Claim = Mapping[str, Any]
 Part = tuple[float, pd.DataFrame]
@@ -73,6 +80,9 @@ def claims(
         check_known("section of the claims", section, list(sections))
         chosen = [claim for claim in chosen if claim["section"] == section]
 
+    for claim in chosen:
+        _check(claim)
+
     frame = tidy(scores, reference, trained or {})
     rows = []
     for claim in chosen:
@@ -88,6 +98,16 @@ def claims(
     table = pd.DataFrame(rows, columns=_COLUMNS)
     table.attrs["texts"] = texts_words(frame)
     return table
+
+
+def _check(claim: Claim) -> None:
+    """Raise UserError for a key or a kind that claims do not have."""
+    for key in claim:
+        check_known("key of a claim", key, _KEYS)
+    if "parts" not in claim:
+        check_known("kind of a claim", claim.get("kind"), list(_KINDS))
+    for part in claim.get("parts", ()):
+        _check(part)
 
 
 def judge(claim: Claim, frame: pd.DataFrame) -> Verdict:
@@ -192,8 +212,8 @@ def within(interval: Sequence[float], limits: Any, words: str = "") -> Verdict:
     elif high < (NEGLIGIBLE if at_least == 0 else at_least) or low > at_most:
         word = FAILS
 
-    if words == "lower by" and value < 0:
-        words, value, low, high = "higher by", -value, -high, -low
+    if value < 0 and words in _OPPOSITE:
+        words, value, low, high = _OPPOSITE[words], -value, -high, -low
     seen = f"{words} {round(value, 2):g} [{round(low, 2):g}, {round(high, 2):g}]".strip()
     return Verdict(word, seen, "more examples" if word == UNKNOWN else "")
 
@@ -205,7 +225,7 @@ def _level(claim: Claim, frame: pd.DataFrame) -> Verdict:
     elif limit == "chance":
         limit = 100 * float((2 * NEAR / rows["length"]).clip(upper=1).mean())
     limits = (limit, inf) if claim["kind"] == "above" else (-inf, limit)
-    return within(estimate([(1, rows)]), limits, "mean")
+    return within(estimate([(1, rows)]), limits, "share" if "answers" in claim else "mean")
 
 
 def _difference(claim: Claim, frame: pd.DataFrame) -> Verdict:
@@ -244,11 +264,12 @@ def _along(claim: Claim, frame: pd.DataFrame) -> dict[str, pd.DataFrame]:
     order = sorted(values.dropna().unique(), reverse=claim.get("order") == "descending")
     lacking = [f"{end:g}" for end in claim.get("ends", ()) if end not in order]
     if lacking or len(order) < 2:
-        raise Missing(f"{along} {' and '.join(lacking) or 'of a second value'}")
+        lacked = f"{along} {' and '.join(lacking)}" if lacking else f"a second value of {along}"
+        raise Missing(lacked)
     if along != "length":
         _check_lengths([group for _, group in rows.groupby([values, "who"])])
     return {
-        length_name(int(value)) if is_length else f"{value:g}": rows[values == value]
+        length_name(int(value)) if is_length else f"{along} {value:g}": rows[values == value]
         for value in order
     }
 

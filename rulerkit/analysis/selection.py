@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rulerkit.common.errors import listed, unknown
+from rulerkit.common.errors import UserError, listed, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.scoring.scores import as_scores
@@ -152,7 +152,11 @@ def _matches(task: str, patterns: Sequence[str]) -> bool:
 
 def _at_lengths(rows: pd.DataFrame, spec: str) -> pd.DataFrame:
     match = _LENGTHS.fullmatch(spec)
-    assert match, spec
+    if not match:
+        raise UserError(
+            f"a claim has the lengths {spec!r}: expected shortest, longest or ends, at, up to or "
+            "past a length, or both, such as 'longest up to 32K'"
+        )
     end, side, name = match.groups()
     if side:
         limit: Any = rows[name] if name in _OWN_LENGTHS else float(parse_length(name))
