@@ -17,10 +17,10 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison
-from rulerkit.analysis.differences import judge_pairs
-from rulerkit.analysis.sides import Side
-from rulerkit_gate.sequential import Design, Replayed, replay
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Side
+from rulerkit.analysis.differences import PairedDifferences, judge_pairs
+from rulerkit.evaluation.rounds import rounds
+from rulerkit_gate.sequential import Design, GateRule
 
 RANDOM = np.random.default_rng(20261124)
 TASKS, LENGTHS, MARGIN = 13, 6, 1.0
@@ -58,7 +58,7 @@ SEQUENCE = (
 
 
 def simulated(case: Case, num_examples: int, first: int | None = None) -> pd.DataFrame:
-    """Pairs, of each cell all or the `first` ones, as `sides.paired` gives them. A is right in 80 % of the examples, or in half of them
+    """Pairs, of each cell all or the `first` ones, as `compare.paired` gives them. A is right in 80 % of the examples, or in half of them
     where more flip than that leaves."""
     shape = (TASKS, LENGTHS, num_examples)
     right = 0.8 if case.flips < 0.2 else 0.5
@@ -109,7 +109,7 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
     )
 
 
-def replayed(case: Case) -> Replayed:
+def replayed(case: Case) -> GateRule:
     """One run of the gate over stored answers."""
     state = RANDOM.bit_generator.state
     for first in (20, 80, FULL):
@@ -118,7 +118,10 @@ def replayed(case: Case) -> Replayed:
         pairs = simulated(case, FULL, first)
         keys = pairs[["task", "length"]].drop_duplicates()
         cells = tuple(keys.itertuples(index=False, name=None))
-        ended = replay(Design(cells, FULL, MARGIN), pairs)
+        differences = PairedDifferences(pairs)
+        ended = GateRule(Design(cells, FULL, MARGIN), lambda _, all_of=differences: all_of)
+        for _ in rounds(ended):
+            pass  # all answers are there
         if max(ended.reached.values()) <= first:
             break
     return ended
@@ -135,9 +138,9 @@ def print_sequence(cases: tuple[Case, ...], runs: int) -> None:
         words, asked = [], []
         for _ in range(runs):
             ended = replayed(case)
-            word = NOT_WORSE if ended.look.is_not_worse else CANNOT_TELL
-            words.append(WORSE if ended.look.worse else word)
-            asked.append(100 * ended.num_examples / (TASKS * LENGTHS * FULL))
+            word = NOT_WORSE if ended.last.is_not_worse else CANNOT_TELL
+            words.append(WORSE if ended.last.worse else word)
+            asked.append(100 * sum(ended.reached.values()) / (TASKS * LENGTHS * FULL))
         fields = [f"{case.loss:g}, {case.where}", f"{100 * case.flips:g}"]
         fields += [
             f"{100 * words.count(word) / runs:.1f}" for word in (WORSE, CANNOT_TELL, NOT_WORSE)

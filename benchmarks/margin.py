@@ -9,16 +9,13 @@ is what the chance of a wrong *worse* can be at most.
 """
 
 import argparse
-from collections.abc import Iterator
 
 import numpy as np
 import pandas as pd
 from gate import EVERYWHERE, LENGTHS, MARGIN, TASKS, Case, simulated
 from scipy.special import gammaln
 
-from rulerkit.analysis.differences import ALARMS, judge_pairs
-from rulerkit.analysis.margin import PairedDifferences
-from rulerkit.scoring.statistics import WeightedCell, no_difference_p
+from rulerkit.analysis.differences import ALARMS, PairedDifferences, judge_pairs, places_of
 
 CELLS = TASKS * LENGTHS
 THRESHOLD = ALARMS / (CELLS + TASKS + LENGTHS + 1)
@@ -71,29 +68,16 @@ def chance_of_cell(num_examples: int, flips: float) -> float:
     return float(total)
 
 
-def means(pairs: pd.DataFrame) -> Iterator[list[tuple[str, int]]]:
-    """The cells of each task, of each length, and of the mean."""
-    tasks, lengths = pairs["task"].unique(), pairs["length"].unique()
-    for task in tasks:
-        yield [(task, length) for length in lengths]
-    for length in lengths:
-        yield [(task, length) for task in tasks]
-    yield [(task, length) for task in tasks for length in lengths]
-
-
 def mean_is_worse(pairs: pd.DataFrame) -> bool:
     """Whether any task, any length or the mean is called worse, as `judge_pairs` does it."""
     differences = PairedDifferences(pairs)
-    scores = dict(iter(pairs.groupby(["task", "length"])["difference"]))
-    for keys in means(pairs):
-        share = 1 / len(keys)
-        mean = differences.mean(keys, [share] * len(keys))
-        if mean.p_not_below(-MARGIN / 100) < THRESHOLD:
-            cells = [
-                WeightedCell(share, task, scores[task, length].to_numpy()) for task, length in keys
-            ]
-            if no_difference_p(cells) < THRESHOLD:
-                return True
+    cells = pairs[["task", "length"]].drop_duplicates().itertuples(index=False, name=None)
+    for place in places_of(cells):
+        if place.level == "cell":
+            continue
+        p_of_margin = differences.mean(place).p_not_below(-MARGIN / 100)
+        if p_of_margin < THRESHOLD and differences.p_of_any(place) < THRESHOLD:
+            return True
     return False
 
 

@@ -17,8 +17,7 @@ from pathlib import Path
 import rulerkit as rk
 from rulerkit.common.lengths import parse_length
 from rulerkit.store.cells import read_cells
-from rulerkit.store.files import row_line
-from rulerkit.store.records import record_text, result_digest
+from rulerkit.store.records import result_digest, row_line
 
 LENGTHS = ("4K", "8K", "16K", "32K", "64K", "128K")
 MADE = 20  # examples of a cell that a reader answers
@@ -39,12 +38,12 @@ def make_folder(place: Path, num_rows: int) -> Path:
             record["result"] = record["result"] | {"length": length}
             path = folder / cell.model / cell.task / f"{length}.jsonl"
             path.parent.mkdir(parents=True, exist_ok=True)
-            path.with_suffix(".json").write_text(record_text(record))
-            tie = {"result": result_digest(record["result"])}
+            path.with_suffix(".json").write_text(json.dumps(record), encoding="utf-8")
+            result = result_digest(record["result"])
             with path.open("wb") as file:
                 for index in range(of_cell):
                     row = cell.rows[index % MADE] | {"index": index}
-                    file.write(row_line(row | tie))
+                    file.write(row_line(row, result))
     return folder
 
 
@@ -60,7 +59,7 @@ def main() -> None:
         if not folder.exists():
             make_folder(place, arguments.rows)
         code = "from rulerkit.cli import main; main()"
-        call = [sys.executable, "-c", code, "report", str(folder), "--format", "csv"]
+        call = [sys.executable, "-c", code, "report", str(folder)]
         subprocess.run(call, check=True, stdout=subprocess.DEVNULL)
 
     used = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -21,6 +21,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import torch
 from transformers import AutoModelForCausalLM, DynamicCache
 
@@ -29,8 +30,8 @@ from rulerkit.analysis.compare import WORSE, compare
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import resolve
+from rulerkit.common.render import Field, render
 from rulerkit.evaluation.study import load_files
-from rulerkit.report.tables.layout import Field, render
 
 SIZES = (5, 10, 20, 30, 50, 75, 100, 150, 200)
 FAULTS: dict[str, dict[str, Any]] = {
@@ -142,7 +143,7 @@ def main() -> None:
         rows.append(judged(folder / spec["name"], folder / model.name, name, given.num_examples))
         print(" | ".join(field.text for field in rows[-1]), flush=True)
     header = ["fault", "score", "difference", "flips", "verdict", "examples", "seen first in"]
-    print(render(header, rows, "markdown"))
+    print(render(pd.DataFrame(rows, columns=header), "markdown"))
 
 
 def judged(baseline: Path, candidate: Path, name: str, most: int) -> list[Field]:

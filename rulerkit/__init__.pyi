@@ -13,10 +13,10 @@ from .common.lengths import length_name as length_name
 from .common.lengths import parse_length as parse_length
 from .common.model_files import read_spec as read_spec
 from .common.paths import resolve as resolve
+from .evaluation.evaluate import Session as Session
 from .evaluation.evaluate import evaluate as evaluate
-from .evaluation.session import Session as Session
+from .evaluation.notebook import check_lists as check_lists
 from .evaluation.study import Study as Study
-from .evaluation.study import check_lists as check_lists
 from .evaluation.study import load_files as load_files
 from .evaluation.study import study as study
 from .evaluation.writer import predict as predict

@@ -17,9 +17,9 @@ import numpy as np
 from pydantic import Field
 
 from rulerkit.common.settings import Length, ReaderKeys, Share, Tokens
+from rulerkit.generation.example import copy_beginning
 from rulerkit.generation.tasks import read_prompt
 from rulerkit.generation.tasks.base import Reading
-from rulerkit.generation.without_reading import copy_beginning
 from rulerkit.inference.readers import Reader, window_words
 
 project = Path(__file__).parent / "planted"

@@ -3,8 +3,7 @@
 import json
 
 from rulerkit.store.cells import cell_files
-from rulerkit.store.files import row_line
-from rulerkit.store.records import FORMAT, record_text, result_digest
+from rulerkit.store.records import FORMAT, result_digest, row_line
 
 
 def record_of(name="m", **fields):
@@ -41,11 +40,16 @@ def record_of(name="m", **fields):
     return record | fields
 
 
+def record_text(record):
+    """A record as it stands on disk."""
+    return json.dumps(record, indent=2) + "\n"
+
+
 def lines_of(record, rows):
     """The lines of rows that were made under a record."""
-    tie = {"result": result_digest(record["result"])}
-    bare = [{key: row[key] for key in row if key not in ("result", "checksum")} for row in rows]
-    return b"".join(row_line({**row, **tie}) for row in bare)
+    result = result_digest(record["result"])
+    bare = [{key: row[key] for key in row if key != "check"} for row in rows]
+    return b"".join(row_line(row, result) for row in bare)
 
 
 def write_record(path, record):
@@ -58,7 +62,6 @@ def change_record(path, how):
     as another job would have."""
     rows_file, record_file, *side_files = cell_files(path)
     record = json.loads(record_file.read_text())
-    del record["checksum"]
     how(record)
     record_file.write_text(record_text(record))
     for file in (rows_file, *side_files):

@@ -15,14 +15,11 @@ from hypothesis import strategies as st
 from test_notebooks import files, run, shown
 
 import rulerkit as rk
-from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, compare
-from rulerkit.analysis.differences import judge_pairs, smallest_loss
-from rulerkit.analysis.margin import PairedDifferences
-from rulerkit.analysis.power import power_text
-from rulerkit.analysis.sides import Side
+from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Side, compare
+from rulerkit.analysis.differences import PairedDifferences, judge_pairs, places_of, smallest_loss
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
-from rulerkit.report.comparison import difference_table
+from rulerkit.report.comparison import difference_table, power_text
 from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
@@ -136,7 +133,7 @@ def test_the_test_of_the_margin_is_that_of_bonett_and_price():
     formula of their paper for its error."""
     frame = pairs(1, 1, 60, t0_0=9)
     frame.loc[frame["index"] >= 57, ["a", "difference"]] = [0.0, 1.0]
-    mean = PairedDifferences(frame).mean([("niah_0", 1024)], [1.0])
+    mean = PairedDifferences(frame).mean(places_of([("niah_0", 1024)])[0])
     gained, lost = 4 / 62, 10 / 62
     error = math.sqrt((gained + lost - (gained - lost) ** 2) / 62)
     assert mean == pytest.approx((gained - lost, error, math.inf))
@@ -149,9 +146,9 @@ def test_questions_of_one_article_count_as_little_as_they_tell():
     """Differences that are alike in all questions of an article have a wider limit than the same
     ones spread over articles."""
     frame = pairs(1, 1, 60, t0_0=12).assign(category="qa")
-    alone = PairedDifferences(frame).mean([("niah_0", 1024)], [1.0])
+    alone = PairedDifferences(frame).mean(places_of([("niah_0", 1024)])[0])
     articles = frame.assign(group=frame["index"] // 6)
-    together = PairedDifferences(articles).mean([("niah_0", 1024)], [1.0])
+    together = PairedDifferences(articles).mean(places_of([("niah_0", 1024)])[0])
     assert together.value == alone.value
     assert together.error > 1.5 * alone.error
     assert together.freedom == 9

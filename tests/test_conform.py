@@ -63,7 +63,7 @@ def test_what_is_equal_what_differs_and_what_never_ends(checkout):
     ended = conform(checkout, "--tokenizer", "builtin", *asked, *few)
     head, equal, differs, endless, failed, total = ended.stdout.splitlines()
     assert (ended.returncode, ended.stderr) == (1, "")
-    assert head == "upstream of 2024 / ours"
+    assert head == "upstream (paper) / ours"
     assert equal.startswith("niah_multikey_3 at 4096: equal (template ours / ours; needles 51.0")
     assert differs.startswith("fwe at 4096: differs in words, fill")
     assert endless == "vt at 4096: upstream did not end in 5 s"

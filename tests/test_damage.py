@@ -2,11 +2,9 @@
 the file."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 import rulerkit as rk
@@ -69,25 +67,6 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
     told = []
     rk.load(run, answers=False, report=told.append)
     assert str(file) in told[0]
-
-
-def test_a_disk_that_loses_rows_leaves_the_time_of_their_file(run, tmp_path, rulerkit):
-    """The numbers come from the cache then; what reads the answers leaves the file out by name."""
-    rk.score(rk.read_cells(run))
-    file = run / "reader-2048/vt/2048.jsonl"
-    time, whole = file.stat().st_mtime_ns, file.read_bytes()
-    head = whole.index(b"\n") + 1
-    file.write_bytes(whole[:head] + bytes(len(whole) - head))
-    os.utime(file, ns=(time, time))
-
-    table = tmp_path / "all.csv"
-    ended = rulerkit("report", "--by", "example", run, "-o", table)
-    assert f"left out: {file} holds 1 answer, and held 4" in ended.err
-    answers = pd.read_csv(table)
-    assert len(answers) == 7 * 4
-    assert not (answers["path"] == str(file)).any()
-    ended = rulerkit("browse", run, "-o", tmp_path / "page.html")
-    assert ("28 of 28" in ended.out, str(file) in ended.err) == (True, True)
 
 
 def test_a_comparison_names_the_files_that_lack_answers(run, rulerkit):

@@ -9,9 +9,10 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import pytest
 
+from rulerkit.cli import downloads
+from rulerkit.cli.downloads import Download
 from rulerkit.common.errors import UserError
-from rulerkit.generation import corpora, downloads
-from rulerkit.generation.downloads import Download
+from rulerkit.generation import corpora
 
 
 class Server:

@@ -17,6 +17,7 @@ import rulerkit as rk
 from rulerkit.common import plugins
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import judge_of
+from rulerkit.generation.tasks.base import score_of
 from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
 
@@ -150,7 +151,7 @@ def test_a_record_imports_no_module_that_is_no_plug_in(tmp_path, monkeypatch):
 
 
 BARE = """
-from dataclasses import dataclass
+from pydantic.dataclasses import dataclass
 from rulerkit.generation.example import Draft, Piece
 from rulerkit.generation.tasks.base import Task
 from rulerkit.generation.tasks.haystacks import fill_with_sentences
@@ -160,13 +161,13 @@ class Bare(Task):
     family = "bare"
     new_tokens = (8, 1)
 
-    def draft(self, stream, length):
+    def make(self, stream, length):
         word = stream.random.choice(["ochre", "teal"])
         needle = Piece(f"The word is {word}.\\n", "needle", value=word)
-        return Draft("Read this.\\n", "Which word?", " It is", (word,), plan=[needle])
+        return Draft("Read this.\\n", "Which word?", " It is", (word,), hidden=[needle])
 
     def fill(self, draft, budget):
-        return fill_with_sentences(draft.plan, budget)
+        return fill_with_sentences(draft.hidden, budget)
 
 families = [Bare]
 """
@@ -190,7 +191,6 @@ def test_what_is_optional_is_optional(tmp_path):
     rulerkit("compare", "main/perfect", "main/floor-copy", **here)
     # A named rule needs no module: the record says which, and the score is the same.
     (tmp_path / "bare_tasks.py").unlink()
-    shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
     assert rulerkit("report", "outputs/predictions", "--category", "bare", **here) == table
 
 
@@ -208,7 +208,8 @@ BREAKS = [
     ("families = [Bare]", "families = [3]", "which is no family"),
     ("families = [Bare]", "families = 3", "families is 3"),
     ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be used"),
-    ("from dataclasses", "from dataklasses", "cannot be imported"),
+    ("from pydantic.dataclasses", "from dataklasses", "cannot be imported"),
+    ("from pydantic.dataclasses", "from dataclasses", "is no dataclass of pydantic"),
 ]
 REFUSED = """
 import sys
@@ -258,19 +259,19 @@ def test_a_score_is_a_number_from_0_to_1(value):
             return value
 
     with pytest.raises(UserError, match=r"family bare gave .*a number from 0 to 1"):
-        Judged(name="bare").score("teal", ("teal",))
+        score_of(Judged(name="bare"), "teal", ("teal",))
 
 
 RAISES = [
-    ("        word =", '        raise KeyError("key")\n        word =', "in draft"),
+    ("        word =", '        raise KeyError("key")\n        word =', "in make"),
     (
         "        return fill_with_sentences",
         '        raise KeyError("key")\n        return fill_with_sentences',
         "in fill",
     ),
-    ("return fill_with_sentences(draft.plan, budget)", "return 3", "cannot be used"),
-    ("(word,), plan", "(), plan", "has no references"),
-    ("(word,), plan", "(' ',), plan", "has an empty reference"),
+    ("return fill_with_sentences(draft.hidden, budget)", "return 3", "cannot be used"),
+    ("(word,), hidden", "(), hidden", "has no references"),
+    ("(word,), hidden", "(' ',), hidden", "has an empty reference"),
     (
         "    new_tokens = (8, 1)",
         "    new_tokens = (8, 1)\n    right_answer = lambda self, references: 'Final Answer: [one, two]'",
@@ -402,7 +403,6 @@ def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
     )
     rulerkit("evaluate", "-y", asked, cwd=tmp_path)
     (tmp_path / "own.py").unlink()
-    shutil.rmtree(tmp_path / "outputs/cache", ignore_errors=True)
     for by in ("model", "task"):
         said = rulerkit("report", "outputs/predictions", "--by", by, cwd=tmp_path)
         assert said.count("left out: ") == 1

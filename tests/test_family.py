@@ -11,7 +11,7 @@ from pathlib import Path
 PACKAGE = Path(__file__).resolve().parent.parent / "rulerkit"
 FAMILY = '''
 import re
-from dataclasses import dataclass
+from pydantic.dataclasses import dataclass
 from functools import partial
 
 from rulerkit.generation.example import Draft, Piece
@@ -42,7 +42,7 @@ class Colours(Task):
 
     demonstration: bool = True
 
-    def draft(self, stream, length):
+    def make(self, stream, length):
         lines, pairs = [], {}
         for name in NAMES:
             pairs[name] = stream.random.sample(COLOURS, 2) if name == "Ada" else ["grey", "white"]
@@ -63,11 +63,11 @@ class Colours(Task):
             " Ada has the colours:",
             tuple(pairs["Ada"]),
             demonstration=example if self.demonstration else "",
-            plan=lines,
+            hidden=lines,
         )
 
     def fill(self, draft, budget):
-        return fill_with_sentences(draft.plan, budget)
+        return fill_with_sentences(draft.hidden, budget)
 
     @staticmethod
     def read_context(text, question):

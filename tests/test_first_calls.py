@@ -56,7 +56,7 @@ def test_evaluate_takes_a_model_or_several(home, model):
     Path("mine.yaml").write_text("model: {window: 700, name: mine}\n")
     cells = evaluate(model)
     assert len(cells) == 4 * (2 if isinstance(model, list | tuple) else 1)
-    assert all(cell.complete for cell in cells)
+    assert not any(cell.coverage.missing for cell in cells)
     assert (
         rk.study(model, **ASKED).models
         == rk.study(models=model if isinstance(model, list | tuple) else [model], **ASKED).models
@@ -186,7 +186,7 @@ def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
         return ["x" if "vt" in str(len(prompts)) else None for _ in prompts]
 
     cells = evaluate(rk.model(refuse, tokenizer="builtin"))
-    assert not any(cell.present for cell in cells)
+    assert not any(cell.coverage.have for cell in cells)
     assert len(rk.load(answers=False).attrs["empty_cells"]) == 4
 
 

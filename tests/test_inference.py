@@ -4,12 +4,13 @@
 import hashlib
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,13 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.evaluation.writer import predict
+from rulerkit.generation import generate
+from rulerkit.generation.example import ExampleStream
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Log
 from rulerkit.store.locks import Lock
+from rulerkit.store.records import row_line
 from tests.records import lines_of
 
 
@@ -190,14 +194,13 @@ def test_a_cell_is_rows_and_a_record(folder):
         "depths": [0.0, 12.5],
     }
     record = json.loads(cell.path.with_suffix(".json").read_text())
-    del record["checksum"]
     assert record == cell.record
     assert record["result"]["model"] == {"name": "parrot", "engine": "parrot"}
     assert record["result"]["seed"] == 42
     assert record["environment"]["gpu"] == "none"
-    about = {"format": 3, "num_examples": 3, "label": "Parrot", "claimed_length": 4096}
+    about = {"format": 4, "num_examples": 3, "label": "Parrot", "claimed_length": 4096}
     assert about.items() <= record.items()
-    assert cell.complete
+    assert not cell.coverage.missing
 
 
 def test_a_complete_cell_asks_nothing_and_locks_nothing(folder):
@@ -224,8 +227,31 @@ def test_killed_half_way_it_ends_with_the_same_file(folder, undisturbed):
     cell = go(model, Questions(40), folder)
     assert 0 < len(model.answered) <= 15
     assert lines(path) == undisturbed
-    assert cell.complete
+    assert not cell.coverage.missing
     assert not path.with_suffix(".lock").exists()
+
+
+@pytest.mark.slow
+def test_killed_at_any_time_no_row_is_lost_or_doubled(folder, undisturbed):
+    """Thirty times, at moments spread over the writing of the rows."""
+    path = folder / "parrot" / "vt" / "1024.jsonl"
+    for number in range(30):
+        shutil.rmtree(folder, ignore_errors=True)
+        process = start(folder, 0.01)
+        wait_for_rows(path, 1)
+        time.sleep(0.4 * number / 30)
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        kept = path.read_bytes().count(b"\n")
+
+        started = time.monotonic()
+        model = Parrot()
+        cell = go(model, Questions(40), folder)
+        assert time.monotonic() - started < 5
+        assert len(model.answered) == 40 - kept
+        assert lines(path) == undisturbed
+        assert not cell.coverage.missing
+        assert sorted(file.name for file in path.parent.iterdir()) == ["1024.json", "1024.jsonl"]
 
 
 def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
@@ -235,15 +261,16 @@ def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
         def answer(self, examples):
             for pair in super().answer(examples):
                 if pair[0].index == 3:
+                    lock_file.unlink()
                     lock_file.write_text("another's")
                     time.sleep(0.3)
                 yield pair
 
     lock_file = folder / "parrot" / "vt" / "1024.lock"
-    monkeypatch.setattr("rulerkit.evaluation.writer.Lock", partial(Lock, beat=0.05))
+    monkeypatch.setattr("rulerkit.store.locks.LIFETIME", 0.3)
     with pytest.raises(UserError, match="taken over"):
         go(Sleeper(), Questions(10), folder)
-    assert read_cells(folder)[0].missing == list(range(3, 10))
+    assert read_cells(folder)[0].coverage.missing == list(range(3, 10))
     assert lock_file.read_text() == "another's"
 
 
@@ -253,11 +280,11 @@ def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder):
         go(Parrot(fails_at=6), questions, folder)
     assert max(questions.made) == 6, "examples are made one by one"
     (cell,) = read_cells(folder)
-    assert cell.missing == list(range(6, 10))
+    assert cell.coverage.missing == list(range(6, 10))
     assert not cell.path.with_suffix(".lock").exists()
     again = Parrot()
-    assert go(again, Questions(10), folder).complete
-    assert again.answered == cell.missing
+    assert not go(again, Questions(10), folder).coverage.missing
+    assert again.answered == cell.coverage.missing
 
 
 def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys):
@@ -268,15 +295,15 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
                 yield example, failure if example.index in (3, 7) else answer
 
     cell = go(Partly(), Questions(10), folder)
-    assert cell.missing == [3, 7]
+    assert cell.coverage.missing == [3, 7]
     said = capsys.readouterr().err
     assert "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): " in said
     again = Partly()
-    assert go(again, Questions(10), folder).missing == [3, 7]
+    assert go(again, Questions(10), folder).coverage.missing == [3, 7]
     assert again.answered == [3, 7]
     ledger = cell.path.with_name("1024.failures.jsonl").read_text().splitlines()
     assert [json.loads(line)["index"] for line in ledger] == [3, 7] * 2
-    assert go(Parrot(), Questions(10), folder).complete
+    assert not go(Parrot(), Questions(10), folder).coverage.missing
 
 
 @pytest.mark.parametrize(
@@ -287,7 +314,7 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     ],
 )
 def test_quoting_the_prompt_is_an_answer(folder, text):
-    assert go(Parrot(text=text), Questions(3), folder).complete
+    assert not go(Parrot(text=text), Questions(3), folder).coverage.missing
 
 
 def test_an_engine_that_returns_the_prompt_is_stopped(folder):
@@ -304,7 +331,7 @@ def test_an_example_asked_twice_counts_once(folder):
     cell = go(Parrot(), Questions(4), folder)
     rows = cell.rows
     with Log(cell.path) as log:
-        log.append({**rows[1], "pred": "another", "result": cell.result})
+        log.append(row_line({**rows[1], "pred": "another"}, cell.result))
     (read,) = read_cells(folder)
     assert read.rows == rows
     assert [line.partition(", line ")[2][:28] for line in read.warnings] == [
@@ -372,7 +399,7 @@ def test_a_full_disk_keeps_what_was_written(small_disk):
     assert len(cell.rows) == len(model.answered) - 1 > 5
     assert not cell.path.with_suffix(".lock").exists()
     subprocess.run(["mount", "-o", "remount,size=4m", small_disk], check=True)
-    assert go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).complete
+    assert not go(Parrot(text=lambda example: "x" * 2000), Questions(100), folder).coverage.missing
 
 
 def test_cells_are_found_in_files_and_folders(folder):
@@ -417,3 +444,18 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
         go(model, Questions(), tmp_path)
     assert [len(cell.rows) for cell in read_cells(tmp_path)] == ([fits] if fits else [])
     assert sum(path.is_file() for path in tmp_path.rglob("*")) == (2 if fits else 0)
+
+
+def test_each_example_is_made_once(tmp_path, monkeypatch):
+    """At a length below 4K all are made to see that they fit, and at others the first one."""
+    made = Counter()
+
+    def counted(seed, name, index):
+        made[name, index] += 1
+        return ExampleStream(seed, name, index)
+
+    monkeypatch.setattr(generate, "ExampleStream", counted)
+    asked = {"tasks": ["vt", "cwe", "niah_single_2"], "lengths": ["2K", "4K"], "num_examples": 5}
+    cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
+    assert set(made.values()) == {2}  # one at each length
+    assert made.total() == sum(len(cell.rows) for cell in cells) == 30

@@ -12,10 +12,11 @@ import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.jobs import read_job
 from rulerkit.common.errors import UserError
-from rulerkit.store.files import row_line
-from rulerkit.store.records import parse_record, record_text
+from rulerkit.store.cells import load_cell
+from rulerkit.store.records import parse_record, row_line
 from tests.conftest import needs_extras
 from tests.projects import make_project
+from tests.records import record_text
 
 
 @pytest.fixture
@@ -102,10 +103,10 @@ def changed_row(place, **fields):
     file = place / CELL
     first, *rest = file.read_bytes().splitlines(keepends=True)
     row = json.loads(first)
-    row.pop("checksum")
-    # The digest of the record is the last thing in a line but for the checksum.
-    result = {"result": row.pop("result")}
-    file.write_bytes(row_line(row | fields | result) + b"".join(rest))
+    del row["check"]
+    cell = load_cell(file)
+    assert cell
+    file.write_bytes(row_line(row | fields, cell.result) + b"".join(rest))
 
 
 SCORES = ["task", "index", "score", "digest", "wanted", "failed"]

@@ -13,9 +13,8 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.evaluation.writer import predict
-from rulerkit.generation.example import Example, Piece
+from rulerkit.generation.example import Example, Piece, split_prompt
 from rulerkit.generation.generate import generate
-from rulerkit.generation.parts import split_prompt
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -189,8 +188,8 @@ def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
     answers = Capricious(examples[1].prompt, examples[4].prompt)
     one = model(answers, name="m")
     cell = predict(one, examples, tmp_path)
-    assert cell.present == [0, 2, 3, 5]
-    reasons = {index: failure.reason for index, failure in cell.failures.items()}
+    assert cell.coverage.have == {0, 2, 3, 5}
+    reasons = {index: failure.reason for index, failure in cell.coverage.failed.items()}
     assert sorted(reasons) == [1, 4]
     assert reasons[1] == "example 1: the function returned None"
     assert reasons[4].startswith("example 4: the function raised ValueError: this prompt is odd (")
@@ -200,7 +199,7 @@ def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
     # The next call asks for these two alone: both at once, then each.
     again = predict(one, examples, tmp_path)
     assert answers.calls == 10
-    assert again.present == cell.present
+    assert again.coverage.have == cell.coverage.have
 
 
 def test_a_function_that_only_raises_ends_the_work_with_the_first_example(tmp_path):
@@ -232,8 +231,8 @@ def test_coroutines_run_side_by_side(tmp_path):
 
     one = model(answer, name="m", concurrency=10)
     cell = predict(one, examples, tmp_path)
-    assert sorted(cell.failures) == [3, 7]
-    assert "ConnectionError: no route" in cell.failures[7].reason
+    assert sorted(cell.coverage.failed) == [3, 7]
+    assert "ConnectionError: no route" in cell.coverage.failed[7].reason
     kept = stored(cell.path)
     assert sorted(kept) == [i for i in range(20) if i not in (3, 7)]
     # Answers come in any order, each beside its own example.

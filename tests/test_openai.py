@@ -109,7 +109,7 @@ def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
     prices = {"prompt": 10, "completion": 30, "cached": 5}
     model = client(server, prices=prices, extra_body={"seed": 7})
     cell = predict(model, some(model), tmp_path / "run", progress=False)
-    assert cell.complete
+    assert not cell.coverage.missing
     described = {"path": "m", "prompt_path": "ids", "extra_body": {"seed": 7}}
     described["server"] = {"id": "m", "owned_by": "tests"}
     assert cell.record["result"]["model"] == {"name": "m", "engine": "openai", **described}
@@ -332,7 +332,7 @@ def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
     assert len(rows) == 4 * 18 - len(doomed)
     server.behave = lambda body: None
     asked = len(server.real)
-    assert all(cell.complete for cell in rk.evaluate(study, progress=False))
+    assert not any(cell.coverage.missing for cell in rk.evaluate(study, progress=False))
     assert len(server.real) == asked + len(doomed)
 
 

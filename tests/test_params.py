@@ -11,7 +11,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.cli.given import Given
 from rulerkit.common.errors import UserError
-from rulerkit.common.escape import latex_text
+from rulerkit.common.render import render
 from rulerkit.common.settings import Parameters
 from rulerkit.evaluation.notebook import known_names, notebook_parameters
 from rulerkit.evaluation.study import load_files, study
@@ -220,12 +220,11 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     csv = asked.save_table(frame, "numbers")
     assert csv.read_text().startswith("a_b,n,k\n50 %,-1.23456,131072\n")
     *_, head, _, first, second, _, _ = csv.with_suffix(".tex").read_text().splitlines()
-    assert head == r"a\_b & n & k \\"
+    assert head == r"\textbf{a\_b} & \textbf{n} & \textbf{k} \\"
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     asked.save_table(frame, "numbers", latex=frame[["k"]])
-    assert (
-        csv.with_suffix(".tex").read_text().startswith("\\begin{tabular}{r}\n\\toprule\nk \\\\\n")
-    )
+    only_k = csv.with_suffix(".tex").read_text()
+    assert only_k.startswith("\\begin{tabular}{r}\n\\toprule\n\\textbf{k} \\\\\n")
     pdf, png = study(notebook="00_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
     assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")
@@ -244,10 +243,10 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
 
 def test_long_texts_are_broken_into_lines_and_notes_stay_small():
     table = pd.DataFrame({"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]})
-    text = latex_text(table, ["n = 5 %"])
+    text = render(table, "latex", ["n = 5 %"])
     assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
     assert text.endswith("{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
-    assert latex_text(table[["verdict", "n"]]).startswith("\\begin{tabular}{lr}\n")
+    assert render(table[["verdict", "n"]], "latex").startswith("\\begin{tabular}{lr}\n")
 
 
 # --- several models -------------------------------------------------------------------------------

@@ -20,10 +20,10 @@ def planned(**parameters):
 def test_a_plan_counts_every_example_at_its_length():
     plan = planned(model="perfect", repeat=2)
     short, long = plan.lines
-    assert short.examples == long.examples == 13 * 500 * 2
-    assert long.tokens == 13 * 500 * 2 * 131072
-    assert plan.tokens == 13 * 500 * 2 * (4096 + 131072)
-    assert plan.dollars is None
+    assert short.cost.examples == long.cost.examples == 13 * 500 * 2
+    assert long.cost.tokens == 13 * 500 * 2 * 131072
+    assert plan.cost.tokens == 13 * 500 * 2 * (4096 + 131072)
+    assert plan.cost.dollars is None
     text = plan.text()
     assert text.startswith("perfect: 13 tasks\n")
     assert "together: 26,000 examples, 1,757,184,000 tokens" in text
@@ -35,7 +35,7 @@ def test_dollars_are_the_prices_of_what_is_sent_and_written():
     plan = planned(model=SERVICE | {"prices": PRICES}, **asked)
     answer = rk.task("niah_single_1").answer_tokens
     dollars = 10 * ((4096 - answer) * 2.0 + answer * 10.0) / 1e6
-    assert plan.dollars == pytest.approx(dollars)
+    assert plan.cost.dollars == pytest.approx(dollars)
     assert f"${dollars:,.2f}" in plan.text()
     assert "read on 2026-11-01" in plan.text()
 
@@ -58,7 +58,7 @@ def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
     model = {"path": str(tmp_path), "name": "m", "engine": "vllm"}
     plan = planned(model=model)
     assert [line.length for line in plan.asked] == [4096]
-    assert plan.tokens == 13 * 500 * 4096
+    assert plan.cost.tokens == 13 * 500 * 4096
     assert "128K is not run: " in plan.text()
     assert "max_position_embeddings" in plan.text()
 

@@ -11,11 +11,11 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
 from rulerkit.evaluation.writer import predict
+from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tasks.haystacks import LINE
-from rulerkit.generation.without_reading import begins_alike
 from rulerkit.inference.model import load_model
 from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
@@ -175,23 +175,22 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
 
 
 def test_an_earlier_record_named_the_edition_of_the_prompts_beside_the_protocol(tmp_path):
-    """It is read as the protocol of today, and its cell is neither continued nor overwritten."""
+    """It is read as the protocol of today, and its cell goes on."""
     made = generate(task("niah_single_1", "upstream"), 1024, 2)
     path = predict(load_model("perfect"), made, tmp_path, progress=False).path
 
     def as_earlier(record):
-        record["result"]["task"]["edition"] = "2025"
+        record["result"]["task"] |= {"edition": "2025", "depths": "free"}
         record["result"]["protocol"] = "paper"
 
     change_record(path, as_earlier)
     cell = load_cell(path)
     assert score([cell])["protocol"].tolist() == ["upstream"] * 2
     assert remaker(cell)(cell.rows[0]).prompt == made[0].prompt
-    predict(load_model("perfect"), made, tmp_path, progress=False)
+    before = path.read_bytes()
     more = generate(task("niah_single_1", "upstream"), 1024, 3)
-    with pytest.raises(UserError, match="by an earlier version of rulerkit"):
-        predict(load_model("perfect"), more, tmp_path, progress=False)
-    assert len(load_cell(path).rows) == 2
+    assert len(predict(load_model("perfect"), more, tmp_path, progress=False).rows) == 3
+    assert path.read_bytes().startswith(before)
 
 
 # --- copying the beginning ------------------------------------------------------------------------

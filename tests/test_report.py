@@ -1,5 +1,4 @@
-"""What a report says of cells that are not complete, of a service's versions of a model, and of a
-damaged cache."""
+"""What a report says of cells that are not complete, and of a service's versions of a model."""
 
 import pytest
 import yaml
@@ -55,29 +54,10 @@ def test_versions_of_a_service_are_named(tmp_path):
     assert footnotes(scored(tmp_path)[0]) == []
     rows = [row(0), row(1, "m-2")]
     write_cell(tmp_path, 2048).write_bytes(lines_of(record_of("m", length=2048), rows))
-    for _ in ("read", "from the cache"):
-        assert footnotes(scored(tmp_path)[0]) == [
-            "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the "
-            "version changed within "
-            "main vt 2048 (m-1, m-2)."
-        ]
-
-
-@pytest.mark.parametrize("damage", [b"", b"[1, 2]\nand no more", None])
-def test_a_damaged_cache_is_made_anew(tmp_path, damage):
-    write_cell(tmp_path)
-    before = scored(tmp_path)[1]
-    (file,) = (tmp_path / "cache").rglob("*.rows")
-    whole = file.read_bytes()
-    file.write_bytes(whole[: len(whole) // 2] if damage is None else damage)
-    assert scored(tmp_path)[1].equals(before)
-    assert file.read_bytes() == whole
-
-
-def test_a_cache_that_cannot_be_written_is_left_out(tmp_path):
-    (tmp_path / "cache").write_text("a file where a folder should be")
-    write_cell(tmp_path)
-    assert len(scored(tmp_path)[1]) == 4
+    assert footnotes(scored(tmp_path)[0]) == [
+        "The service answered with several versions of m: m-1 (3 cells), m-2 (1 cell); the version "
+        "changed within main vt 2048 (m-1, m-2)."
+    ]
 
 
 def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(tmp_path, rulerkit):

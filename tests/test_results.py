@@ -83,7 +83,7 @@ def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(outputs
     assert len(load(file)) == 6
     with pytest.raises(UserError, match="nothing matches"):
         load(str(outputs / "x*"))
-    with pytest.raises(UserError, match="no predictions at"):
+    with pytest.raises(UserError, match="unknown model or folder of predictions"):
         load(outputs / "nothing")
 
 

@@ -191,34 +191,45 @@ def texts(number=60):
         yield "".join(draw.choices(bits, k=10))
 
 
-@pytest.mark.parametrize("given", GIVEN)
-def test_tokens_that_a_sentencepiece_model_lacks_are_refused(tmp_path, given):
+@pytest.mark.parametrize("given", GIVEN[:-1])
+def test_tokens_beside_a_sentencepiece_model(tmp_path, given):
+    """Each is one token, with the id and the neighbours that transformers' slow tokenizer gives."""
     size = small_sentencepiece(tmp_path)
-    write(tmp_path, beside(size)[given])
-    with pytest.raises(
-        UserError, match=r"<\|im_\w+\|> is not in the model.*tokenizer\.json"
-    ) as error:
-        load_tokenizer(str(tmp_path))
-    assert "\n" not in str(error.value)
+    plain = load_tokenizer(str(tmp_path))
+    files = beside(size)[given]
+    write(tmp_path, files)
+    load_tokenizer.cache_clear()
+    ours = load_tokenizer(str(tmp_path))
+    assert [ours.encode(mark).tolist() for mark in MARKS] == [[size], [size + 1]]
+    assert ours.eos_token == "<|im_end|>"
+    assert ours.leading_ids == plain.leading_ids == (1,)
+    assert ours.fingerprint != plain.fingerprint
+    back = ours.decode(ours.encode(CHATML))
+    assert back == CHATML.replace("<s>", "").replace("</s>", " ")
 
-
-def test_tokens_of_a_sentencepiece_model_are_those_of_transformers(tmp_path):
-    """Each is one token, with the neighbours that transformers' slow tokenizer gives."""
     slow = pytest.importorskip("transformers.tokenization_utils_sentencepiece")
     from transformers import AddedToken
 
-    names = {"bos_token": "<s>", "eos_token": "</s>"}
-    small_sentencepiece(tmp_path, tokenizer_config=names)
-    ours = load_tokenizer(str(tmp_path))
-    assert (ours.leading_ids, ours.eos_token) == ((1,), "</s>")
+    about = files.get("tokenizer_config", {}) | files.get("special_tokens_map", {})
+    decoder = {n: AddedToken(t, special=True) for n, t in ((1, "<s>"), (2, "</s>"))}
+    for n, mark in enumerate(MARKS):
+        decoder[size + n] = AddedToken(mark, special=True)
     theirs = slow.SentencePieceBackend(
         vocab_file=str(tmp_path / "tokenizer.model"),
-        added_tokens_decoder={n: AddedToken(t, special=True) for n, t in ((1, "<s>"), (2, "</s>"))},
-        **names,
+        added_tokens_decoder=decoder,
+        **{name: about[name] for name in ("bos_token", "eos_token")},
     )
     for text in texts():
         ids = theirs.encode(text, add_special_tokens=False)
         assert ours.encode(text).tolist() == ids, text
+
+
+def test_a_sentencepiece_model_whose_token_swallows_blanks_is_refused(tmp_path):
+    size = small_sentencepiece(tmp_path)
+    write(tmp_path, beside(size)["blanks"])
+    with pytest.raises(UserError, match=r"<\|im_start\|>.*tokenizer\.json") as error:
+        load_tokenizer(str(tmp_path))
+    assert "\n" not in str(error.value)
 
 
 @pytest.mark.parametrize("given", GIVEN)
@@ -253,9 +264,11 @@ def test_a_model_folder_without_the_first_blank(tmp_path):
 @pytest.mark.parametrize(
     "files",
     [
-        {"added_tokens": {"<|im_start|>": 7}},
-        {"added_tokens": {"<|im_start|>": 700}},
-        {"tokenizer_config": {"added_tokens_decoder": {"7": token("<|im_start|>")}}},
+        {"added_tokens": {"<|im_start|>": 7, "<|im_end|>": 7}},
+        {
+            "added_tokens": {"<|im_start|>": 700},
+            "tokenizer_config": {"added_tokens_decoder": {"700": token("<|im_end|>")}},
+        },
     ],
 )
 def test_a_token_with_the_id_of_another_is_refused(tmp_path, small, files):

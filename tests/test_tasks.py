@@ -2,15 +2,17 @@
 reading."""
 
 import re
+import sys
 from collections import Counter
 
 import numpy as np
 import pytest
+import yaml
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import TASKS, read_answer, task
+from rulerkit.generation.tasks import FAMILIES, TASKS, read_answer, task
 
 LINE = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 SHORT = "|".join(re.escape(LINE[:end]) for end in (19, 36, 55, 67))
@@ -108,7 +110,7 @@ def test_needle_prompts(name):
 def test_all_kinds_of_keys_and_values(haystack):
     for key, value in (("words", "uuids"), ("numbers", "words"), ("uuids", "numbers")):
         spec = {"base": "niah_multikey_1", "haystack": haystack, "key": key, "value": value}
-        made = examples(spec | {"depths": "even"}, 2048, 1)[0]
+        made = examples(spec, 2048, 1)[0]
         asked = re.findall("for (.+) mentioned", made.answer_prefix)[0]
         assert re.fullmatch(KIND[key], asked)
         assert re.fullmatch(KIND[value], made.references[0])
@@ -337,9 +339,9 @@ def test_a_question_alone():
         ("niah_x", "niah_single_1"),
         ({"base": "vt", "hops": 3}, "num_hops"),
         ({"base": "vt", "num_hops": 0}, "num_hops"),
-        ({"base": "vt", "num_hops": 10_000}, "num_chains"),
+        ({"base": "vt", "num_hops": 100}, "less than 100"),
         ({"base": "vt", "name": "../up"}, "name"),
-        ({"base": "niah_multikey_1", "num_keys": 41, "depths": "even"}, "40"),
+        ({"base": "niah_multikey_1", "num_keys": 60_000, "num_values": 2}, "at most 100000"),
         ({"base": "cwe", "freq_cw": 3}, "freq"),
         ({"base": "fwe", "alpha": 1.0}, "alpha"),
         ({"base": "fwe", "k": 30, "word_length": 1}, "word_length"),
@@ -377,3 +379,19 @@ def test_an_invented_question_is_answered_where_all_of_its_documents_stand(datas
         assert read_answer(made.prompt) in made.references
         for gold in (block for block in made.blocks if block.role == "needle"):
             assert read_answer(made.prompt.replace(gold.text, "")) == "not found"
+
+
+# --- docstrings -----------------------------------------------------------------------------------
+
+SHOWN = re.compile(
+    r"A prompt of `(.+)` in (\d+) tokens, its lines wrapped:\n(.+)References: (.+)\.\n", re.DOTALL
+)
+
+
+@pytest.mark.parametrize("family", FAMILIES, ids=lambda family: family.family)
+def test_the_file_of_a_family_shows_a_finished_prompt(family):
+    spec, length, prompt, references = SHOWN.search(sys.modules[family.__module__].__doc__).groups()
+    (made,) = examples(yaml.safe_load(spec), int(length), 1)
+    # Whatever the lines are.
+    assert prompt.split() == made.prompt.split()
+    assert references == ", ".join(made.references)

@@ -9,7 +9,7 @@ import yaml
 import rulerkit as rk
 from rulerkit.batch.checks import FAIL, check_case, make_case
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.study import bills
+from rulerkit.evaluation.cost import costs_by_length
 from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
@@ -290,7 +290,7 @@ def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  
         study = rk.study(model={**model, "budget": budget}, **asked)
         problems = []
         cells = rk.evaluate(study, progress=False, failed=problems.append)
-        return len(cells[0].present), " ".join(map(str, problems))
+        return len(cells[0].coverage.have), " ".join(map(str, problems))
 
     spent, problem = run(4.0)
     assert spent == 5  # the last one crosses the budget, whatever is under way
@@ -316,11 +316,11 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
     asked = {"tasks": ["niah_single_2", "vt"], "lengths": [4096, 8192], "num_examples": 2}
     study = rk.study(model=model, outputs=tmp_path, **asked)
     billed = rk.score(rk.evaluate(study, progress=False))["cost"].sum()
-    planned = sum(row.dollars for row in bills(study, study.models[0]))
+    planned = sum(cost.dollars for cost in costs_by_length(study, study.models[0]).values())
     assert billed == pytest.approx(planned, rel=0.01)
     assert billed <= planned
     text = rulerkit("plan", "-y", yaml.safe_dump({"model": model, **asked})).out
     assert f"${planned:,.2f}" in text
     assert "read on 2026-11-01" in text
     study = rk.study({"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"])
-    assert [row.length for row in bills(study, study.models[0])] == [4096, 65536]
+    assert list(costs_by_length(study, study.models[0])) == [4096, 65536]

@@ -1,15 +1,12 @@
-"""The gate: is anything broken in B? Two models, checkpoints or set-ups of one model on the same
-examples.
+"""Is anything broken in B? Two models, checkpoints or set-ups of one model on the same examples.
 
-Read `compare` first: it finds the two sides and pairs their examples (`sides`), and judges the
-differences (`differences`). `Comparison.verdict` says what follows from them:
-
-Differences are B - A in points (0..100), paired by example, with the intervals of
-`statistics.weighted_sum`. A mean over tasks and lengths weighs each length the same, and in it each
-task. With a margin in points the verdict is
+`compare` finds the two sides, pairs their examples, and judges the differences (`differences`).
+They are B - A in points (0..100), with the intervals of `statistics.weighted_sum`. A mean over
+tasks and lengths weighs each length the same, and in it each task. With a margin in points
+`Comparison.verdict` is
 
 - *worse*: somewhere, in the mean, a task, a length or a cell, the loss is larger than the margin
-  for certain: the one-sided limit of `margin.MeanDifference` lies below minus the margin,
+  for certain: the one-sided limit of `MeanDifference` lies below minus the margin,
   adjusted by Holm's method over all these tests, at most 5 % false alarms over all of them;
 - *not worse*: the interval of the mean lies above minus the margin, B has all that A has, and no
   loss is seen in a place where it may be larger than the margin. The sentence says how much a
@@ -20,40 +17,35 @@ That a loss of any size is seen is another test, which is more sensitive: the ex
 adjusted by Holm's method. Tests of the same cells, such as a task with one length, count once.
 """
 
+import glob
 import math
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import product
+from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.analysis.differences import (
-    check_margin,
-    examples_needed,
-    interval_text,
-    judge_pairs,
+from rulerkit.analysis.differences import Key, Place, interval_text, judge_pairs
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    counted,
+    listed,
+    points_text,
+    remark,
 )
-from rulerkit.analysis.sides import (
-    MOST_NAMED,
-    PAIRINGS,
-    Grid,
-    Key,
-    Side,
-    find,
-    keys_text,
-    lacking_cells,
-    make_side,
-    missing_cells,
-    paired,
-)
-from rulerkit.common.errors import UserError, check_known, listed, points_text
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
-from rulerkit.scoring.statistics import WeightedCell
-from rulerkit.scoring.summary import choose_suite, texts_words
-from rulerkit.store.cells import Cell
-from rulerkit.store.places import as_cells
+from rulerkit.scoring.scores import lacking_line, score
+from rulerkit.scoring.statistics import WeightedCell, weighted_sum
+from rulerkit.scoring.summary import choose_suite, merge_repetitions, texts_words
+from rulerkit.store.cells import Cell, allowed_failures, read_cells
+from rulerkit.store.comparable import describe_first, differences, snapshot_notes
+from rulerkit.store.places import as_cells, base_run, find_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -64,9 +56,33 @@ WORSE = "worse"
 CANNOT_TELL = "cannot tell"
 EXIT = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
 """Exit statuses for scripts; 2 is a `UserError`'s."""
-MOST_FLIPS = 12
-"""Flipped examples that a text names for each task and length."""
-_FLIP_COLUMNS = ["task", "length", "index", "digest", "a", "b", "difference"]
+PAIRINGS = ("digest", "index")
+"""What two answers must share to be a pair, beside task, length and index."""
+MOST_NAMED = 4
+"""Cells, settings or losses that one text names."""
+_MOST_EXAMPLES = 10**9  # where the search for a number of examples ends
+_CELL = ["task", "length"]
+_EXAMPLE = ["task", "length", "index"]
+_DIGESTS = ("model.fingerprint", "model.loaded", "model.weights")
+_ASKED_BY = ("tokenizer", "prompt", "seed", "sources", "task")
+
+
+class Side(NamedTuple):
+    """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
+    what is compared, and by task and length the settings on record (of several repetitions those of
+    the first), without the cells of which too many requests failed: of these the number of failed
+    requests. `expected` are the examples that each cell was to have, less the failures that are
+    allowed. It answered each example in all `repetitions`, but for those `lacking`."""
+
+    name: str
+    label: str
+    cells: Sequence[Cell]
+    scores: "pd.DataFrame"
+    results: dict[Key, dict[str, Any]]
+    failed: dict[Key, int]
+    expected: dict[Key, float]
+    repetitions: int
+    lacking: int
 
 
 class Decision(NamedTuple):
@@ -80,12 +96,6 @@ class Decision(NamedTuple):
     @property
     def status(self) -> int:
         return EXIT[self.word]
-
-
-def _addresses(side: Side) -> set[str]:
-    """Where the servers of a side listen; "None" for a model that is no server's."""
-    environments = [cell.record.get("environment") or {} for cell in side.cells if cell.present]
-    return {str(environment.get("base_url")) for environment in environments}
 
 
 @dataclass(frozen=True)
@@ -110,41 +120,31 @@ class Comparison:
     by: str
     rows: "pd.DataFrame"
     flips: "pd.DataFrame"
-    cells: tuple[WeightedCell, ...]
+    cells: Sequence[WeightedCell]
     """Those of the difference of the means."""
     lacking: tuple[Key, ...]
     """The cells that A has and B lacks, or has a part of, by task and length."""
-    missing: tuple[str, ...]
+    missing: Sequence[str]
     """Tasks, lengths or cells that the caller named and that are not compared, as one of the two
     has no answers to them."""
-    notes: tuple[str, ...]
+    notes: Sequence[str]
 
     @property
     def same_model(self) -> bool:
         """Whether both sides are one model, served alike: then the differences are the noise floor
         of serving it."""
         for key, result in self.a.results.items():
-            # files of other programs name no seed: nobody knows how their model was served
-            if result["seed"] is None:
-                return False
-            # a cell that B lacks is no difference
-            if self.b.results.get(key, result) != result:
+            # Files of other programs name no seed: nobody knows how their model was served. A cell
+            # that B lacks is no difference.
+            if result["seed"] is None or self.b.results.get(key, result) != result:
                 return False
         # Another address may serve another model by the same name.
-        return _addresses(self.a) == _addresses(self.b)
-
-    @property
-    def seeds(self) -> tuple[int, int] | None:
-        """The seeds of the two sides where each has one and they differ: then the questions do."""
-        of_sides = [
-            {result["seed"] for result in side.results.values()} for side in (self.a, self.b)
-        ]
-        if of_sides[0] == of_sides[1] or any(
-            len(seeds) != 1 or None in seeds for seeds in of_sides
-        ):
-            return None
-        (a,), (b,) = of_sides
-        return int(a), int(b)
+        addresses = []
+        for side in (self.a, self.b):
+            kept = [cell for cell in side.cells if (cell.task, cell.length) in side.results]
+            environments = [cell.record.get("environment") or {} for cell in kept]
+            addresses.append({environment.get("base_url") for environment in environments})
+        return addresses[0] == addresses[1]
 
     @property
     def mean(self) -> "pd.Series[Any]":
@@ -154,24 +154,45 @@ class Comparison:
     @cached_property
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
+        rows, a, b = self.rows, self.a.name, self.b.name
         mean = f"mean {interval_text(self.mean)}"
-        worse = f"worse than {self.a.name} by more than {points_text(self.margin)}"
+        worse = f"worse than {a} by more than {points_text(self.margin)}"
 
         # A loss anywhere decides, also where the mean hides it.
-        beyond = self.rows[self.rows["beyond_margin"]].sort_values("p_margin")
+        beyond = rows[rows["beyond_margin"]].sort_values("p_margin")
         if len(beyond):
-            text = "; ".join([*self._places(beyond), mean])
-            return Decision(WORSE, f"{self.b.name} is {worse}: {text}")
+            text = "; ".join(filter(None, [self.places(beyond), mean]))
+            return Decision(WORSE, f"{b} is {worse}: {text}")
 
-        doubts = self._doubts()
+        doubts = []
+        if self.lacking:
+            doubts.append(
+                f"{b} lacks {keys_text(self.lacking)}, which {a} has (name the tasks and lengths "
+                "to compare, if they are to be left out)"
+            )
+        elif self.missing:
+            doubts.append(
+                f"nothing is compared in {listed(self.missing, MOST_NAMED)}, which was named"
+            )
+        losses = rows[rows["loss"]].sort_values("p")
+        may_be_larger = losses[losses["low"] <= -self.margin]
+        if len(may_be_larger):
+            places = self.places(may_be_larger) or "the mean"
+            doubts.append(f"a loss is seen in {places}, and it may be larger")
+
         if not doubts and self.mean["low"] > -self.margin:
-            text = f"{self.b.name} is not {worse}{self._though()}: {mean}; "
-            return Decision(NOT_WORSE, text + self._most_lost())
+            though = ""
+            if self.mean["high"] < 0:
+                though = ", though its mean is below for certain"
+            elif len(losses):
+                though = f", though a loss within it is seen in {self.places(losses) or 'the mean'}"
+            text = f"{b} is not {worse}{though}: {mean}; {self._most_lost()}"
+            return Decision(NOT_WORSE, text)
 
         needed = None
         # An interval that lies below already would say nothing about the number of examples.
         if self.mean["low"] <= -self.margin <= self.mean["high"]:
-            needed = examples_needed(self.rows, self.cells, self.confidence, self.margin)
+            needed = self._examples_needed()
             doubts.append(
                 f"the interval would leave the margin out with about {needed} examples per task "
                 "and length"
@@ -181,60 +202,43 @@ class Comparison:
                 "the interval of the mean lies below, but too few answers changed for a verdict"
             )
         text = "; ".join([mean, *doubts])
-        return Decision(
-            CANNOT_TELL, f"cannot tell whether {self.b.name} is {worse}: {text}", needed
-        )
-
-    def _doubts(self) -> list[str]:
-        """Why B may be worse than a mean within the margin says."""
-        doubts = []
-        if self.lacking:
-            doubts.append(
-                f"{self.b.name} lacks {keys_text(self.lacking)}, which {self.a.name} has (name the "
-                "tasks and lengths to compare, if they are to be left out)"
-            )
-        elif self.missing:
-            doubts.append(
-                f"nothing is compared in {listed(self.missing, MOST_NAMED)}, which was named"
-            )
-        may_be_larger = self.rows["low"] <= -self.margin
-        losses = self.rows[self.rows["loss"] & may_be_larger].sort_values("p")
-        if len(losses):
-            places = "; ".join(self._places(losses)) or "the mean"
-            doubts.append(f"a loss is seen in {places}, and it may be larger")
-        return doubts
-
-    def _though(self) -> str:
-        """What a verdict of *not worse* says of losses within the margin."""
-        if self.mean["high"] < 0:
-            return ", though its mean is below for certain"
-        losses = self.rows[self.rows["loss"]].sort_values("p")
-        if losses.empty:
-            return ""
-        places = "; ".join(self._places(losses)) or "the mean"
-        return f", though a loss within it is seen in {places}"
+        return Decision(CANNOT_TELL, f"cannot tell whether {b} is {worse}: {text}", needed)
 
     def _most_lost(self) -> str:
         """What a single cell can have lost without being seen."""
         of_cells = self.rows[self.rows["level"] == "cell"]
-        # upwards, because the limit is promised
+        # Upwards, because the limit is promised.
         most = math.ceil(-10 * of_cells["lower_limit"].min()) / 10
         points = points_text(max(most, 0.0))
         if len(of_cells) == 1:
             return f"it cannot have lost more than {points}"
         return f"no cell can have lost more than {points}"
 
-    def _places(self, rows: "pd.DataFrame") -> list[str]:
+    def _examples_needed(self) -> int:
+        """The examples per task and length from which on the interval of the mean would leave out
+        minus the margin, if scores stayed as they are."""
+        num_examples = float(self.rows.loc[self.rows["level"] == "cell", "n"].median())
+
+        def decides(number: int) -> bool:
+            mean = weighted_sum(self.cells, self.confidence, number / num_examples).percent()
+            return mean.low > -self.margin or mean.high < -self.margin
+
+        # The interval only gets narrower with more examples, so a bisection finds the first number.
+        return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
+
+    def places(self, rows: "pd.DataFrame") -> str:
         """Where rows of the table stand, with their intervals: cells, tasks and lengths, not the
-        mean, the most certain first."""
+        mean."""
         # With one length each task is a cell, and one task or length is the mean: such a row says
         # the same once more, so a level is named only where its rows are neither.
         sizes = self.rows["level"].value_counts()
         are_neither = sizes.between(2, sizes["cell"] - 1)
-        levels = ["cell", *sizes.index[are_neither]]
-        named = rows[rows["level"].isin(levels)]
-        texts = [f"{_place(row)} {interval_text(row)}" for _, row in named.iterrows()]
-        return [listed(texts, MOST_NAMED)] if texts else []
+        named = rows[rows["level"].isin(["cell", *sizes.index[are_neither]])]
+        texts = []
+        for _, row in named.iterrows():
+            place = Place(row["level"], row["task"], int(row["length"]), ())
+            texts.append(f"{place.name} {interval_text(row)}")
+        return listed(texts, MOST_NAMED) if texts else ""
 
 
 def compare(
@@ -252,89 +256,112 @@ def compare(
     """Compare two models on the examples that both answered; `margin` in points.
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
-    its cells, or all their rows of `load`; A may be a stored baseline. The repetitions of a run
-    (`repeat`) belong to its side, unless the other side names them. `by='index'` pairs examples
-    whose prompts differ. A cell in which more requests failed than `max_failures` allows, by
-    default that of its record, is left out. `tasks`, `lengths` and `num_examples` say what is
-    compared; None takes all. Raises UserError for what cannot be compared.
+    its cells, or all their rows of `load`. The repetitions of a run (`repeat`) belong to its side,
+    unless the other side names them. `by='index'` pairs examples whose prompts differ. A cell in
+    which more requests failed than `max_failures` allows, by default that of its record, is left
+    out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
+    compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
+    chosen_tasks, chosen_lengths = parse_grid(tasks, lengths)
 
-    name_a, cells_a = _cells_of(a, outputs)
-    name_b, cells_b = _cells_of(b, outputs)
-    grid = Grid(*parse_grid(tasks, lengths), num_examples)
-    known = dict.fromkeys([*(cell.task for cell in (*cells_a, *cells_b)), *all_tasks()])
-    for task in grid.tasks or ():
-        check_known("task", task, known)
-    cells_a, cells_b = _of_one_suite(cells_a, cells_b, grid)
-    side_a = make_side(name_a, cells_a, cells_b, max_failures, grid)
-    side_b = make_side(name_b, cells_b, cells_a, max_failures, grid)
+    # Each side by the name that the user wrote, "" where it is cells.
+    names, found = list[str](), list[list[Cell]]()
+    for given in (a, b):
+        if isinstance(given, str | Path):
+            names.append(str(given))
+            found.append(find_cells([given], outputs=outputs, scan=True))
+        else:
+            names.append("")
+            found.append(as_cells(given, "compare"))
+    everything = [*found[0], *found[1]]
+    for task in chosen_tasks or ():
+        check_known("task", task, dict.fromkeys([*(c.task for c in everything), *all_tasks()]))
+
+    suite = _common_suite(found, chosen_tasks)
+
+    sides = []
+    for name, cells in zip(names, found, strict=True):
+        whole = cells + (_repetitions(cells, everything) if name else [])
+        chosen = _chosen(name, whole, chosen_tasks, chosen_lengths, suite)
+        sides.append(side_of(chosen, name, max_failures, num_examples))
 
     # A stored baseline and the model of today may have one name, and so may files of other
     # programs: then only what the user wrote tells the sides apart.
+    side_a, side_b = sides
     if side_a.name == side_b.name:
-        side_a = side_a._replace(name=name_a or side_a.name)
-        side_b = side_b._replace(name=name_b or side_b.name)
-
-    missing = missing_cells(side_a, side_b, grid)
-    return _compare_sides(side_a, side_b, missing, margin, by, confidence)
-
-
-def _cells_of(given: Any, outputs: str | Path) -> tuple[str, list[Cell]]:
-    """The name by which a side was given, '' where it was given as cells, and its cells."""
-    if isinstance(given, str | Path):
-        return str(given), find(given, outputs)
-    return "", as_cells(given, "compare")
-
-
-def _of_one_suite(
-    cells_a: list[Cell], cells_b: list[Cell], grid: Grid
-) -> tuple[list[Cell], list[Cell]]:
-    """The cells of both sides that are of one suite: no mean is over two. A suite that only one
-    side was asked cannot be meant."""
-    suites_a, suites_b = (
-        {cell.about.suite for cell in cells if grid.tasks is None or cell.task in grid.tasks}
-        for cells in (cells_a, cells_b)
-    )
-    suites = suites_a & suites_b
-    if not suites or len(suites_a | suites_b) < 2:
-        return cells_a, cells_b
-    suite = choose_suite(suites, is_named=grid.tasks is not None)
-    return (
-        [cell for cell in cells_a if cell.about.suite == suite],
-        [cell for cell in cells_b if cell.about.suite == suite],
+        side_a = side_a._replace(name=names[0] or side_a.name)
+        side_b = side_b._replace(name=names[1] or side_b.name)
+    missing = _missing(side_a, side_b, chosen_tasks, chosen_lengths)
+    return comparison_of(
+        side_a, side_b, *paired(side_a, side_b, by), margin, by, confidence, missing
     )
 
 
-def _compare_sides(
-    a: Side, b: Side, missing: Sequence[str], margin: float, by: str, confidence: float
+def _common_suite(sides: Sequence[Sequence[Cell]], tasks: Sequence[str] | None) -> str | None:
+    """The suite whose cells are compared, as no mean is over two; None where there is one only. A
+    suite that only one side was asked cannot be meant."""
+    a, b = (
+        {cell.about.suite for cell in cells if tasks is None or cell.task in tasks}
+        for cells in sides
+    )
+    if a & b and len(a | b) > 1:
+        return choose_suite(a & b, is_named=tasks is not None)
+    return None
+
+
+def _chosen(
+    name: str,
+    cells: Sequence[Cell],
+    tasks: Sequence[str] | None,
+    lengths: Sequence[int] | None,
+    suite: str | None,
+) -> list[Cell]:
+    """The cells of a side that are to be compared; UserError where it has others only."""
+    chosen = []
+    for cell in cells:
+        is_named = tasks is None or cell.task in tasks
+        has_length = lengths is None or cell.length in lengths
+        if is_named and has_length and suite in (None, cell.about.suite):
+            chosen.append(cell)
+    if cells and not chosen:
+        found = keys_text((cell.task, cell.length) for cell in cells)
+        raise UserError(
+            f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
+            f"has {found}"
+        )
+    return chosen
+
+
+def check_margin(margin: float) -> None:
+    """Raise a UserError for what is no number of points above 0."""
+    if not isinstance(margin, Real) or not 0 < margin < math.inf:
+        raise UserError(f"margin is {margin!r}: it must be a number of points above 0, such as 1.0")
+
+
+def comparison_of(
+    a: Side,
+    b: Side,
+    pairs: "pd.DataFrame",
+    notes: Sequence[str],
+    margin: float,
+    by: str = "digest",
+    confidence: float = 0.95,
+    missing: Sequence[str] = (),
 ) -> Comparison:
-    """Pair the examples of two sides, and judge their differences."""
-    pairs, notes = paired(a, b, by)
-
+    """The comparison of two sides whose examples were `paired`, of all pairs or of some."""
     rows, cells = judge_pairs(pairs, margin, confidence)
     compared = a.scores[a.scores["task"].isin(rows["task"])]
     rows.attrs["texts"] = texts_words(compared)
     if rows.attrs["texts"]:
-        notes.append(f"{rows.attrs['texts']}: not comparable with the paper")
+        notes = [*notes, f"{rows.attrs['texts']}: not comparable with the paper"]
 
-    flips = pairs[_FLIP_COLUMNS].query("difference != 0")
+    flips = pairs.loc[pairs["difference"] != 0, [*_EXAMPLE, "digest", "a", "b", "difference"]]
     flips = flips.reset_index(drop=True)
     flips["difference"] *= 100
-    return Comparison(
-        a=a,
-        b=b,
-        margin=margin,
-        confidence=confidence,
-        by=by,
-        rows=rows,
-        flips=flips,
-        cells=tuple(cells),
-        lacking=tuple(lacking_cells(a, b)),
-        missing=tuple(missing),
-        notes=tuple(notes),
-    )
+    lacking = tuple(_lacking(a, b))
+    return Comparison(a, b, margin, confidence, by, rows, flips, cells, lacking, missing, notes)
 
 
 def compare_study(
@@ -356,7 +383,249 @@ def compare_study(
     return compare(a, b, margin=margin, by=by, num_examples=study.num_examples)
 
 
-def _place(row: "pd.Series[Any]") -> str:
-    """Where a row of a comparison stands, such as `vt at 4K`."""
-    length = f"at {length_name(int(row['length']))}" if row["length"] else ""
-    return f"{row['task']} {length}".strip()
+# --- one side -------------------------------------------------------------------------------------
+
+
+def side_of(
+    cells: Sequence[Cell],
+    name: str = "",
+    max_failures: float | None = None,
+    num_examples: int | None = None,
+) -> Side:
+    """One side of a comparison, with the first `num_examples` of each cell; None takes all. `name`
+    is what the user wrote. Raises UserError for more than one model or run."""
+    # Of a side that was given by name the files that lack answers are named.
+    answers = score(cells)
+    if name and (line := lacking_line(cells)):
+        remark(line)
+    most = math.inf if num_examples is None else num_examples
+    answers = answers[answers["index"] < most]
+    # An example that one of several repetitions did not answer is left out of the mean over them.
+    scores = merge_repetitions(answers)
+    models = list(dict.fromkeys(zip(scores["run"], scores["model"], strict=True)))
+    if len(models) != 1:
+        found = ", ".join("/".join(model) for model in models)
+        raise UserError(
+            f"{name or 'one side'} holds {found or 'no answer to compare'}: a side is one model "
+            "in one run; name its folder"
+        )
+    ((run, model),) = models
+
+    results: dict[Key, dict[str, Any]] = {}
+    failed: dict[Key, int] = {}
+    expected: dict[Key, float] = {}
+    for cell in cells:
+        key = (cell.task, cell.length)
+        results.setdefault(key, cell.record["result"])
+        num_failed = sum(index < most for index in cell.coverage.failed)
+        share = cell.about.max_failures if max_failures is None else max_failures
+        allowed = allowed_failures(share, cell.wanted)
+        expected.setdefault(key, min(cell.wanted, most) - allowed)
+        if num_failed > allowed:
+            failed[key] = num_failed
+
+    # What failed often is no sample of the cell: hard examples may fail more often than others.
+    kept = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
+    return Side(
+        name=f"{run}/{model}" if run else model,
+        label=str(scores["label"].iloc[0]),
+        cells=cells,
+        scores=scores[scores.set_index(_CELL).index.isin(list(kept))],
+        results={key: result for key, result in results.items() if key in kept},
+        failed=failed,
+        expected=expected,
+        repetitions=answers["run"].nunique(),
+        lacking=len(answers.drop_duplicates(_EXAMPLE)) - len(scores),
+    )
+
+
+def _repetitions(cells: Sequence[Cell], taken: Sequence[Cell]) -> list[Cell]:
+    """The cells of the repetitions of a side's runs, but for those that are `taken`."""
+    paths = {cell.path.resolve() for cell in taken}
+    repetitions: list[Cell] = []
+    # A cell lies at <predictions>/<run>/<model>/<task>/<length>.jsonl.
+    folders = dict.fromkeys(cell.path.absolute().parents[1] for cell in cells)
+    for folder in folders:
+        run, predictions = folder.parent.name, folder.parent.parent
+        for path in sorted(predictions.glob(f"*-repeat*/{glob.escape(folder.name)}")):
+            # The pattern also finds the repetitions of other runs, and a run `main-repeated`.
+            if base_run(path.parent.name) == run:
+                repetitions += read_cells(path)
+    return [cell for cell in repetitions if cell.path.resolve() not in paths]
+
+
+# --- two sides ------------------------------------------------------------------------------------
+
+
+def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
+    """The examples that both answered, and what a reader must know about the two.
+
+    Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), `group`
+    where the scores have it. Pairs have the same task, length and index, and with `by='digest'` the
+    same prompt: other prompts are a `UserError` that names the cells. Where the two answered
+    different numbers of times, `variance` is that of the difference, see `_dealt_variance`.
+    """
+    paths_a = {cell.path.resolve() for cell in a.cells}
+    paths_b = {cell.path.resolve() for cell in b.cells}
+    if paths_a & paths_b:
+        raise UserError(
+            f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
+        )
+
+    notes = []
+    for side in (a, b):
+        if side.failed:
+            number = counted(sum(side.failed.values()), "request")
+            notes.append(
+                f"{number} of {side.name} failed, more than max_failures allows: left out "
+                f"{keys_text(side.failed)}"
+            )
+        if side.lacking:
+            notes.append(
+                f"{side.lacking} examples lack an answer in one of the repetitions of "
+                f"{side.name}: left out"
+            )
+    scores_b = b.scores[[*_EXAMPLE, "digest", "score"]]
+    pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
+    if pairs.empty:
+        held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
+        raise UserError(
+            f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
+            f"in common: {'; '.join(held + notes)}"
+        )
+    notes += _notes_of_left_out(a, b, len(pairs))
+
+    settings = differing(a, b)
+    # an empty digest is one that nobody knows: it is not equal to another
+    is_other = pairs["digest_a"] != pairs["digest_b"]
+    other_prompts = is_other | (pairs["digest_a"] == "")
+    if other_prompts.any():
+        if by == "digest":
+            raise _not_the_same_prompts(a, b, pairs[other_prompts], settings)
+        few = f"{other_prompts.sum()} of {len(pairs)} pairs"
+        note = f"paired by index: {few} have prompts that differ or are not known"
+        notes.insert(0, note)
+
+    pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
+    # means over repetitions are rounded, so that equal ones differ by nothing
+    pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)
+    if a.repetitions != b.repetitions:
+        pairs["variance"] = _dealt_variance(pairs, a.repetitions, b.repetitions)
+
+    if settings:
+        notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
+    notes += snapshot_notes([*a.cells, *b.cells])
+    return pairs, notes
+
+
+def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
+    """What is left out because one of two sides does not have it."""
+    shared = [key for key in a.results if key in b.results]
+    notes = []
+    for side in (a, b):
+        alone = [key for key in side.results if key not in shared]
+        if alone:
+            notes.append(f"only {side.name} has {keys_text(alone)}: left out")
+
+    # Cells that one side lacks are named above: here only examples of shared cells count.
+    most = max(side.scores.set_index(_CELL).index.isin(shared).sum() for side in (a, b))
+    if num_pairs < most:
+        notes.append(
+            f"{num_pairs} of {most} examples were answered by both; the others are left out"
+        )
+    return notes
+
+
+def _lacking(a: Side, b: Side) -> list[Key]:
+    """The cells that A has and B lacks: not asked, not readable, failed too often, or answered in
+    part."""
+    answered_a = a.scores.groupby(_CELL).size()
+    answered_b = b.scores.groupby(_CELL).size()
+    lacking = []
+    for key in a.results:
+        # A shorter run of the same cells is no damage: B need not have more than it was to have.
+        enough = min(answered_a[key], b.expected.get(key, 1))
+        if answered_b.get(key, 0) < enough:
+            lacking.append(key)
+    return lacking
+
+
+def _missing(
+    a: Side, b: Side, tasks: Sequence[str] | None, lengths: Sequence[int] | None
+) -> list[str]:
+    """What the caller named and one of the two has no answers to, in words. Named tasks and lengths
+    mean each task at each length; tasks alone, or lengths alone, are to be there at all."""
+    compared = [key for key in a.results if key in b.results]
+    if tasks is not None and lengths is not None:
+        missing = [key for key in product(tasks, lengths) if key not in compared]
+        return [keys_text(missing)] if missing else []
+    tasks_there = {task for task, _ in compared}
+    lengths_there = {length for _, length in compared}
+    missing_tasks = [task for task in tasks or () if task not in tasks_there]
+    return missing_tasks + [length_name(n) for n in lengths or () if n not in lengths_there]
+
+
+def _not_the_same_prompts(
+    a: Side, b: Side, different: "pd.DataFrame", settings: Sequence[str]
+) -> UserError:
+    """The error for pairs with other prompts: the cells, and the settings that explain it."""
+    cells = zip(different["task"], different["length"], strict=True)
+    keys = sorted(set(cells))
+    reasons = [setting for setting in settings if setting.startswith(_ASKED_BY)]
+    digests = different[["digest_a", "digest_b"]]
+    if (digests == "").any(axis=None):
+        reasons = ["predictions of other programs carry no digest"]
+    reason = "; ".join(reasons[:MOST_NAMED]) or "digests differ"
+    return UserError(
+        f"{a.name} and {b.name} were not asked the same prompts in {keys_text(keys)} ({reason}): "
+        "compare runs with the same tokenizer, template, seed and corpora, or pair with "
+        'by="index" (--by index), which does not compare the prompts'
+    )
+
+
+def _dealt_variance(pairs: "pd.DataFrame", num_a: int, num_b: int) -> "pd.Series[float]":
+    """The variance of each difference if the answers of both sides were dealt to the two at random,
+    `num_a` and `num_b` of them.
+
+    A mean of many answers of an equal model is often a little below one answer, and seldom far
+    above it: without this the sign test takes that for a loss.
+    """
+    total = num_a + num_b
+    share = (num_a * pairs["a"] + num_b * pairs["b"]) / total
+    of_one_answer = share * (1 - share)
+    # drawing without replacement: the variance of a difference of two means of one finite set
+    variance: pd.Series[float] = of_one_answer * total**2 / (total - 1) / (num_a * num_b)
+    return variance
+
+
+def differing(a: Side, b: Side) -> list[str]:
+    """Result-defining settings that differ between cells of the two, the models' names apart:
+    'engine: vllm | openai'."""
+    cells_of: dict[str, list[Key]] = {}
+    num_shared = 0
+    for key, result in a.results.items():
+        other_result = b.results.get(key)
+        # Files of other programs do not say how they were made: they have no seed.
+        if not other_result or None in (result["seed"], other_result["seed"]):
+            continue
+        num_shared += 1
+        for change in differences(result, other_result):
+            field, one, other, _ = describe_first([change])
+            text = f"{field}: {one} | {other}"
+            # Digests say nothing to a reader, and several of them differ at once.
+            if field.startswith(_DIGESTS):
+                text = "other weights or configuration"
+            if field != "model.name":
+                cells_of.setdefault(text, []).append(key)
+
+    # What differs everywhere needs no list of cells.
+    return [
+        text if len(keys) >= num_shared else f"{text} ({keys_text(keys)})"
+        for text, keys in cells_of.items()
+    ]
+
+
+def keys_text(keys: Iterable[Key]) -> str:
+    """Cells in words: 'vt at 4K, cwe at 4K and 3 more'."""
+    texts = (f"{task} at {length_name(length)}" for task, length in keys)
+    return listed(texts, MOST_NAMED)

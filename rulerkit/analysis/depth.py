@@ -143,7 +143,7 @@ def _items(
 
     # A single needle has the score of its example, and so have gold documents: nobody knows which
     # of them the answer is from. The depths on record are enough, and nothing is made again.
-    if judge.rule.any_is_enough or len(depths) == len(references) == 1:
+    if judge.any_is_enough or len(depths) == len(references) == 1:
         score = float(answer["score"])
         return [Item(float(depth), score) for depth in depths]
 

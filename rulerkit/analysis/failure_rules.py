@@ -8,8 +8,8 @@ saw, or None where its label does not fit.
 import re
 
 from rulerkit.common.plugins import errors_of
-from rulerkit.generation.tasks import all_families, family_here, read_prompt
-from rulerkit.generation.tasks.base import JudgedAnswer, Rule, Task
+from rulerkit.generation.tasks import all_families, read_prompt, recorded_task
+from rulerkit.generation.tasks.base import JudgedAnswer, Rule
 
 OTHER_FORM = "right, in another form"
 
@@ -101,7 +101,7 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
 def _beginning(answer: JudgedAnswer) -> str | None:
     words = _squeezed(answer.text).split()[:_COPIED_WORDS]
     # where an answer may be a few words of the text, a few are no copy
-    quotes = answer.judge.rule.any_is_enough
+    quotes = answer.judge.any_is_enough
     if len(words) < (_COPIED_WORDS if quotes else _FEWEST_WORDS):
         return None
 
@@ -132,7 +132,7 @@ def _other_form(answer: JudgedAnswer) -> str | None:
 
 def _duplicated(answer: JudgedAnswer) -> str | None:
     # of several right answers to a question one is enough
-    if answer.judge.rule.any_is_enough or len(answer.references) < 2:
+    if answer.judge.any_is_enough or len(answer.references) < 2:
         return None
     for reference in answer.references:
         # as a word of its own: a number may stand within a longer one
@@ -229,10 +229,10 @@ def definitions() -> dict[str, str]:
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
     # files of other programs name no family
-    family = family_here(answer.settings) if answer.settings["family"] else None
-    rules_of_family = family.failure_rules if family else ()
+    task = recorded_task(answer.settings) if answer.settings["family"] else None
+    rules_of_family = task.failure_rules if task else ()
     for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
-        with errors_of(family or Task, f"the failure rule {rule.label!r}"):
+        with errors_of(type(task or answer.judge), f"the failure rule {rule.label!r}"):
             detail = rule.test(answer)
         if detail is not None:
             return rule.label, detail

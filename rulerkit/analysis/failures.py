@@ -134,7 +134,7 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
         return float("nan")
     first = float(depths[0])
     # of gold documents nobody knows which one was missed
-    is_document = answer.judge.rule.any_is_enough
+    is_document = answer.judge.any_is_enough
     if len(depths) == 1 or answer.score == 1 or is_document:
         return first
 

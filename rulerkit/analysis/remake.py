@@ -12,7 +12,7 @@ from rulerkit.common.errors import UserError, shortened
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
-from rulerkit.generation.tasks import family_here
+from rulerkit.generation.tasks import recorded_task
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import describe_first, differences
 from rulerkit.store.places import CELL, cells_of_rows, is_table
@@ -30,17 +30,14 @@ def examples_of(cell: Cell) -> Examples:
         settings = {name: stored[name] for name in SETTINGS if name in stored}
         prompt_format = PromptFormat(result["tokenizer"]["name"], **settings)
 
-        knobs = {**result["task"], "protocol": cell.about.result.protocol}
-        family = family_here(knobs)
-        if family is None:
+        knobs = {**result["task"], "protocol": cell.about.protocol}
+        task = recorded_task(knobs)
+        if task is None:
             raise _not_generated(
                 cell,
                 f"its family {knobs['family']} ({knobs.get('module', 'of another version')}) "
                 "cannot be imported",
             )
-        names = ("name", "protocol", *family.knobs())
-        chosen: dict[str, Any] = {name: knobs.get(name) for name in names}
-        task = family(**chosen)
 
         return Examples(
             task, int(result["length"]), cell.wanted, int(result["seed"]), prompt_format

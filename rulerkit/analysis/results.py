@@ -16,7 +16,7 @@ from rulerkit.common.paths import install_command
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
 from rulerkit.scoring.scores import as_scores, lacking_line, score
-from rulerkit.store.cells import Cell, DamagedCell, Report
+from rulerkit.store.cells import Cell, DamagedCell, Report, readable
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
 
@@ -55,16 +55,16 @@ def load(
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
-    (ours, upstream's, lm-eval's samples), `run` or `run/model` in `outputs/predictions`, a pattern
-    with `*`, a list of these, or cells; without one it is `outputs`. A cell that stands in several
-    places has the rows of all.
-    Without `answers` judged cells come from the cache and no prediction is read: millions of rows
-    take seconds. `answers_of` adds the columns to some rows later. What is damaged is left out and
+    (ours, upstream's, lm-eval's samples), `run`, `run/model` or the name of a model of one run in
+    `outputs/predictions`, a pattern with `*`, a list of these, or cells; without one it is
+    `outputs`. A cell that stands in several places has the rows of all.
+    `answers_of` adds the columns of `answers` to some rows later. What is damaged is left out and
     passed to `report`. Raises UserError where a place holds no predictions, and where two places
     contradict each other.
     """
     cells = as_cells(places or "outputs", "load", report)
     scores = score(cells, report, max_failures)
+    cells = readable(cells)
     warnings = [warning for cell in cells for warning in cell.warnings]
     for line in filter(None, [*warnings, lacking_line(cells)]):
         report(line)

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.sides import find
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
@@ -22,9 +21,17 @@ from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.notebook import check_used, notebook_parameters
-from rulerkit.evaluation.study import Study, expand, load_files, name_of, study_as_json
+from rulerkit.evaluation.notebook import notebook_parameters
+from rulerkit.evaluation.study import (
+    Study,
+    check_used,
+    expand,
+    load_files,
+    name_of,
+    study_as_json,
+)
 from rulerkit.evaluation.study import study as make_study
+from rulerkit.store.places import find_cells
 
 # A batch writes into one place, and models stand beside the parameters.
 _NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
@@ -106,7 +113,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     _check_runs(path, runs, fixed)
     if keys.baseline:
         try:
-            find(keys.baseline, whole.outputs, scan=False)
+            find_cells([keys.baseline], outputs=whole.outputs)
         except UserError as error:
             raise UserError(f"baseline in {path}: {error}") from error
     command = ["rulerkit", "batch", str(path.absolute())]

@@ -18,7 +18,8 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import Spec, read_site
-from rulerkit.evaluation.study import Study, bills
+from rulerkit.evaluation.cost import costs_by_length
+from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.generation.prompt_format import DIRECT, FORMS, PromptFormat
@@ -113,7 +114,7 @@ class Case:
     def complete_answer(self) -> str:
         """The references as the family writes them; of several alternatives the shortest."""
         references = self.draft.references
-        if self.task.rule.any_is_enough:
+        if self.task.any_is_enough:
             return min(references, key=len)
         return self.task.join(references)
 
@@ -121,7 +122,7 @@ class Case:
 def make_case(model: Model, examples: Examples, index: int) -> Case:
     """One example of a model with its draft."""
     stream = ExampleStream(examples.seed, examples.task.name, index)
-    draft = examples.task.draft(stream, examples.length)
+    draft = examples.task.make(stream, examples.length)
     return Case(model, examples.task, examples[index], draft)
 
 
@@ -255,7 +256,7 @@ def needles(case: Case) -> CheckResult:
     """Every reference is in the prompt, and is still there when the ids are decoded; of tasks whose
     answers need not stand in the prompt, those that do."""
     example, references = case.example, case.draft.references
-    if not case.task.rule.is_in_context:
+    if case.task.match != "all":
         references = tuple(text for text in references if text in example.prompt)
     decoded = case.tokenizer.decode(example.ids)
     lost = [text for text in references if text not in decoded]
@@ -365,7 +366,7 @@ def _findings(
         if isinstance(described, dict):
             yield from run_checks({"GPUs": too_many_gpus}, "", described)
             if "prices" in described:
-                cost = sum(bill.dollars or 0 for bill in bills(study, described))
+                cost = sum(one.dollars or 0 for one in costs_by_length(study, described).values())
                 seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
                 yield Finding(seen, level=OK, name="cost")
 

@@ -34,8 +34,7 @@ from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.vllm import MASTER, Vllm

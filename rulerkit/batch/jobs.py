@@ -15,7 +15,6 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from pydantic import TypeAdapter
 
 from rulerkit.common.errors import UserError, listed
 from rulerkit.common.hidden import hide
+from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import from_root, home, resolve
 from rulerkit.common.plugins import load_plugins
@@ -32,7 +32,7 @@ from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, expand, name_of, study_from_json
 from rulerkit.inference.model import gpus_and_nodes
-from rulerkit.scoring.scores import completeness
+from rulerkit.store.cells import coverage_of
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.records import plain
 
@@ -54,12 +54,12 @@ class Need(NamedTuple):
     @property
     def have(self) -> int:
         """How many of its examples are answered, by the files."""
-        return completeness(self.path, self.wanted).have
+        return len(coverage_of(self.path, self.wanted).have)
 
     @property
     def problem(self) -> str:
         """What is wrong with it, such as failed requests or a damaged row; "" for nothing."""
-        return completeness(self.path, self.wanted).problem
+        return coverage_of(self.path, self.wanted).problem
 
     @property
     def tokens_left(self) -> int:
@@ -130,7 +130,7 @@ class Notebook:
     def source(self) -> str:
         """A digest of what is executed: the notebook and its parameters."""
         content = self.notebook.read_bytes() + self.command[-1].encode()
-        return sha256(content).hexdigest()[:16]
+        return digest(content)
 
 
 @dataclass(frozen=True)
@@ -450,11 +450,11 @@ def needs_of(
 
 def fingerprint(needs: Iterable[Need]) -> str:
     """A digest of the stored answers, by which a notebook knows that it has read them."""
-    digest = sha256()
+    answers = ""
     for need in sorted(needs):
         with suppress(FileNotFoundError):
-            digest.update(f"{need.path} {zlib.crc32(need.path.read_bytes())}\n".encode())
-    return digest.hexdigest()[:16]
+            answers += f"{need.path} {zlib.crc32(need.path.read_bytes())}\n"
+    return digest(answers)
 
 
 def read_record(path: Path) -> dict[str, Any]:

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.analysis.compare import Comparison, compare
 from rulerkit.analysis.results import load
-from rulerkit.analysis.sides import find
 from rulerkit.batch.batch_file import Batch
 from rulerkit.batch.status import report, statuses
 from rulerkit.common.errors import UserError, counted, listed
@@ -21,8 +20,8 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.report.browser import browse
 from rulerkit.report.comparison import difference_table
-from rulerkit.scoring.summary import base_run
 from rulerkit.store.files import write_whole
+from rulerkit.store.places import base_run, find_cells
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -151,7 +150,7 @@ def _sides(batch: Batch, model: str) -> dict[str, Any]:
         sides[last.parent.name] = last
 
     if baseline:
-        cells = find(baseline, outputs)
+        cells = find_cells([baseline], outputs=outputs, scan=True)
         of_model = [cell for cell in cells if cell.model == model]
         cells = of_model or cells
         is_shown_already = last and last in cells[0].path.parents

@@ -9,31 +9,21 @@ from typing import NamedTuple
 
 from rulerkit.common.errors import UserError, counted
 from rulerkit.common.lengths import length_name
+from rulerkit.common.render import render
 from rulerkit.common.settings import Spec
-from rulerkit.evaluation.study import Study, bills
+from rulerkit.evaluation.cost import Cost, costs_by_length
+from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.report.tables.layout import render
 from rulerkit.scoring.stopping import FIRST
 
 
 class LengthCost(NamedTuple):
-    """What all cells of one length cost one model, at most.
-
-    `prompt_tokens` and `answer_tokens` are those that a service bills; together they are at least
-    the length of every example. `dollars` is None where the model's file has no prices. `why_not`
-    says why the length will not be run; it is empty where it will.
-    """
+    """What all cells of one length cost one model, at most. `why_not` says why the length will not
+    be run; it is empty where it will."""
 
     length: int
-    examples: int
-    prompt_tokens: int
-    answer_tokens: int
-    dollars: float | None
+    cost: Cost
     why_not: str = ""
-
-    @property
-    def tokens(self) -> int:
-        return self.prompt_tokens + self.answer_tokens
 
 
 class Plan(NamedTuple):
@@ -53,19 +43,18 @@ class Plan(NamedTuple):
         return [line for line in self.lines if not line.why_not]
 
     @property
-    def tokens(self) -> int:
+    def cost(self) -> Cost:
         """Of all lengths that will be run."""
-        return sum(line.tokens for line in self.asked)
-
-    @property
-    def dollars(self) -> float | None:
-        """Of all lengths that will be run; None without prices."""
-        costs = [line.dollars for line in self.asked if line.dollars is not None]
-        return sum(costs) if costs else None
+        total = Cost()
+        for line in self.asked:
+            total = total.plus(line.cost)
+        return total
 
     def text(self) -> str:
         """A table with a row for each length, the sum, and what was assumed."""
-        has_prices = self.dollars is not None
+        import pandas as pd
+
+        has_prices = self.cost.dollars is not None
         header = ["length", "examples", "prompt tokens", "answer tokens", "tokens/cell"]
         if has_prices:
             header += ["$/cell", "$"]
@@ -74,13 +63,14 @@ class Plan(NamedTuple):
         for line in self.asked:
             row = [
                 length_name(line.length),
-                f"{line.examples:,}",
-                f"{line.prompt_tokens:,}",
-                f"{line.answer_tokens:,}",
-                f"{line.tokens / self.num_tasks:,.0f}",
+                f"{line.cost.examples:,}",
+                f"{line.cost.prompt_tokens:,}",
+                f"{line.cost.answer_tokens:,}",
+                f"{line.cost.tokens / self.num_tasks:,.0f}",
             ]
-            if line.dollars is not None:
-                row += [f"{line.dollars / self.num_tasks:,.2f}", f"{line.dollars:,.2f}"]
+            dollars = line.cost.dollars
+            if dollars is not None:
+                row += [f"{dollars / self.num_tasks:,.2f}", f"{dollars:,.2f}"]
             rows.append(row)
 
         if self.least_share < 1:
@@ -103,13 +93,13 @@ class Plan(NamedTuple):
             )
 
         title = f"{self.model}: {counted(self.num_tasks, 'task')}"
-        return f"{title}\n{render(header, rows, notes=notes)}".rstrip()
+        return f"{title}\n{render(pd.DataFrame(rows, columns=header), notes=notes)}".rstrip()
 
     def _sum(self, share: float) -> str:
-        examples = sum(line.examples for line in self.asked)
-        text = f"{share * examples:,.0f} examples, {share * self.tokens:,.0f} tokens"
-        if self.dollars is not None:
-            text += f", ${share * self.dollars:,.2f}"
+        cost = self.cost
+        text = f"{share * cost.examples:,.0f} examples, {share * cost.tokens:,.0f} tokens"
+        if cost.dollars is not None:
+            text += f", ${share * cost.dollars:,.2f}"
         return text
 
 
@@ -128,17 +118,9 @@ def plan_model(described: Spec | Model, study: Study) -> Plan:
                 # Its config.json is not here, so nothing says how long its prompts may be.
                 limits[length] = ""
 
-    examples = len(study.tasks) * study.num_examples * study.repeat
     lines = [
-        LengthCost(
-            bill.length,
-            examples,
-            bill.prompt_tokens,
-            bill.answer_tokens,
-            bill.dollars,
-            limits[bill.length],
-        )
-        for bill in bills(study, spec)
+        LengthCost(length, cost, limits[length])
+        for length, cost in costs_by_length(study, spec).items()
     ]
     least_share = FIRST / study.num_examples if study.adaptive else 1.0
     date = str(spec.get("prices", {}).get("date", ""))

@@ -15,7 +15,6 @@ import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from hashlib import sha256
 from math import ceil
 from pathlib import Path
 from typing import NamedTuple
@@ -23,6 +22,7 @@ from typing import NamedTuple
 from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.escape import fill
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, home, package_text
 from rulerkit.common.settings import Site
 from rulerkit.generation.tokenizers import tiktoken_dir
@@ -147,8 +147,7 @@ def name_of(job: Job) -> str:
 def _name(place: Path, subject: str) -> str:
     """What Slurm calls a job: the same for the same files, so that `singleton` keeps two of them
     apart."""
-    digest = sha256(str(place).encode()).hexdigest()[:6]
-    name = f"rulerkit-{place.parents[1].name}-{subject}-{digest}"
+    name = f"rulerkit-{place.parents[1].name}-{subject}-{digest(str(place))[:6]}"
     return re.sub(r"[^\w.-]", "_", name, flags=re.ASCII)
 
 

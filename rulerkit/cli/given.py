@@ -59,7 +59,7 @@ class Given(NamedTuple):
         one is a `UserError` in -y; in a file, which several commands may share, it is left alone.
         """
         from rulerkit.common.settings import MODEL_KEYS, Parameters
-        from rulerkit.evaluation.notebook import check_used
+        from rulerkit.evaluation.study import check_used
 
         given = settings_of(self.settings)
         changes = {
@@ -144,7 +144,8 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     path, the address of a server by what it serves, with the keys that -y changes."""
     from rulerkit.common.model_files import is_known_model
     from rulerkit.common.urls import is_address
-    from rulerkit.inference.address import model_at, with_server
+    from rulerkit.inference.address import model_at
+    from rulerkit.inference.model import with_server
 
     changes = changes or {}
     if isinstance(described, str) and described.lstrip().startswith("{"):

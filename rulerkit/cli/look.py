@@ -186,6 +186,7 @@ def report(
     from rulerkit.analysis.results import FORMATS
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
+    from rulerkit.store.cells import readable
     from rulerkit.store.comparable import check_same
 
     nominal = parse_length(length) if length else None
@@ -209,6 +210,7 @@ def report(
         raise UserError(f"--by example is for {', '.join(FORMATS)}: {kind} shows tables of scores")
 
     scores = judged(cells, problems, max_failures)
+    cells = readable(cells)
     in_table = by == "model" and kind in TABLES
     for line in filter(None, [lacking_line(cells), *([] if in_table else problems)]):
         echo(line, err=True)
@@ -233,12 +235,12 @@ def _cells_in(
 ) -> "list[Cell]":
     """The cells of all places, whoever wrote them; one that stands in several places once. What is
     wrong with files goes to `problems`."""
-    from rulerkit.store.joined import put_together
     from rulerkit.store.other_formats import read_predictions
+    from rulerkit.store.places import put_together
 
     folders = [resolve_file(place) for place in places]
     try:
-        read = [read_predictions(place, task, length, problems.append) for place in folders]
+        read = [read_predictions(place, task, length, problems.append, False) for place in folders]
     except UserError:
         for problem in problems:
             echo(problem, err=True)
@@ -287,7 +289,7 @@ def _write_data(rows: "pd.DataFrame", kind: str, output: Path | None) -> None:
 
 def _usual_rows(cells: "list[Cell]", is_data: bool) -> str:
     """What has a row where --by does not say."""
-    from rulerkit.scoring.summary import base_run
+    from rulerkit.store.places import base_run
 
     models = {(base_run(cell.run), cell.model) for cell in cells}
     return "task" if is_data or len(models) == 1 else "model"
@@ -337,16 +339,16 @@ def _answered(model: str, task: str, length: int, index: int) -> "tuple[Example,
     """An example as it was asked, from a folder of answers; and what was written, with the score,
     as text. Without a task or a length the first one there is taken."""
     from rulerkit.analysis.remake import remaker
-    from rulerkit.analysis.sides import find
+    from rulerkit.store.places import find_cells
 
-    stored = find(model)
+    stored = find_cells([model])
     cells = [cell for cell in stored if task in ("", cell.task) and length in (0, cell.length)]
     if not cells:
         there = [f"{cell.task} at {length_name(cell.length)}" for cell in stored]
         seen = f"{task or 'any task'} at {length_name(length) if length else 'any length'}"
         raise unknown(f"task and length in {model}", seen, there)
     cell = cells[0]
-    if index not in cell.present:
+    if index not in cell.coverage.have:
         raise UserError(
             f"{model} has no answer to example {index} of {cell.task} at {cell.length}: it has "
             f"{cell.wanted} examples, from 0; those without an answer are in its *.failures.jsonl"
@@ -360,7 +362,7 @@ def _stored_answer(path: Path, example: "Example") -> str:
     from rulerkit.store.cells import load_cell
 
     cell = load_cell(path)
-    if not cell or example.index not in cell.present:
+    if not cell or example.index not in cell.coverage.have:
         return ""
     row = next(row for row in cell.rows if row["index"] == example.index)
     if row["digest"] != example.digest:

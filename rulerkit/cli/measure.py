@@ -60,15 +60,13 @@ def evaluate(
         list_cells(study)
         return
 
-    from rulerkit.store.cells import is_answered
-
     # A job that its scheduler starts again goes on with what it has written.
     is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     errors: list[UserError] = []
     name_root()
     cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
 
-    if any(cell.present for cell in cells):
+    if any(cell.coverage.have for cell in cells):
         wanted = None if study.adaptive else study.num_examples
         names = [task.name for task in study.tasks]
         problems = list[str]()
@@ -79,7 +77,7 @@ def evaluate(
     echo(f"\npredictions: {study.predictions}")
     for error in errors:
         say_error(str(error))
-    if errors or not all(is_answered(cell) for cell in cells):
+    if errors or not all(cell.coverage.is_enough for cell in cells):
         raise typer.Exit(ExitStatus.UNDECIDED)
 
 
@@ -154,7 +152,7 @@ def plan(
     """
     given = Given(model, tasks, lengths, num_examples, files, settings)
     if compare:
-        from rulerkit.analysis.power import power_text
+        from rulerkit.report.comparison import power_text
 
         study = given.study("perfect", (*MODELS, "tasks", "lengths", "num_examples"))
         sizes = len(study.tasks), len(study.lengths), study.num_examples

@@ -58,8 +58,9 @@ def task_tables(
     the cells, tasks, lengths and examples are those of `summarize`."""
     from rulerkit.generation.tasks import suites as task_names
     from rulerkit.report.tables import footnotes, task_table_text
-    from rulerkit.scoring.summary import base_run, suites_of
+    from rulerkit.scoring.summary import suites_of
     from rulerkit.store.comparable import check_same
+    from rulerkit.store.places import base_run
 
     # Each model may have been asked in another way, so each has a table of its own.
     by_model = defaultdict(list)

@@ -33,7 +33,7 @@ def fetch(
     files ask for them; what is there is kept. Without: the original essays and SQuAD from their
     owners' addresses, and HotpotQA from a pinned copy on the hub.
     """
-    from rulerkit.generation import downloads
+    from rulerkit.cli import downloads
 
     if not model and not files and not settings:
         fetched = downloads.fetch()
@@ -42,7 +42,7 @@ def fetch(
 
     from rulerkit.batch.batch_file import read_batch
     from rulerkit.common.yaml_files import read_yaml
-    from rulerkit.evaluation.notebook import BATCH_KEYS
+    from rulerkit.evaluation.study import BATCH_KEYS
 
     paths = [resolve_file(file) for file in files or []]
     wanted: list[Any]

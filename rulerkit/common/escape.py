@@ -4,7 +4,6 @@ nothing of it is lost."""
 import html as html_library
 import re
 import shlex
-from collections.abc import Iterable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -31,13 +30,13 @@ _LATEX = str.maketrans(
         "±": r"$\pm$",
         "≤": r"$\le$",
         "≥": r"$\ge$",
+        "\u2212": "$-$",
         "α": r"$\alpha$",
         "✓": r"$\surd$",
         "✗": r"$\times$",
         **{letter: "\\" + letter for letter in "&%$#_{}"},
     }
 )
-_LONG, _BROKEN = (25, r"p{0.3\linewidth}")  # texts of more letters are broken into lines as wide
 _MARKDOWN = str.maketrans(
     {
         "&": "&amp;",
@@ -131,32 +130,6 @@ def csv_text(frame: "pd.DataFrame", float_format: str | None = None) -> str:
     safe = frame.map(csv_cell).rename(columns=csv_cell)
     write = partial(safe.to_csv, index=False, float_format=float_format, lineterminator="\n")
     return str(write())
-
-
-def latex_notes(notes: Iterable[str]) -> str:
-    """Lines that stand below a table in LaTeX, in small letters."""
-    lines = list(map(latex, notes))
-    return "\n".join([r"{\par\smallskip\footnotesize", *lines, r"\par}", ""]) if lines else ""
-
-
-def latex_text(frame: "pd.DataFrame", notes: Iterable[str] = ()) -> str:
-    """A DataFrame as LaTeX (booktabs) without its index, each text escaped by `latex`, numbers to
-    three decimals, nothing where a value is missing; notes below. Long texts are
-    broken into lines, of which three stand side by side on a page."""
-
-    def field(value: Any) -> str:
-        if isinstance(value, float):
-            return f"{round(value, 3):.12g}".replace("-", "$-$")
-        return latex(str(value))
-
-    styler = frame.reset_index(drop=True).style.hide(axis="index").format(field, na_rep="")
-    numbers = frame.select_dtypes(["number", "bool"])
-    longest = frame.astype(str).apply(lambda texts: texts.str.len().max())
-    columns = (
-        _BROKEN if longest[name] > _LONG else "r" if name in numbers else "l" for name in frame
-    )
-    table = styler.format_index(field, axis=1).to_latex(column_format="".join(columns), hrules=True)
-    return str(table) + latex_notes(notes)
 
 
 def _visible(match: re.Match[str]) -> str:

@@ -1,7 +1,8 @@
-"""How JSON that others wrote is read."""
+"""How JSON that others wrote is read, and the digest of a value."""
 
 import json
 from codecs import BOM_UTF8
+from hashlib import sha256
 from typing import Any
 
 from pydantic_core import from_json
@@ -22,6 +23,15 @@ def parse_json(text: bytes, any_number: bool = False) -> Any:
             return json.loads(text, parse_constant=_not_a_number)
         except RecursionError:
             raise ValueError("nested too deeply") from None
+
+
+def digest(value: Any) -> str:
+    """16 hex digits of the SHA-256 of bytes, of a text, or of what any other JSON value says,
+    whatever the order of its keys."""
+    if not isinstance(value, bytes):
+        text = value if isinstance(value, str) else json.dumps(value, sort_keys=True)
+        value = text.encode("utf-8", "surrogatepass")
+    return sha256(value).hexdigest()[:16]
 
 
 def _not_a_number(name: str) -> float:

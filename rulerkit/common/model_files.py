@@ -3,7 +3,6 @@
 `read_spec` takes whatever a user writes for a model and returns its checked mapping.
 """
 
-import hashlib
 import os
 import re
 from collections.abc import Mapping
@@ -13,6 +12,7 @@ from typing import Any
 from rulerkit.common.errors import UserError, shortened, unknown
 from rulerkit.common.hidden import hide, hide_address
 from rulerkit.common.hub import is_hub_id
+from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import project_files, resolve
 from rulerkit.common.settings import (
@@ -196,7 +196,7 @@ def _suffix(differs: Spec) -> str:
         shown = str(hide({key: value})[key])
         short = re.sub(r"[^A-Za-z0-9._]+", "-", shown).strip("-")
         if not 0 < len(short) <= 24:
-            short = hashlib.sha256(str(value).encode()).hexdigest()[:8]
+            short = digest(str(value))[:8]
         suffix += f"-{key}_{short}"
     return suffix
 

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
-from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -20,6 +19,7 @@ from types import ModuleType
 from typing import Any, NamedTuple
 
 from rulerkit.common.errors import UserError, first_line, remark, shortened
+from rulerkit.common.json_text import digest
 from rulerkit.common.project import home
 
 GROUP = "rulerkit.plugins"
@@ -167,7 +167,7 @@ def source_digest(module: str) -> str:
     file = getattr(sys.modules.get(module), "__file__", None)
     if not file:
         return ""
-    return sha256(Path(file).read_bytes()).hexdigest()[:16]
+    return digest(Path(file).read_bytes())
 
 
 def is_outside(cls: type) -> bool:

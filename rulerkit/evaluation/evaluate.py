@@ -1,33 +1,28 @@
 """Evaluation: models answer the examples of a study, and each answer is on disk at once.
 
-`evaluate` asks only for what is missing, so the same call resumes after an interruption. What it
-does, from the outside to the inside:
-
-- `evaluate` takes the models one after the other,
-- `_ask_model` takes the lengths of one model, in one round or in those of an adaptive run,
-- `writer.predict_cells` sends the examples of one length and appends each answer to its cell.
+`evaluate` asks only for what is missing, so the same call resumes after an interruption. It takes
+the models one after the other; `_ask_model` takes the lengths of one, in the rounds of its study;
+`writer.ask_length` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.rounds import StudyRule, rounds, stored_cells, wanted
-from rulerkit.evaluation.session import Session
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
-from rulerkit.evaluation.writer import Predicted, predict_cells
-from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import Task
-from rulerkit.inference.model import Model
-from rulerkit.scoring.scores import completeness
-from rulerkit.store.cells import Cell
+from rulerkit.evaluation.writer import ask_length
+from rulerkit.generation.generate import Examples, generate
+from rulerkit.inference.model import Model, load_model
+from rulerkit.store.cells import Cell, coverage_of
 from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
@@ -45,41 +40,53 @@ def evaluate(
     progress: bool = True,
     not_run: NotRun | None = None,
     failed: Callable[[ModelError], None] | None = None,
-    session: Session | None = None,
+    session: "Session | None" = None,
     **parameters: Any,
 ) -> list[Cell]:
-    """Let every model of a study answer all its tasks at all its lengths, shortest first.
+    """Let every model of a study answer all its tasks at all its lengths, shortest first; returns
+    the cells, that is one model on one task at one length each, in the order of the studies.
 
     `study` is a study, several of them, or what `rk.study` takes, with the same parameters:
     `evaluate("reader-4096", tasks=["vt"], lengths=["4K"])`.
 
-    Only what has no answer yet is asked, so the same call resumes. Each answer is written to disk
-    as it arrives. Returns the cells, that is one model on one task at one length each; of several
-    studies all cells, in the order of the studies.
+    Only what has no answer yet is asked, and each answer is on disk as it arrives: the same call
+    resumes. `fresh` moves old predictions aside. Where the study says `ask: false` no model is
+    asked: the stored cells are returned, and what is missing is named.
 
-    A request that fails is never a score of zero: its example gets no row. The attempt is written
-    to `<length>.failures.jsonl` beside the cell, with the reason; stderr says how many there are;
-    the next call asks for that example again. Until then the cell is incomplete, and it has no mean
-    unless `max_failures` of the study allows so many failures.
+    A request that fails is never a score of zero: its example gets no row, the reason is written to
+    `<length>.failures.jsonl` beside the cell, and the next call asks again. Until then the cell has
+    no mean, unless `max_failures` of the study allows so many failures.
 
     A length that a model cannot be given, or that a task does not fit into, is left out and named
     on stderr, the first also to `not_run`. Where a model stops with an error, the other models
     still run, and the cells hold its answers until then; the error goes to `failed`, or to stderr.
-
-    `fresh` moves old predictions aside and starts anew. Models come one after the other, each
-    loaded when it has something to answer and closed before the next; with a `session` the last one
-    stays loaded. Where the study says `ask: false` no model is asked: the stored cells are
-    returned, and what is missing is named.
+    Each model is closed before the next is loaded; with a `session` the last one stays loaded.
 
     Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
     asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
     studies = _studies_of(study, parameters)
-    cells: list[Cell] = []
+    cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
-        shared = session or stack.enter_context(Session())
+        session = session or stack.enter_context(Session())
+        tokens = sum(_tokens_to_ask(one, fresh) for one in studies)
+        bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
         for one in studies:
-            cells += _evaluate(one, fresh, progress, not_run, failed, shared)
+            if not one.ask:
+                cells += _cells_without_asking(one)
+                continue
+            for of_model, model, asked in _one_by_one(one, session):
+                cells += _ask_model(of_model, model, asked, fresh, bar, not_run, errors)
+
+    if errors and not any(cell.coverage.have for cell in cells):
+        raise errors[0]
+    if not cells and not errors and not not_run and any(one.models for one in studies):
+        raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
+    for error in errors:
+        if failed:
+            failed(error)
+        else:
+            remark(str(error))
     return cells
 
 
@@ -109,149 +116,89 @@ def _studies_of(given: Any, parameters: JSON) -> list[Study]:
     return several
 
 
-def _evaluate(
-    study: Study,
-    fresh: bool,
-    progress: bool,
-    not_run: NotRun | None,
-    failed: Callable[[ModelError], None] | None,
-    session: Session,
-) -> list[Cell]:
-    """Evaluate one study."""
-    if not study.ask:
-        return _cells_without_asking(study)
-    cells, errors = _ask_models(study, fresh, progress, not_run, session)
-
-    if errors and not any(cell.present for cell in cells):
-        raise errors[0]
-    if not cells and study.models and not not_run and not errors:
-        raise UserError("nothing was asked: none of the lengths fits, for the reasons above")
-    for error in errors:
-        if failed:
-            failed(error)
-        else:
-            remark(str(error))
-    return cells
-
-
-def _ask_models(
-    study: Study, fresh: bool, progress: bool, not_run: NotRun | None, session: Session
-) -> tuple[list[Cell], list[ModelError]]:
-    """Let one model after the other answer; returns all cells, and the errors of the models that
-    stopped."""
-    models = [session.find(described) for described in study.models]
-    fitting = [_check_before_asking(study, model) for model in models]
-
-    cells, errors = list[Cell](), list[ModelError]()
-    tokens = _tokens_to_ask(study, fresh)
-    with progress_bar(tokens, disable=not progress) as bar:
-        for described, model, fits in zip(study.models, models, fitting, strict=True):
-            session.use(described, model)
-            of_model = replace(study, models=(described,))
-            _set_spent(model, of_model)
-            try:
-                answered, any_asked = _ask_model(of_model, model, fits, fresh, bar, not_run)
-            except ModelError as error:
-                # The next model still runs; what this one answered is on disk.
-                session.close()
-                errors.append(error)
-                cells += [stored.cell for stored in stored_cells(of_model) if stored.cell]
-                continue
-            except BaseException:
-                session.close()
-                raise
-
-            cells += answered
-            # Of a model that is a Python object, or made by one, not all changes are seen.
-            is_from_python = isinstance(described, Model) or "entry" in described
-            if answered and not any_asked and is_from_python:
-                remark(
-                    f"{model.name}: nothing was asked, all answers are stored; a change that its "
-                    "record does not hold, such as a patch elsewhere, is not seen: another `name` "
-                    "or `run`, or fresh=True, asks again"
-                )
-    return cells, errors
-
-
 # --- before anything is asked ---------------------------------------------------------------------
 
 
-_Fits = set[tuple[str, int]]
-"""Tasks with the lengths that their examples fit into."""
+Asked = dict[tuple[str, int], Examples]
+"""The examples of each task at each length that they fit into."""
 
 
-def _check_before_asking(study: Study, model: Model) -> _Fits:
-    """The tasks with the lengths that their examples fit into; what does not fit is named.
+def _one_by_one(study: Study, session: "Session") -> Iterator[tuple[Study, Any, Asked]]:
+    """Each model of a study, ready to answer, with a study of it alone and its examples; all are
+    checked before the first one is asked."""
+    models: list[Any] = [session.find(described) for described in study.models]
+    asked_of = [_fitting(study, model) for model in models]
+    for described, model, asked in zip(study.models, models, asked_of, strict=True):
+        session.use(described, model)
+        of_model = replace(study, models=(described,))
+        # A model with a budget in dollars counts what its stored answers have cost.
+        if getattr(model, "budget", None) is not None:
+            cells = [stored.cell for stored in stored_cells(of_model) if stored.cell]
+            usages = [row.get("usage") or {} for cell in cells for row in cell.stream()]
+            model.spent = sum(usage.get("cost", 0) for usage in usages)
+        yield of_model, model, asked
+
+
+def _fitting(study: Study, model: Model) -> Asked:
+    """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
     lengths that no task fits into. The question of an adaptive run needs them all.
     """
-    fits, too_short = set[tuple[str, int]](), list[str]()
+    asked, too_short = Asked(), list[str]()
     for task in study.tasks:
-        for length in study.lengths:
-            reason = _too_short(study, model, task, length)
-            if not reason:
-                # What fits here fits into all longer lengths.
-                fits |= {(task.name, n) for n in study.lengths if n >= length}
-                break
-            too_short.append(reason)
-    if too_short and (not fits or study.adaptive):
+        for number, length in enumerate(study.lengths):
+            examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
+            try:
+                # What is made here is not made again when it is asked.
+                examples.keep(study.num_examples if length < _ALWAYS_FITS else 1)
+            except DoesNotFit as error:
+                too_short.append(str(error))
+                continue
+            # What fits here fits into all longer lengths.
+            asked[task.name, length] = examples
+            for longer in study.lengths[number + 1 :]:
+                asked[task.name, longer] = replace(examples, length=longer, kept={})
+            break
+
+    if too_short and (not asked or study.adaptive):
         raise UserError(too_short[0])
     for reason in too_short:
         remark(f"not run: {reason}")
-    return fits
-
-
-def _too_short(study: Study, model: Model, task: Task, length: int) -> str:
-    """Why examples of a task do not fit into a length; "" where they do."""
-    number = study.num_examples if length < _ALWAYS_FITS else 1
-    try:
-        for example in generate(task, length, number, study.seed, model.prompt_format):
-            _ = example.num_tokens
-    except DoesNotFit as error:
-        return str(error)
-    return ""
+    return asked
 
 
 def _tokens_to_ask(study: Study, fresh: bool) -> int:
     """What the progress bar counts: the lengths of all examples without an answer."""
     tokens = 0
-    for cell in study.cells():
+    for cell in study.cells() if study.ask else ():
         missing = study.num_examples
         if not fresh:
-            missing -= completeness(cell.path, study.num_examples).have
+            missing -= len(coverage_of(cell.path, study.num_examples).have)
         tokens += cell.length * missing
     return tokens
-
-
-def _set_spent(model: Any, study: Study) -> None:
-    """Tell a model with a budget in dollars what its stored answers have cost."""
-    if getattr(model, "budget", None) is None:
-        return
-    spent = 0.0
-    for stored in stored_cells(study):
-        for row in stored.cell.stream() if stored.cell else ():
-            usage = row.get("usage") or {}
-            spent += usage.get("cost", 0)
-    model.spent = spent
 
 
 # --- one model ------------------------------------------------------------------------------------
 
 
 def _ask_model(
-    study: Study, model: Any, fits: _Fits, fresh: bool, bar: Any, not_run: NotRun | None
-) -> tuple[list[Cell], bool]:
-    """Let the only model of a study answer at all lengths that it can be given; returns its cells,
-    and whether it was asked for anything.
+    study: Study,
+    model: Any,
+    asked: Asked,
+    fresh: bool,
+    bar: Any,
+    not_run: NotRun | None,
+    errors: list[ModelError],
+) -> list[Cell]:
+    """Let the only model of a study answer at all lengths that it can be given; returns its cells.
+    The error that ends its work is added to `errors`.
 
-    A study with a number of examples is one round. An adaptive run asks a few examples of each
-    cell, looks at the scores, and asks for more where its question needs them; it ends when the
-    question is settled or requests fail.
+    A study with a number of examples is one round; an adaptive run looks at the scores of each
+    round, and asks for more where its question needs them.
     """
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
-    any_asked = False
-    lengths = list(study.lengths)
+    any_asked, lengths = False, list(study.lengths)
     anew = set(lengths) if fresh else set[int]()  # what is asked first moves old rows aside
 
     def leave_out(length: int, reason: str) -> None:
@@ -268,45 +215,48 @@ def _ask_model(
         # The rule of an adaptive run speaks of the lengths that remain.
         rule = StudyRule(study, lengths, anew)
         try:
-            for length, counts in rounds(rule):
-                due = {task: n for task, n in counts.items() if (task, length) in fits}
-                told = _ask_length(study, model, length, due, length in anew, bar, rule)
-                answered |= {cell.path: cell for cell in told.cells}
-                any_asked |= told.any_asked
-                anew.discard(length)
+            for length, folder, examples in _each_repetition(rule, study, model, asked, anew):
+                cells, is_asked = ask_length(
+                    model, examples, folder, length in anew, bar, study.max_failures, rule.adaptive
+                )
+                answered |= {cell.path: cell for cell in cells}
+                any_asked |= is_asked
         except TooLong as error:
             leave_out(length, str(error))
             continue
+        except ModelError as error:
+            # What it answered is on disk.
+            errors.append(error)
+            model.close()
+            return [stored.cell for stored in stored_cells(study) if stored.cell]
         if text := rule.describe():
             remark(f"{model.label or model.name}: {text}")
         break
-    return list(answered.values()), any_asked
+
+    # Of a model that is a Python object, or made by one, not all changes are seen.
+    (described,) = study.models
+    if answered and not any_asked and (isinstance(described, Model) or "entry" in described):
+        remark(
+            f"{model.name}: nothing was asked, all answers are stored; a change that its record "
+            "does not hold, such as a patch elsewhere, is not seen: another `name` or `run`, or "
+            "fresh=True, asks again"
+        )
+    return list(answered.values())
 
 
-def _ask_length(
-    study: Study,
-    model: Any,
-    length: int,
-    counts: Mapping[str, int],
-    fresh: bool,
-    bar: Any,
-    rule: StudyRule,
-) -> Predicted:
-    """Let a model answer so many examples of each task at one length, in each repetition."""
-    cells, any_asked = list[Cell](), False
-    for repetition, folder in enumerate(study.folders):
-        # A model that draws its answers draws others in each repetition.
-        model.repetition = repetition
-
-        examples = [
-            generate(task, length, counts[task.name], study.seed, model.prompt_format)
-            for task in study.tasks
-            if task.name in counts
-        ]
-        told = predict_cells(model, examples, folder, fresh, bar, study.max_failures, rule.adaptive)
-        cells += told.cells
-        any_asked |= told.any_asked
-    return Predicted(cells, any_asked)
+def _each_repetition(
+    rule: StudyRule, study: Study, model: Any, asked: Asked, anew: set[int]
+) -> Iterator[tuple[int, Path, list[Examples]]]:
+    """What the rounds of a rule ask for, once for each repetition: a length, the folder of the
+    answers, and the examples of each task that fits."""
+    for length, counts in rounds(rule):
+        fitting = {task: number for task, number in counts.items() if (task, length) in asked}
+        examples = [asked[task, length].first(number) for task, number in fitting.items()]
+        for repetition, folder in enumerate(study.folders):
+            # A model that draws its answers draws others in each repetition.
+            model.repetition = repetition
+            yield length, folder, examples
+        anew.discard(length)
 
 
 # --- without asking -------------------------------------------------------------------------------
@@ -320,7 +270,7 @@ def _cells_without_asking(study: Study) -> list[Cell]:
         number = counts[stored.path]
         have = 0
         if stored.cell:
-            have = sum(index < number for index in stored.cell.present)
+            have = sum(index < number for index in stored.cell.coverage.have)
             if have:
                 cells.append(stored.cell)
         if have < number:
@@ -334,3 +284,57 @@ def _cells_without_asking(study: Study) -> list[Cell]:
             "the models answer first, with `rulerkit batch`, or set `ask: true`"
         )
     return cells
+
+
+# --- the model that is loaded --------------------------------------------------------------------
+
+
+class Session:
+    """The model that is loaded at the moment, if any.
+
+    Loading a model can take minutes. `evaluate` closes the models that it loaded before it returns;
+    with a session the last one stays, until another model is asked for or the session is closed.
+    A model that you made yourself (`rk.load_model`) is yours to close::
+
+        with rk.Session() as session:
+            rk.evaluate(study, session=session)
+            rk.evaluate(another_study, session=session)  # the same model is not loaded again
+    """
+
+    def __init__(self) -> None:
+        self.model: Model | None = None
+        """The model that was used last and still holds its memory, its GPU or its server."""
+        self._described: JSON | Model | None = None
+
+    def find(self, described: JSON | Model) -> Model:
+        """The model of a mapping; the one that is loaded, where it is the same. Nothing is loaded
+        here: a model reads its weights when it answers first."""
+        if self.model is not None and described == self._described:
+            return self.model
+        return load_model(described)
+
+    def use(self, described: JSON | Model, model: Model) -> None:
+        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
+        if model is not self.model:
+            if self.model is not None:
+                self.model.close()
+            self.model, self._described = model, described
+
+    def close(self) -> None:
+        """Free the memory and the GPU, and end the server of the model that is loaded. A model that
+        the caller made stays as it is: it may be asked again."""
+        model, described = self.model, self._described
+        self.model = self._described = None
+        if model is not None and described is not model:
+            model.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> Any:
+        self.close()

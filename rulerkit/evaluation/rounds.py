@@ -25,13 +25,10 @@ if TYPE_CHECKING:
 
 
 class Rule(Protocol):
-    """What is asked next, and when it is enough."""
+    """What is asked next, until it is enough."""
 
     def wanted(self) -> Counts:
         """The examples that each cell is to have, in all, by the answers so far."""
-
-    def describe(self) -> str:
-        """How it ended, in words."""
 
 
 def rounds(rule: Rule) -> Iterator[tuple[int, dict[str, int]]]:
@@ -96,7 +93,7 @@ def _scores_by_index(cell: Cell | None) -> "NDArray[np.float64]":
     score_of = dict[int, float]()
     if cell:
         rows = judged(cell)
-        score_of = dict.fromkeys(cell.failures, np.nan)
+        score_of = dict.fromkeys(cell.coverage.failed, np.nan)
         score_of |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
 
     # Rows may have gaps: what follows the first gap was not asked in this order.
@@ -151,11 +148,11 @@ def stored_cells(study: Study) -> Iterator[StoredCell]:
     for asked in study.cells():
         try:
             cell = load_cell(asked.path)
-            if cell and cell.present:
-                questions = plain(asked_record(asked.task, asked.length, study.seed))
-                check_result(cell, cell.record["result"] | questions)
             if cell:
                 cell.about.max_failures = study.max_failures
+            if cell and cell.coverage.have:
+                questions = plain(asked_record(asked.task, asked.length, study.seed))
+                check_result(cell, cell.record["result"] | questions)
         except DamagedCell as error:
             remark(f"left out: {error}")
             cell = None

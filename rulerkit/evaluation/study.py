@@ -6,34 +6,31 @@ later ones win. A model file holds one key, `model:`. Unknown keys, and strings 
 are errors.
 """
 
-import math
 import os
 import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, fields
+from difflib import get_close_matches
 from functools import cached_property
 from glob import glob
-from hashlib import sha256
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import uuid4
 
-from rulerkit.common.errors import UserError, check_known, listed, remark, shortened
-from rulerkit.common.escape import csv_text, latex_text
+from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
+from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
-from rulerkit.common.paths import cell_file, home, resolve, resolve_file
+from rulerkit.common.paths import cell_file, home, project_files, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.notebook import check_names, check_used, injected_names
 from rulerkit.generation.corpora import KINDS, choices, load
-from rulerkit.generation.tasks import Task, by_name, family_of, without_suites
+from rulerkit.generation.tasks import Task, all_families, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
-from rulerkit.inference.address import with_server
-from rulerkit.inference.model import Model
+from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
 from rulerkit.store.files import SEED_FILE, disk
@@ -47,6 +44,10 @@ if TYPE_CHECKING:
 
 DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
+BATCH_KEYS = {"notebooks", "together"}
+"""The keys of a batch file by which one is told from other parameter files."""
+ADAPTIVE = ("max_examples", "confidence")
+"""The parameters of adaptive runs."""
 _LONGEST_TITLE = 80
 _FRESH_SEEDS = 10**9
 """How many seeds a fresh one is drawn from."""
@@ -111,7 +112,7 @@ class Study:
             return joined
         first = joined[: _LONGEST_TITLE - 10]
         first = first.rpartition("+")[0] or first
-        return f"{first}+etc-{sha256(joined.encode()).hexdigest()[:5]}"
+        return f"{first}+etc-{digest(joined)[:5]}"
 
     def save_table(
         self,
@@ -126,12 +127,15 @@ class Study:
         A DataFrame is written without its index as CSV and, where it has rows, as LaTeX (booktabs)
         with `notes` below: whole, or what of it is fit to print, `latex`.
         """
+        from rulerkit.common.escape import csv_text
+        from rulerkit.common.render import render
+
         if not isinstance(table, str):
             if table.empty:
                 # An older one would be of other data.
                 self._place("tables", name, ".tex").unlink(missing_ok=True)
             else:
-                text = latex_text(table if latex is None else latex, notes)
+                text = render(table if latex is None else latex, "latex", list(notes))
                 self.save_table(text, name, ".tex")
             table, suffix = csv_text(table), ".csv"
         path = self._place("tables", name, suffix)
@@ -165,46 +169,6 @@ class StudyCell(NamedTuple):
     length: int
 
 
-class Bill(NamedTuple):
-    """What all prompts of one length cost, at most: tokens, and dollars where prices are known."""
-
-    length: int
-    prompt_tokens: int
-    answer_tokens: int
-    dollars: float | None
-
-
-def bills(study: Study, spec: Spec) -> list[Bill]:
-    """A bill for each length that a model takes: every prompt fills its length, every answer and
-    thought is as long as it may be, and nothing is cached.
-
-    `spec` is the model's mapping; `prices` in it are dollars for a million tokens.
-    """
-    prices = spec.get("prices")
-    examples_of_task = study.num_examples * study.repeat
-    num_examples = examples_of_task * len(study.tasks)
-    answers = examples_of_task * sum(task.answer_tokens for task in study.tasks)
-    thoughts = num_examples * spec.get("thinking_tokens", 0)
-
-    # Answers are inside the length, and thoughts only where the model's file says so.
-    inside = answers
-    if spec.get("thinking_room") == "inside":
-        inside += thoughts
-
-    rows = []
-    for length in study.lengths:
-        if length > spec.get("max_length", math.inf):
-            continue
-        prompts = num_examples * length - inside
-        written = answers + thoughts
-        dollars = None
-        if prices:
-            cost = prompts * prices["prompt"] + written * prices["completion"]
-            dollars = cost / 1e6
-        rows.append(Bill(length, prompts, written, dollars))
-    return rows
-
-
 def study(
     source: Any = None, notebook: str = "", complete: bool | None = None, **parameters: Any
 ) -> Study:
@@ -218,16 +182,7 @@ def study(
     `model` and `models` take them; `parameters` win over it. In a notebook only known names are
     read, and what papermill injected beside them is an error that lists the known ones.
     """
-    if not _holds_parameters(source):
-        parameters = _with_model(source, parameters)
-        source = None
-    source = source or {}
-    # The names of a notebook are many: of those only what papermill set is held to be a parameter.
-    in_notebook = "In" in source and "get_ipython" in source
-    from_outside = injected_names(source["In"]) if in_notebook else list(source)
-    check_names(from_outside)
-
-    given = dict(source) | parameters
+    given = _with_source(source, parameters)
     check_used(parameters, given, Parameters.model_fields, "a study")
     known = {name: given[name] for name in Parameters.model_fields if name in given}
     values = check(Parameters, known)
@@ -258,20 +213,24 @@ def study(
     )
 
 
-def _holds_parameters(source: Any) -> bool:
-    """Whether the source of a study is a mapping of parameters; that of a model has other keys."""
+def _with_source(source: Any, parameters: JSON) -> JSON:
+    """The parameters over those that stand before them: a mapping of parameters, or a model or a
+    list of models."""
     if source is None:
-        return True
-    if not isinstance(source, Mapping):
-        return False
-    # Among the names of a whole notebook or script may be any key of a model.
-    if "__name__" in source or not Parameters.model_fields.keys().isdisjoint(source):
-        return True
-    return "base" not in source and MODEL_KEYS.isdisjoint(source)
+        return parameters
+    if isinstance(source, Mapping):
+        # Among the names of a whole notebook or script may be any key of a model.
+        has_own = "__name__" in source or not Parameters.model_fields.keys().isdisjoint(source)
+        if has_own or ("base" not in source and MODEL_KEYS.isdisjoint(source)):
+            # The names of a notebook are many: of those only what papermill set is checked.
+            if "In" in source and "get_ipython" in source:
+                from rulerkit.evaluation.notebook import injected_names
 
+                check_names(injected_names(source["In"]))
+            else:
+                check_names(source)
+            return dict(source) | parameters
 
-def _with_model(source: Any, parameters: JSON) -> JSON:
-    """The parameters with the model, or the models, that stand before them."""
     if {"model", "models"} & parameters.keys():
         raise UserError(
             f"two models are named: {shortened(source)}, and one as model= or models=: leave one "
@@ -394,19 +353,6 @@ def _examples_of(
     return rule, values.max_examples
 
 
-def check_lists(known: Collection[str] = (), **values: Any) -> None:
-    """Raises UserError for a parameter of a notebook's own that should be a list and is none: of a
-    text a cell would take the letters one by one. `known`: what may stand in it."""
-    for name, value in values.items():
-        if not isinstance(value, list | tuple):
-            raise UserError(
-                f"{name}: {shortened(value)} is not allowed; it takes a list in brackets, such as "
-                f"`{name}: [FIRST, SECOND]`"
-            )
-        for entry in value if known else ():
-            check_known(f"entry of {name}", entry, known)
-
-
 def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
     """Checked specs, and models that were made in Python; each has another name."""
     models = [spec if isinstance(spec, Model) else read_spec(spec) for spec in specs]
@@ -468,3 +414,71 @@ def expand(models: Iterable[Any]) -> list[Any]:
 def name_of(model: Any) -> str:
     """The name of a model, made or described."""
     return str(model["name"] if isinstance(model, dict) else model.name)
+
+
+# --- names of parameters --------------------------------------------------------------------------
+
+
+def check_names(names: Collection[str], where: str = "") -> None:
+    """Raise a `UserError` for a name that is no parameter of a study or of a notebook, and for a
+    batch file given as parameters. `where` is the file that holds the names, for the message."""
+    if not BATCH_KEYS.isdisjoint(names):
+        raise UserError(
+            f"{where or 'this'} is a batch file: `rulerkit batch FILE` runs it, `rulerkit batch "
+            "FILE --dry-run` lists what it asks; files of parameters are taken here, such as -f "
+            "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
+        )
+    ours = Parameters.model_fields
+    others = [name for name in names if name not in ours]
+    if not others:
+        return
+
+    # Notebooks are read only where a name is none of a study's.
+    from rulerkit.evaluation.notebook import known_names
+
+    known = known_names()
+    for name in others:
+        if name not in known:
+            # Those of single notebooks are many: of them the likeliest is named.
+            near = get_close_matches(name, ours, n=1) or get_close_matches(name, known, n=1)
+            what = f"parameter{' in ' + where if where else ''}"
+            hint = "Notebooks take further ones: docs/reference.md lists all"
+            raise unknown(what, name, dict.fromkeys([*near, *ours]), hint)
+
+
+def check_used(given: Spec, values: Spec, uses: Collection[str], who: str, also: str = "") -> None:
+    """Raise a `UserError` for a parameter among those `given` that `who`, a command or a function,
+    does not use. `uses` are those that it does; `values` are all that hold there, also those of
+    files, which may be shared by several commands. `also` is what else it takes, in words."""
+    for name, value in given.items():
+        if name not in uses:
+            if owner := _owner_of(name):
+                raise UserError(
+                    f"{name} is {owner}, and {who} does not use it; it takes "
+                    f"{', '.join(uses)}{also}"
+                )
+            near = get_close_matches(str(name), [*uses, *MODEL_KEYS], n=1)
+            raise unknown("parameter", name, dict.fromkeys([*near, *uses]))
+        is_adaptive = values.get("num_examples") == "adaptive"
+        if name in ADAPTIVE and value is not None and not is_adaptive:
+            raise UserError(
+                f"{name} is for adaptive runs, and the number of examples is fixed here: give "
+                "`num_examples: adaptive` too, or leave it out"
+            )
+
+
+def _owner_of(name: str) -> str:
+    """What has a use for a parameter that was given in another place, in words; "" for nothing."""
+    if name in Parameters.model_fields:
+        return "a parameter of a study"
+    if name in MODEL_KEYS:
+        return f"a key of a model, such as {{base: MODEL, {name}: ...}}"
+    for family in all_families():
+        if name in family.knobs():
+            return f"a setting of a task, such as {{base: TASK, {name}: ...}}"
+    from rulerkit.evaluation.notebook import notebook_parameters
+
+    for notebook, path in project_files("notebooks", ".ipynb").items():
+        if name in notebook_parameters(path):
+            return f"a parameter of the notebook {notebook}"
+    return ""

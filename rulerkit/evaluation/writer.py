@@ -1,75 +1,70 @@
-"""The writer of cells: a model answers the examples that have no answer yet, and each answer is on
-disk at once.
+"""The answers of one length: a model answers the examples that have no answer yet, and each answer
+is on disk at once.
 
-`predict_cells` is the loop; a `CellWriter` owns the lock, the record and the file of rows of one
-cell.
+`ask_length` is the loop; a `CellWriter` owns the lock, the record and the file of rows of one cell.
 """
 
+import json
 import os
 from collections.abc import Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from rulerkit.common.errors import ModelError, UserError, remark, shortened
+from rulerkit.common.errors import ModelError, UserError, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
+from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
-from rulerkit.generation.without_reading import begins_alike, copy_beginning
-from rulerkit.inference.model import Answer, Failure, Model, errors_of_model, refuse_echo
+from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
 from rulerkit.scoring.scores import judged_text
 from rulerkit.scoring.stopping import StoppingRule
-from rulerkit.store.cells import WAYS_OUT, Cell, cell_files, failures_file, load_cell
+from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
-from rulerkit.store.environment import machine
 from rulerkit.store.files import Log, disk, write_whole
 from rulerkit.store.locks import Lock
-from rulerkit.store.records import FORMAT, ROW, check_line, plain, record_text, result_digest
+from rulerkit.store.records import (
+    FORMAT,
+    ROW,
+    checked,
+    machine,
+    plain,
+    result_digest,
+    row_line,
+)
 
 
 def predict(
-    model: Model,
-    examples: Examples,
-    folder: Path,
-    fresh: bool = False,
-    progress: Any = None,
+    model: Model, examples: Examples, folder: Path, fresh: bool = False, progress: bool = True
 ) -> Cell:
-    """Let a model answer the examples that have no answer yet; returns the cell with all its rows.
-
-    See `predict_cells`, which does the same for several cells at once.
-    """
-    return predict_cells(model, [examples], folder, fresh, progress).cells[0]
-
-
-class Predicted(NamedTuple):
-    """The cells that have answers, and whether the model was asked for any of them."""
-
-    cells: list[Cell]
-    any_asked: bool
+    """Let a model answer the examples of one cell that have no answer yet, as `ask_length` does;
+    returns the cell with all its rows."""
+    with progress_bar(len(examples) * examples.length, disable=not progress) as bar:
+        return ask_length(model, [examples], folder, fresh, bar)[0][0]
 
 
-def predict_cells(
+def ask_length(
     model: Model,
     cells: Sequence[Examples],
     folder: Path,
-    fresh: bool = False,
-    progress: Any = None,
+    fresh: bool,
+    bar: Any,
     max_failures: float = 0,
     rule: StoppingRule | None = None,
-) -> Predicted:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream.
+) -> tuple[list[Cell], bool]:
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
+    returns the cells that have answers, and whether the model was asked for any.
 
-    `folder` is `predictions/<run>`. Rows are appended as the model answers. Answers of an earlier
-    session stay where the record names the same task, length, seed, prompts, tokenizer, corpora and
-    model; `fresh` moves the old files aside first. A request that failed is listed beside its cell
-    and on stderr, and the next call sends it again. `max_failures` and the `rule` of an adaptive
-    run are recorded for those who take means. `progress`: None for a new bar, False for none, or a
-    bar over many cells.
+    `folder` is `predictions/<run>`. Answers of an earlier session stay where the record names the
+    same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
+    aside first. A request that failed is listed beside its cell and on stderr, and the next call
+    sends it again. `max_failures` and the `rule` of an adaptive run are recorded for those who take
+    means.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -83,62 +78,30 @@ def predict_cells(
         "max_failures": max_failures,
         "adaptive": plain(asdict(rule)) if rule else None,
     }
+    writers = [CellWriter(model, examples, folder, settings) for examples in cells]
     with ExitStack() as stack:
-        writers = []
-        for examples in cells:
-            writer = CellWriter(model, examples, folder, settings)
+        for writer in writers:
             stack.callback(writer.close)
             writer.open(fresh)
-            writers.append(writer)
 
-        unanswered = [writer for writer in writers if writer.missing]
+        unanswered = {writer.task: writer for writer in writers if writer.missing}
         if unanswered:
-            bar = progress
-            if progress is None or isinstance(progress, bool):
-                tokens = sum(len(w.missing) * w.length for w in unanswered)
-                bar = progress_bar(tokens, disable=progress is False)
-                stack.enter_context(bar)
-            first = writers[0]
-            task = f"{first.task} " if len(writers) == 1 else ""
-            bar.set_description_str(f"{model.name} {task}{first.length}", refresh=False)
-            _answer(model, unanswered, bar)
+            bar.set_description_str(f"{model.name} {writers[0].length}", refresh=False)
+            missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
+            # An engine may have requests under way: closing ends them where we stop early.
+            answers = stack.enter_context(closing(answers_of(model, missing)))
+            for example, answer in answers:
+                unanswered[example.task].write(example, answer, bar)
+        for writer in writers:
+            if writer.left:
+                raise ModelError(
+                    f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
+                    f"{writer.path} unanswered, the first is example {min(writer.left)}: the "
+                    "others are on disk; the same command asks for these again"
+                )
 
     stored = [load_cell(writer.path) for writer in writers]
-    return Predicted([cell for cell in stored if cell], bool(unanswered))
-
-
-def _answer(model: Model, writers: list["CellWriter"], bar: Any) -> None:
-    """Ask a model for all missing examples, and write each answer as it comes, in any order."""
-    writer_of = {writer.task: writer for writer in writers}
-    examples = (writer.examples[index] for writer in writers for index in writer.missing)
-    try:
-        # An engine may have requests under way: closing ends them where we stop early.
-        with closing(errors_of_model(model.answer(examples))) as answers:
-            for answered in answers:
-                example, answer = _checked(answered, model)
-                writer_of[example.task].write(example, answer, bar)
-    finally:
-        for writer in writers:
-            writer.remark_failures()
-
-    for writer in writers:
-        if writer.left:
-            raise ModelError(
-                f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
-                f"{writer.path} unanswered, the first is example {min(writer.left)}: the others "
-                "are on disk; the same command asks for these again"
-            )
-
-
-def _checked(answered: Any, model: Model) -> tuple[Any, Answer | Failure]:
-    """What a model yields; raises `ModelError` where it is no example with an answer."""
-    match answered:
-        case (example, Answer() | Failure() as answer):
-            return example, answer
-    raise ModelError(
-        f"{model.name}: its engine yields {shortened(answered)}: it must yield each example with "
-        "an Answer or a Failure"
-    )
+    return [cell for cell in stored if cell], bool(unanswered)
 
 
 class CellWriter:
@@ -173,10 +136,17 @@ class CellWriter:
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
 
+        # Examples from elsewhere need not have a task. Its suite and threshold say what its scores
+        # may be held against, the source of a family from outside how they come about.
+        task = getattr(examples, "task", None)
+        self._task = task if isinstance(task, Task) else None
+        self._settings = {**settings, "suite": "ruler", "threshold": None}
+        if self._task:
+            self._settings |= {"suite": self._task.suite, "threshold": self._task.threshold}
+            if "module" in self._task.settings():
+                self._settings["family_source"] = source_digest(type(task).__module__)
         # Few models read prompts in a way of their own; the records of others do not mention it.
-        note = getattr(model, "protocol_note", None)
-        self._settings = {**settings, **_standing(examples)}
-        if note:
+        if note := getattr(model, "protocol_note", None):
             self._settings["protocol_note"] = note
         self._record: JSON = {}
         self._stored_record: JSON = {}
@@ -206,114 +176,26 @@ class CellWriter:
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
-            if stored.present:
-                raise UserError(
-                    f"{self.path} was begun by an earlier version of rulerkit, whose records can "
-                    f"be read and not continued: {WAYS_OUT}"
-                )
             _move_aside(self.path)
             stored = self._read()
         if stored:
             check_digests(stored, self.examples)
-        # An example that cannot be made fails here, before anything is written.
-        _ = self.examples[self.missing[0]]
 
-        self._record["result"] = self.result
-        self._add_environment()
+        # The environment of this writer, and all of them where they changed.
+        now = plain(machine(self.model.environment()))
+        environments = self._record.get("environments", [self._record.get("environment", now)])
+        if now not in environments:
+            environments = [*environments, now]
+        self._record |= {"result": self.result, "environment": now}
+        if len(environments) > 1:
+            self._record["environments"] = environments
         self.left = set(self.missing)
 
-    def write(self, example: Any, answer: Answer | Failure, bar: Any) -> None:
-        """Write what became of an example, and move the progress bar."""
-        if isinstance(answer, Failure):
-            self._write_failure(example, answer)
-        else:
-            self._write_row(example, answer)
-            # The bar counted the whole length: correct it by what the example took.
-            tokens = example.num_tokens + answer.num_tokens
-            bar.total += tokens - self.length
-            bar.update(tokens)
-        # A complete cell leaves no lock behind if this process is killed later.
-        if not self.left:
-            self.close()
-
-    def _write_row(self, example: Any, answer: Answer) -> None:
-        """Append the row of an example; the record is written before the first row."""
-        # The prompt would be scored as the answer: 100 everywhere.
-        refuse_echo(self.model.name, example, answer.text)
-        row = _row(example, answer)
-        # What is judged with the answer is kept with it. Examples from elsewhere have no task.
-        task = getattr(self.examples, "task", None)
-        prefix = task.judged_prefix(example) if isinstance(task, Task) else ""
-        if prefix:
-            row["answer_prefix"] = prefix
-        if isinstance(task, Task) and task.beginning_scores:
-            beginning = prefix + copy_beginning(example, self.examples.prompt_format.tokenizer)
-            text, _ = judged_text(row, {"result": self.result})
-            row["copied"] = task.score(beginning, example.references)
-            row["is_copy"] = begins_alike(text, beginning)
-        # What could not be read again is not written.
-        try:
-            check_line(ROW, plain(row))
-        except ValueError as error:
-            raise ModelError(
-                f"{self.model.name}: its answer to example {example.index} of {self.task} cannot "
-                f"be stored ({error}): an answer is a text with finish_reason stop or length, and "
-                "numbers in `usage`"
-            ) from None
-        self._take_turn(example).append(self._tied(row))
-
-    def _tied(self, line: JSON) -> JSON:
-        """A line that names the result that it was made under."""
-        return {**line, "result": self._result_digest}
-
-    def _write_failure(self, example: Any, failure: Failure) -> None:
-        """Append an attempt without an answer to the file of failures beside the cell. The example
-        gets no row: the next call asks for it again."""
-        self._take_turn(example)
-        self._failures.append(failure)
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        with Log(failures_file(self.path)) as log:
-            line = {"index": example.index, "time": now, **failure._asdict()}
-            log.append(self._tied(line))
-
-    def remark_failures(self) -> None:
-        """Say on stderr how many requests failed, if any, and where they are listed."""
-        if self._failures:
-            remark(
-                f"{self.model.name}: {len(self._failures)} of {self._record['num_examples']} "
-                f"examples of {self.task} at {self.length} have no answer "
-                f"({self._failures[0].reason}): {failures_file(self.path)} lists them, and the "
-                "same command asks for them again"
-            )
-
-    def close(self) -> None:
-        """Close the file and give the lock back."""
-        self._held.close()
-
-    def _read(self) -> Cell | None:
-        """Read what is on disk. Rows made under another record are never mixed with new ones."""
-        stored = load_cell(self.path)
-        present: list[int] = []
-        self._stored_record = {}
-        if stored and stored.present:
-            check_result(stored, self.result)
-            present = stored.present
-            self._stored_record = stored.record
-
-        self.missing = sorted(set(range(len(self.examples))) - set(present))
-        # A later call with fewer examples does not forget that there are more.
-        earlier = self._stored_record.get("num_examples", 0)
-        self._record = {
-            "format": FORMAT,
-            **self._stored_record,
-            **self._settings,
-            "num_examples": max(len(self.examples), earlier),
-        }
-        return stored
-
-    def _take_turn(self, example: Any) -> Log:
-        """Check that an example that came back was asked for and that the cell is still ours;
-        returns the file of rows. The record is written before it is opened first."""
+    def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
+        """Append the row of an example, or the attempt that left it without an answer, and move the
+        progress bar. The record is written before the first line."""
+        # What cannot be stored ends the model's work before anything is written.
+        row = self._row(example, answer) if isinstance(answer, Answer) else {}
         if example.index not in self.left:
             raise ModelError(
                 f"{self.model.name}: its engine answered example {example.index} of {self.task} "
@@ -325,60 +207,101 @@ class CellWriter:
         if self._log is None:
             self._write_record()
             self._log = self._held.enter_context(Log(self.path))
-        return self._log
+
+        if isinstance(answer, Failure):
+            # The example gets no row: the next call asks for it again.
+            self._failures.append(answer)
+            now = datetime.now(UTC).isoformat(timespec="seconds")
+            attempt = {"index": example.index, "time": now, **answer._asdict()}
+            with Log(failures_file(self.path)) as log:
+                log.append(row_line(attempt, self._result_digest))
+        else:
+            self._log.append(row_line(row, self._result_digest))
+            # The bar counted the whole length: correct it by what the example took.
+            tokens = example.num_tokens + answer.num_tokens
+            bar.total += tokens - self.length
+            bar.update(tokens)
+        # A complete cell leaves no lock behind if this process is killed later.
+        if not self.left:
+            self.close()
 
     def _write_record(self) -> None:
-        text = record_text(self._record)
+        text = json.dumps(self._record, indent=2) + "\n"
         write_whole(self.path.with_suffix(".json"), text)
 
-    def _add_environment(self) -> None:
-        """Record the environment of this writer, and all of them where they changed."""
-        now = plain(machine(self.model.environment()))
-        only = [self._record.get("environment", now)]
-        known = self._record.get("environments", only)
-        if now not in known:
-            known = [*known, now]
+    def _row(self, example: Example, answer: Answer) -> JSON:
+        """The row of an example, with upstream's names where it has them."""
+        # The prompt would be scored as the answer: 100 everywhere.
+        refuse_echo(self.model.name, example, answer.text)
+        # The index comes first: it is read without parsing the row.
+        row: JSON = {
+            "index": example.index,
+            "pred": answer.text,
+            "outputs": list(example.references),
+            "length": example.num_tokens + example.max_new_tokens,
+            "task": example.task,
+            "digest": example.digest,
+            "num_prompt_tokens": example.num_tokens,
+            "finish_reason": answer.finish_reason,
+            "depths": list(example.depths),
+        }
+        # Fields that most rows lack are left out: rows are read far more often than written.
+        if example.group is not None:
+            row["group"] = example.group
+        if answer.usage:
+            row["usage"] = dict(answer.usage)
+        # What is judged with the answer is kept with it.
+        prefix = example.answer_prefix if self._task and self._task.judges_prefix else ""
+        if prefix:
+            row["answer_prefix"] = prefix
+        if self._task and self._task.beginning_scores:
+            beginning = prefix + copy_beginning(example, self.examples.prompt_format.tokenizer)
+            text, _ = judged_text(row, {"result": self.result})
+            row["copied"] = self._task.score(beginning, example.references)
+            row["is_copy"] = begins_alike(text, beginning)
+        # What could not be read again is not written.
+        try:
+            checked(ROW, plain(row))
+        except ValueError as error:
+            raise ModelError(
+                f"{self.model.name}: its answer to example {example.index} of {self.task} cannot "
+                f"be stored ({error}): an answer is a text with finish_reason stop or length, and "
+                "numbers in `usage`"
+            ) from None
+        return row
 
-        self._record["environment"] = now
-        if len(known) > 1:
-            self._record["environments"] = known
+    def close(self) -> None:
+        """Close the file and give the lock back; stderr says how many requests failed, if any."""
+        self._held.close()
+        if self._failures:
+            remark(
+                f"{self.model.name}: {len(self._failures)} of {self._record['num_examples']} "
+                f"examples of {self.task} at {self.length} have no answer "
+                f"({self._failures[0].reason}): {failures_file(self.path)} lists them, and the "
+                "same command asks for them again"
+            )
+        self._failures = []
 
+    def _read(self) -> Cell | None:
+        """Read what is on disk. Rows made under another record are never mixed with new ones."""
+        stored = load_cell(self.path)
+        present = frozenset[int]()
+        self._stored_record = {}
+        if stored and stored.coverage.have:
+            check_result(stored, self.result)
+            present = stored.coverage.have
+            self._stored_record = stored.record
 
-def _standing(examples: Any) -> JSON:
-    """The suite and the threshold of the task, which say what its scores may be held against, and
-    the source of a family from outside, which says how they come about."""
-    # Examples from elsewhere need not have a task.
-    task = getattr(examples, "task", None)
-    if not isinstance(task, Task):
-        return {"suite": "ruler", "threshold": None}
-    standing: JSON = {"suite": task.suite, "threshold": task.threshold}
-    if "module" in task.settings():
-        standing["family_source"] = source_digest(type(task).__module__)
-    return standing
-
-
-def _row(example: Any, answer: Answer) -> JSON:
-    """The row of an example, with upstream's names where it has them."""
-    # The index comes first: it is read without parsing the row.
-    row = {
-        "index": example.index,
-        "pred": answer.text,
-        "outputs": list(example.references),
-        "length": example.num_tokens + example.max_new_tokens,
-        "task": example.task,
-        "digest": example.digest,
-        "num_prompt_tokens": example.num_tokens,
-        "finish_reason": answer.finish_reason,
-        "depths": list(example.depths),
-    }
-
-    # Fields that most rows lack are left out: rows are read far more often than
-    # written.
-    if example.group is not None:
-        row["group"] = example.group
-    if answer.usage:
-        row["usage"] = dict(answer.usage)
-    return row
+        self.missing = sorted(set(range(len(self.examples))) - present)
+        # A later call with fewer examples does not forget that there are more.
+        earlier = self._stored_record.get("num_examples", 0)
+        self._record = {
+            "format": FORMAT,
+            **self._stored_record,
+            **self._settings,
+            "num_examples": max(len(self.examples), earlier),
+        }
+        return stored
 
 
 def _move_aside(path: Path) -> None:

@@ -29,6 +29,7 @@ import numpy as np
 from pydantic import Field, StringConstraints, ValidationError
 
 from rulerkit.common.errors import UserError, check_known, first_line, shortened
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, resolve
 from rulerkit.common.settings import Keys
 
@@ -299,7 +300,7 @@ def _read_own(kind: str, path: Path) -> Any:
 def _source(name: str, parts: Iterable[str], note: str = "") -> Source:
     """The source of a corpus with these parts: a stand-in, until its file is known as the
     original."""
-    fingerprint = hashlib.sha256("\n".join(parts).encode("utf-8")).hexdigest()[:16]
+    fingerprint = digest("\n".join(parts))
     return Source(name, fingerprint, stand_in=True, note=note)
 
 

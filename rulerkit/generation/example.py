@@ -1,21 +1,22 @@
 """An example: one question put to a model, as a sequence of pieces with their token ids.
 
-A `Piece` is text with a role and, once it is tokenized, its token ids. A task writes a `Draft`
+A `Piece` is text with a role and, once it is tokenized, its token ids. A task makes a `Draft`
 (what is asked, before the length is known) and fills a `ContextBudget` (what is left of the
-length) with pieces; `generation.py` puts the two into an `Example`.
+length) with pieces; `generate.py` puts the two into an `Example`.
 """
 
-import hashlib
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from rulerkit.common.json_text import digest
 from rulerkit.generation.pieces import PieceEncoder, Units, row_by_row
-from rulerkit.generation.tokenizers import Ids
+from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.tokenizers import Ids, Tokenizer
 
 ROLES = (
     "template",
@@ -68,8 +69,8 @@ class Draft:
     references: tuple[str, ...]
     demonstration: str = ""
     """A solved example before the instruction."""
-    plan: Any = None
-    """What the task itself needs to fill the context: needles, words, the question's number."""
+    hidden: Any = None
+    """What the task hides in the context: needles, words, the question with its documents."""
     group: int | None = None
     """The number of what several examples share, such as the article of a question: they are not
     independent."""
@@ -90,6 +91,9 @@ class ContextBudget:
     seed: int
     """The cell's seed: with it begin the shuffles of the protocols `paper` and `upstream`, which
     are the same in every example."""
+    size: int | None = None
+    """So many lines, words or documents make the context, whatever they take of the tokens: as
+    upstream has it. None: as many as fit."""
 
     def encoded(self, piece: Piece) -> Piece:
         """A piece with its ids, as they are after a clean cut."""
@@ -107,18 +111,19 @@ class ContextBudget:
         length. `describe` gives role, key and value of a row when the piece is taken apart;
         `ending` follows the last row.
         """
-        width, units = len(columns), row_by_row(columns)
-        texts, counts, ids = list(units.texts), units.counts, units.ids
+        width = len(columns)
+        units = row_by_row(columns)
+        texts = list(units.texts)
+        counts = units.counts
+        ids = units.ids
 
-        # The last text is encoded anew with what follows it, because the two may share
-        # a token.
+        # The last text is encoded anew with what follows it, because the two may share a token.
         if ending:
             last = self.encoder(texts[-1] + ending)
             ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
             texts[-1], counts[-1] = texts[-1] + ending, len(last)
 
-        # A run of a hundred thousand rows is taken apart only where someone looks at
-        # it.
+        # A run of a hundred thousand rows is taken apart only where someone looks at it.
         def explode() -> list[Piece]:
             ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
             pieces = []
@@ -195,16 +200,16 @@ class Example:
     @property
     def digest(self) -> str:
         """A fingerprint of the prompt's text, 16 hexadecimal digits."""
-        return hashlib.sha256(self.prompt.encode("utf-8", "surrogatepass")).hexdigest()[:16]
+        return digest(self.prompt)
 
     @cached_property
     def depths(self) -> list[float]:
         """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
         them."""
-        # Depth in tokens, as the figures show it; the needle itself is not part of the
-        # haystack.
+        # Depth in tokens, as the figures show it; the needle itself is not part of the haystack.
         total = sum(block.num_tokens for block in self.context_blocks)
-        depths, before = [], 0
+        depths = []
+        before = 0
         for block in self.context_blocks:
             if block.role == "needle":
                 depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
@@ -231,3 +236,67 @@ class Example:
     def input(self) -> str:
         """The user's part in upstream's sense: all but chat template and answer prefix."""
         return self.text_of(*(role for role in ROLES if role not in ("template", "answer_prefix")))
+
+
+# --- a prompt in two parts ------------------------------------------------------------------------
+
+
+class Parts(NamedTuple):
+    """The context of a prompt, with all that stands before it, and its question, with all that
+    stands behind it, for methods that read the context first: compression of its keys and values or
+    of its text, and sparse attention.
+
+    The two texts joined are the text of the prompt; the two rows of ids joined are its ids, with
+    exactly one BOS where the model has one. A token that spans both parts is in `question_ids`: so
+    nothing of the question is in `context_ids`.
+    """
+
+    context: str
+    """The beginning of the template, a demonstration, the instruction and the haystack."""
+    question: str
+    """The question, the end of the template and the answer prefix."""
+    context_ids: Ids
+    """int32, shape (tokens,): BOS and the context. Of a prompt without context BOS alone, or
+    nothing."""
+    question_ids: Ids
+    """int32, shape (tokens,), at least one."""
+
+
+def split_prompt(example: Example, form: PromptFormat) -> Parts:
+    """The parts of an example's prompt. `form` is the prompt format that it was made with."""
+    _, end = example.context
+    blocks = example.blocks
+    context = "".join([block.text for block in blocks[:end]])
+    question = "".join([block.text for block in blocks[end:]])
+
+    if example.whole_ids is None:
+        # The context ends at a clean cut, so the ids of its pieces are those of the prompt.
+        size = sum(block.num_tokens for block in blocks[:end])
+    else:
+        # The prompt was encoded as one text. What its ids share with those of the context alone
+        # stands for nothing but the context.
+        alone = [*form.bos, *form.tokenizer.encode(context).tolist()]
+        size = 0
+        for one, other in zip(alone, example.ids.tolist(), strict=False):
+            if one != other:
+                break
+            size += 1
+    return Parts(context, question, example.ids[:size], example.ids[size:])
+
+
+# --- answering without reading --------------------------------------------------------------------
+
+
+def copy_beginning(example: Example, tokenizer: Tokenizer) -> str:
+    """The first `max_new_tokens` tokens of the context: an answer without reading, which scores on
+    cwe and fwe."""
+    blocks = (block.tokens for block in example.context_blocks)
+    ids = np.concatenate([np.empty(0, np.int32), *blocks])
+    return tokenizer.decode(ids[: example.max_new_tokens])
+
+
+def begins_alike(answer: str, beginning: str) -> bool:
+    """Whether an answer looks like a copy: its first 100 letters, at least 20, are the beginning's,
+    whatever blanks and lines stand between words."""
+    copied = " ".join(answer.split())[:100]
+    return len(copied) >= 20 and " ".join(beginning.split()).startswith(copied)

@@ -2,8 +2,8 @@
 token budget."""
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil
@@ -19,7 +19,7 @@ from rulerkit.generation.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.generation.prompt_format import DIRECT, PromptFormat
 from rulerkit.generation.tasks import Task
 from rulerkit.generation.tasks import task as make_task
-from rulerkit.generation.tasks.base import Growth
+from rulerkit.generation.tasks.base import Growth, score_of
 from rulerkit.generation.tokenizers import Ids
 
 PROMPT_VERSIONS = {"clean": 1, "paper": 3, "upstream": 3}
@@ -62,6 +62,8 @@ class Examples:
     num_examples: int
     seed: int
     prompt_format: PromptFormat
+    kept: dict[int, Example] = field(default_factory=dict, repr=False, compare=False)
+    """Examples that were made before they are asked for."""
 
     def __len__(self) -> int:
         return self.num_examples
@@ -69,13 +71,15 @@ class Examples:
     def __getitem__(self, index: int) -> Example:
         if not 0 <= index < self.num_examples:
             raise IndexError(f"index {index} of {self.num_examples} examples")
-        if example := self._compose(index):
+        if index in self.kept:
+            return self.kept.pop(index)
+        if example := self._example(index):
             return example
 
         # The message names the shortest length that would do.
         longer = (2**power for power in range(8, 18) if 2**power > self.length)
         fitting = next(
-            (length for length in longer if replace(self, length=length)._compose(index)), None
+            (length for length in longer if replace(self, length=length)._example(index)), None
         )
         hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
         raise DoesNotFit(
@@ -86,6 +90,15 @@ class Examples:
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
 
+    def keep(self, number: int) -> None:
+        """Make the first so many now, for those that ask for them next."""
+        for index in range(number):
+            self.kept[index] = self[index]
+
+    def first(self, number: int) -> "Examples":
+        """The first so many of these."""
+        return self if number == len(self) else replace(self, num_examples=number)
+
     def record(self) -> JSON:
         """What defines these examples, ready for JSON."""
         token = self.prompt_format.tokenizer
@@ -94,77 +107,114 @@ class Examples:
             "tokenizer": {"name": token.name, "fingerprint": token.fingerprint},
         }
 
-    def _compose(self, index: int) -> Example | None:
-        """The example; None where its pieces do not fit into the length."""
-        doing = f"example {index} of {self.task.name} at {self.length} tokens"
-        with errors_of(type(self.task), doing):
-            return self._composed(index)
+    def _example(self, index: int) -> Example | None:
+        """What the task makes of the index, its context filled up to the length; None where not
+        even the needles fit."""
+        with errors_of(
+            type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
+        ):
+            unfilled = self._unfilled(index)
+            if self.task.protocol != "clean" and self._growth:
+                return self._as_upstream(unfilled, self._growth)
 
-    def _composed(self, index: int) -> Example | None:
-        """Draft the example, encode what is fixed, fill the rest of the length with context."""
-        if self.task.protocol != "clean" and self._growth:
-            return self._compose_as_upstream(index, self._growth)
-        frame = self._frame(index)
-        encoder, task = piece_encoder(self.prompt_format.tokenizer), self.task
+            # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
+            if piece_encoder(self.prompt_format.tokenizer).exact:
+                example = self._filled(unfilled, self._most_tokens - unfilled.num_tokens)
+                if example is None or example.whole_ids is None:
+                    return example
+            return self._fitted(unfilled)
 
-        def filled(tokens: int) -> Example | None:
-            """The example with so many tokens of context; None where its pieces do not fit."""
-            if tokens < 0:
-                return None
-            return frame.example(task.fill(frame.draft, frame.budget(tokens)))
+    def _unfilled(self, index: int) -> "_Unfilled":
+        """What example `index` asks, and the pieces around its context."""
+        # Everything is drawn from the stream of this example, in this order, so that any example
+        # can be made on its own.
+        stream = ExampleStream(self.seed, self.task.name, index)
+        draft = self.task.make(stream, self.length)
+        second_seed = stream.random.getrandbits(32)
 
-        # The usual way: token ids of pieces are joined, and nothing is encoded twice.
-        if encoder.exact:
-            example = filled(self._most_tokens - frame.num_tokens)
-            if example is None or _clean(example, encoder):
-                return example
-        return _fitted(filled, frame.pieces, self._most_tokens, self.prompt_format)
+        _check_references(self.task, index, draft.references)
+        # A prefix that is a part of the answer is for models that only go on with a text.
+        if self.task.judges_prefix and self.prompt_format.form != "base":
+            draft = replace(draft, answer_prefix="")
+        head, tail = _around(draft, self.prompt_format)
+        num_tokens = sum(piece.num_tokens for piece in (*head, *tail))
+        return _Unfilled(index, draft, second_seed, tuple(head), tuple(tail), num_tokens)
+
+    def _filled(
+        self, unfilled: "_Unfilled", tokens: int, size: int | None = None
+    ) -> Example | None:
+        """The example with a context of so many tokens, or of so many lines, words or documents;
+        None where it does not hold the needles."""
+        if tokens < 0:
+            return None
+        encoder = piece_encoder(self.prompt_format.tokenizer)
+        random = np.random.RandomState(unfilled.second_seed)
+        budget = ContextBudget(self.length, tokens, encoder, random, self.seed, size)
+        context = self.task.fill(unfilled.draft, budget)
+        if context is None:
+            return None
+
+        first = len(unfilled.head)
+        last = len(unfilled.head) + len(context)
+        example = Example(
+            unfilled.index,
+            self.task.name,
+            self.length,
+            unfilled.draft.references,
+            self.task.answer_tokens,
+            blocks=(*unfilled.head, *context, *unfilled.tail),
+            context=(first, last),
+            group=unfilled.draft.group,
+        )
+        # Only the borders around the context can be unclean; all others were encoded as one text.
+        borders = pairwise(example.blocks[max(0, first - 1) : last + 1])
+        if encoder.exact and all(encoder.clean_cut(a.text, b.text) for a, b in borders if a.text):
+            return example
+        return replace(example, whole_ids=self._encoded(example.prompt))
+
+    def _fitted(self, unfilled: "_Unfilled") -> Example | None:
+        """The fullest example within the length where pieces cannot be joined exactly: the whole is
+        encoded, and the budget corrected by what was over or missing, a few times."""
+        most = self._most_tokens
+        fixed = (*unfilled.head, *unfilled.tail)
+        num_fixed = len(self._encoded("".join(piece.text for piece in fixed)))
+        tokens = 2 * (most - num_fixed)  # pieces count for more alone than together
+        best: Example | None = None
+        for _ in range(_FITTING_ROUNDS):
+            example = self._filled(unfilled, tokens)
+            if example is None:
+                break
+            excess = example.num_tokens - most
+            if excess <= 0 and (best is None or example.num_tokens > best.num_tokens):
+                best = example
+
+            # How many tokens of the whole a token of a piece stands for.
+            counted = sum(piece.num_tokens for piece in example.context_blocks)
+            share = max(0.1, (example.num_tokens - num_fixed) / max(1, counted))
+            step = ceil(excess / share) if excess > 0 else int(excess / share)
+            if step == 0 or not counted:
+                break
+            tokens -= step
+        return best
 
     @property
     def _most_tokens(self) -> int:
         """What a prompt may take of the length, beside the answer and a thought."""
-        beside = self.task.answer_tokens + self.prompt_format.thinking_inside
-        return self.length - beside
+        return self.length - self.task.answer_tokens - self.prompt_format.thinking_inside
 
-    def _frame(self, index: int) -> "_Frame":
-        # Everything is drawn from the stream of this example, in this order, so that
-        # any example can be made on its own.
-        stream = ExampleStream(self.seed, self.task.name, index)
-        draft = self.task.draft(stream, self.length)
-        self._check_references(index, draft.references)
-        # A prefix that is a part of the answer is for models that only go on with a text.
-        if self.task.judges_prefix and self.prompt_format.form != "base":
-            draft = replace(draft, answer_prefix="")
-        second_seed = stream.random.getrandbits(32)
-        head, tail = _fixed(draft, self.prompt_format)
-        return _Frame(self, index, draft, second_seed, tuple(head), tuple(tail))
-
-    def _check_references(self, index: int, references: Sequence[str]) -> None:
-        """Raises UserError for references that the task's rule could never find."""
-        task = self.task
-        if not task.rule.can_judge(references):
-            lacking = "an empty reference" if references else "no references"
-            raise UserError(
-                f"{task.name}: example {index} has {lacking}, and the rule {task.match} knows "
-                "no question whose right answer is nothing: let the family name another rule, or "
-                "draw references"
-            )
-        right = task.right_answer(references)
-        if right is not None and (score := task.score(right, references)) < 1:
-            raise UserError(
-                f"{task.name}: example {index} has the references {shortened(references)}, and the "
-                f"rule {task.match} gives {score:.2f} to the right answer {shortened(right)}: "
-                "an item is not empty, holds no comma, bracket or line end, and stands there once"
-            )
+    def _encoded(self, text: str) -> Ids:
+        """A whole prompt's ids, encoded as one text."""
+        bos = np.array(self.prompt_format.bos, dtype=np.int32)
+        return np.concatenate([bos, self.prompt_format.tokenizer.encode(text)])
 
     # --- the protocols `paper` and `upstream` -----------------------------------------------------
 
-    def _compose_as_upstream(self, index: int, growth: Growth) -> Example | None:
+    def _as_upstream(self, unfilled: "_Unfilled", growth: Growth) -> Example | None:
         """The example in the size that upstream finds with its first one, shortened in upstream's
         steps until it fits."""
-        frame, size = self._frame(index), self._first_size
+        size = self._first_size
         while size > 0:
-            example = self._sized(frame, size)
+            example = self._sized(unfilled, size)
             if example is None or example.num_tokens <= self._most_tokens:
                 return example
             # Upstream would try the smallest size for ever.
@@ -173,7 +223,7 @@ class Examples:
 
     @cached_property
     def _growth(self) -> Growth | None:
-        return self.task.growth(self._frame(0).draft, self.length)
+        return self.task.growth(self._unfilled(0).draft, self.length)
 
     @cached_property
     def _first_size(self) -> int:
@@ -181,20 +231,21 @@ class Examples:
         the words that are drawn, the median over several examples, which may as well be first."""
         assert self._growth
         draws = range(self._growth.draws)
-        sizes = sorted(self._size_of(self._frame(i), self._growth) for i in draws)
+        sizes = sorted(self._size_of(self._unfilled(i), self._growth) for i in draws)
         return sizes[len(sizes) // 2]
 
-    def _size_of(self, frame: "_Frame", growth: Growth) -> int:
+    def _size_of(self, unfilled: "_Unfilled", growth: Growth) -> int:
         """The size that upstream finds with an example."""
         answer = self.prompt_format.tokenizer.count(growth.answer)
         room = self._most_tokens if growth.answer_is_free else self.length
 
         def is_too_long(number: int) -> bool:
-            example = self._sized(frame, growth.start + number * step)
+            example = self._sized(unfilled, growth.start + number * step)
             return example is not None and example.num_tokens + answer > room
 
         # Twice as far each time, until it is too long or there is no more; then by halves.
-        step, most = 1 if growth.searched else growth.step, growth.most
+        step = 1 if growth.searched else growth.step
+        most = growth.most
         far = 1
         while not is_too_long(far):
             if most is not None and growth.start + far * step >= most:
@@ -203,57 +254,23 @@ class Examples:
         number = bisect_left(range(far), True, key=is_too_long) - 1
         return growth.start + max(0, number) * step
 
-    def _sized(self, frame: "_Frame", size: int) -> Example | None:
+    def _sized(self, unfilled: "_Unfilled", size: int) -> Example | None:
         """The example with so many lines, words or documents, however long."""
-        form = self.prompt_format
-        encoder = piece_encoder(form.tokenizer)
-        budget = frame.budget(max(0, self._most_tokens - frame.num_tokens))
-        example = frame.example(self.task.fill_with(frame.draft, budget, size))
-        if example is None or (encoder.exact and _clean(example, encoder)):
-            return example
-        return replace(example, whole_ids=_whole(example.prompt, form))
+        return self._filled(unfilled, max(0, self._most_tokens - unfilled.num_tokens), size)
 
 
 @dataclass(frozen=True)
-class _Frame:
-    """An example without its context: what is drawn, and the pieces before and behind it."""
+class _Unfilled:
+    """An example without its context: what was made, and the pieces before and behind the
+    context."""
 
-    examples: Examples
     index: int
     draft: Draft
     second_seed: int
     head: tuple[Piece, ...]
     tail: tuple[Piece, ...]
-
-    @property
-    def pieces(self) -> list[Piece]:
-        return [*self.head, *self.tail]
-
-    @property
-    def num_tokens(self) -> int:
-        return sum(piece.num_tokens for piece in self.pieces)
-
-    def budget(self, tokens: int) -> ContextBudget:
-        """So many tokens of context, with the example's second stream from its beginning."""
-        encoder = piece_encoder(self.examples.prompt_format.tokenizer)
-        random = np.random.RandomState(self.second_seed)
-        return ContextBudget(self.examples.length, tokens, encoder, random, self.examples.seed)
-
-    def example(self, context: list[Piece] | None) -> Example | None:
-        """The example with its context; None without one."""
-        if context is None:
-            return None
-        task = self.examples.task
-        return Example(
-            self.index,
-            task.name,
-            self.examples.length,
-            self.draft.references,
-            task.answer_tokens,
-            blocks=(*self.head, *context, *self.tail),
-            context=(len(self.head), len(self.head) + len(context)),
-            group=self.draft.group,
-        )
+    num_tokens: int
+    """Those of head and tail."""
 
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:
@@ -268,55 +285,34 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
     }
 
 
-# --- composing ------------------------------------------------------------------------------------
+def _check_references(task: Task, index: int, references: Sequence[str]) -> None:
+    """Raises UserError for references that the task's rule could never find."""
+    if not task.can_judge(references):
+        lacking = "an empty reference" if references else "no references"
+        raise UserError(
+            f"{task.name}: example {index} has {lacking}, and the rule {task.match} knows no "
+            "question whose right answer is nothing: let the family name another rule, or draw "
+            "references"
+        )
+    right = task.right_answer(references)
+    if right is not None and (score := score_of(task, right, references)) < 1:
+        raise UserError(
+            f"{task.name}: example {index} has the references {shortened(references)}, and the "
+            f"rule {task.match} gives {score:.2f} to the right answer {shortened(right)}: an item "
+            "is not empty, holds no comma, bracket or line end, and stands there once"
+        )
 
 
-def _clean(example: Example, encoder: PieceEncoder) -> bool:
-    """Whether the ids of the pieces of the context and their neighbours can be joined."""
-    # Only the borders around the context can be unclean; all others were encoded as one
-    # text.
-    first, last = example.context
-    blocks = example.blocks[max(0, first - 1) : last + 1]
-    return all(encoder.clean_cut(a.text, b.text) for a, b in pairwise(blocks) if a.text)
+# --- the pieces around the context ----------------------------------------------------------------
 
 
-def _fitted(
-    filled: Callable[[int], Example | None], fixed: list[Piece], budget: int, form: PromptFormat
-) -> Example | None:
-    """The fullest example within the budget where pieces cannot be joined exactly: the whole is
-    encoded, and the budget corrected by what was over or missing, a few times."""
-    # A guess from the budget, then corrected: the pieces alone count for more than
-    # together.
-    num_fixed = len(_whole("".join(piece.text for piece in fixed), form))
-    tokens = 2 * (budget - num_fixed)  # pieces count for more alone than together
-    best: Example | None = None
-    for _ in range(_FITTING_ROUNDS):
-        example = filled(tokens)
-        if example is None:
-            break
-
-        # The whole prompt is encoded, so what counts is exact here, too.
-        example = replace(example, whole_ids=_whole(example.prompt, form))
-        excess = example.num_tokens - budget
-        if excess <= 0 and (best is None or example.num_tokens > best.num_tokens):
-            best = example
-
-        # How many tokens of the whole a token of a piece stands for.
-        counted = sum(piece.num_tokens for piece in example.context_blocks)
-        share = max(0.1, (example.num_tokens - num_fixed) / max(1, counted))
-        step = ceil(excess / share) if excess > 0 else int(excess / share)
-        if step == 0 or not counted:
-            break
-        tokens -= step
-    return best
-
-
-def _fixed(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
+def _around(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
     """The pieces before and after the context. Where the template meets the task's text, both are
     encoded as one; the borders of the context are clean cuts."""
     encoder = piece_encoder(form.tokenizer)
     before, after = form.around
-    question, prefix = (draft.question, "" if form.prefix_in == "none" else draft.answer_prefix)
+    question = draft.question
+    prefix = "" if form.prefix_in == "none" else draft.answer_prefix
 
     # The prefix stands behind the template, where the model goes on with it; or, for
     # services that take no such start, at the end of the user's turn.
@@ -357,7 +353,3 @@ def _joint(
         Piece(text, role, ids[start:stop])
         for (text, role), (start, stop) in zip(parts, pairwise(bounds), strict=True)
     ]
-
-
-def _whole(text: str, form: PromptFormat) -> Ids:
-    return np.concatenate([np.array(form.bos, dtype=np.int32), form.tokenizer.encode(text)])

@@ -1,5 +1,5 @@
-"""Match rules: what an answer scores against its references. A family names one of MATCH_RULES, or
-brings a `score` of its own.
+"""Match rules: what an answer scores against its references. A family names one of the two, `all`
+or `part`, or brings a `score` of its own.
 
 Both are RULER's, unchanged: they look for the references anywhere in the answer, and know no
 question whose right answer is nothing.
@@ -7,9 +7,8 @@ question whose right answer is nothing.
 
 import string
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Sequence
-from dataclasses import dataclass
-from typing import NamedTuple, Protocol
+from collections.abc import Collection, Iterable, Sequence
+from typing import NamedTuple
 
 from rulerkit.generation.answers import comparable, named_items, plain
 
@@ -66,7 +65,8 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
         for item in wanted:
             text = text.replace(item, item.replace(" ", "\0"))
         named = [item.replace("\0", " ") for item in text.split() if item != "="]
-    said, right = set(named), set(wanted)
+    said = set(named)
+    right = set(wanted)
     return strict_share(len(said & right), said, right)
 
 
@@ -85,8 +85,7 @@ def _squad_words(text: str) -> list[str]:
 
 def overlap(said: Sequence[str], wanted: Sequence[str]) -> Strict:
     """Judged by the items that both sides hold."""
-    # Counted with repetition: a word said twice is right twice only if it is wanted
-    # twice.
+    # Counted with repetition: a word said twice is right twice only if it is wanted twice.
     right = (Counter(said) & Counter(wanted)).total()
     return strict_share(right, said, wanted)
 
@@ -97,99 +96,3 @@ def strict_share(right: int, said: Collection[str], wanted: Collection[str]) -> 
         same = float(said == wanted)
         return Strict(same, same, same)
     return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
-
-
-# --- the registry ---------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class MatchRule:
-    """One rule: functions of the text that is judged and the references."""
-
-    score: Callable[..., float]
-    """0..1"""
-    strict: Callable[..., Strict]
-    """Also takes `blanks`, whether blanks stand between items."""
-    missing: Callable[..., tuple[str, ...]]
-    """The references that were not given."""
-    allows_nothing: bool = False
-    """Whether there may be no references, because nothing is a right answer."""
-    any_is_enough: bool = False
-    """Whether the references are alternatives, of which one is enough."""
-    is_in_context: bool = False
-    """Whether every reference stands in the context word for word."""
-
-    def can_judge(self, references: Collection[str] | None) -> bool:
-        """Whether there are references, none of them empty: an empty text is in every answer."""
-        if not references:
-            return self.allows_nothing and references is not None
-        return all(map(str.strip, references))
-
-
-MATCH_RULES: dict[str, MatchRule] = {
-    "all": MatchRule(string_match_all, strict_items, not_written, is_in_context=True),
-    "part": MatchRule(
-        string_match_part,
-        lambda text, references, blanks: strict_answer(text, references),
-        not_written,
-        any_is_enough=True,
-    ),
-}
-"""Name -> rule. `all`: share of the references found; `part`: 1 if any is found."""
-OWN = "own"
-"""What `match` of a family says that brings a `score` of its own; another word says which."""
-
-
-def own_rule(score: Callable[[str, Sequence[str]], float]) -> MatchRule:
-    """The rule of a family with a `score` of its own, of which nothing else is known."""
-
-    def strict(text: str, references: Sequence[str], blanks: bool) -> Strict:
-        value = score(text, references)
-        return Strict(value, value, float(value == 1))
-
-    return MatchRule(
-        score=score,
-        strict=strict,
-        missing=lambda text, references: () if score(text, references) == 1 else tuple(references),
-        allows_nothing=True,
-    )
-
-
-class Judging(Protocol):
-    """What scoring needs of a task."""
-
-    @property
-    def rule(self) -> MatchRule:
-        """The rule, with what it says of references."""
-
-    def score(self, text: str, references: Sequence[str], /) -> float:
-        """0..1"""
-
-    def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        """By all that was said."""
-
-    def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
-        """The references that were not given."""
-
-    def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
-        """Whether an answer that is not right holds all references in a form that the rule does not
-        see."""
-
-
-@dataclass(frozen=True)
-class Judge:
-    """Judges the answers of a task by its rule alone, where its family is not here."""
-
-    rule: MatchRule
-
-    def score(self, text: str, references: Sequence[str], /) -> float:
-        return self.rule.score(text, references)
-
-    def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        return self.rule.strict(text, references, False)
-
-    def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
-        return self.rule.missing(text, references)
-
-    def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
-        return False

@@ -149,7 +149,7 @@ class PromptFormat:
             return ()
         return leading
 
-    @property
+    @cached_property
     def leading_ids(self) -> tuple[int, ...]:
         """The tokenizer's leading ids with which the prompt begins, whether they are put before it
         (`bos`) or the template writes them: a server that adds its own must not be sent these."""
@@ -175,8 +175,7 @@ class PromptFormat:
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
-        # The text around the prompt is part of what was asked: a changed template is
-        # another set-up.
+        # The text around the prompt is part of what was asked.
         before, after = self.around
         values = {name: getattr(self, name) for name in SETTINGS}
         if not self.thinking_tokens:

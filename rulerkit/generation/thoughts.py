@@ -36,7 +36,7 @@ KNOWN = (
     # The same from a server that drops special tokens, or puts blanks in their place.
     Marks(
         r"\banalysis(?=\w)",
-        r"assistantfinal|(?<=[.!?\n])\s*assistant\s+final\b",
+        r"assistantfinal|[.!?\n]\s*assistant\s+final\b",
         ("analysis", "assistantfinal"),
     ),
     _plain("<|channel>", "<channel|>"),  # Gemma 4
@@ -87,17 +87,20 @@ def _like(seen: str, usual: str, other: str) -> str:
 
 
 def without_thought(
-    text: str, opened: bool = False, own: tuple[str, str] | None = None
+    text: str, opened: bool = False, own: tuple[str, str] | None = None, asked: bool = True
 ) -> str | None:
     """What a model wrote behind the last end of a thought; None where a thought never ended.
 
     `opened` says that the prompt began the thought; `own` are marks that the model's parameters
-    name beside the known ones. A text without any mark is an answer.
+    name beside the known ones. A text without any mark is an answer. Where nobody `asked` for a
+    thought, one that never ended counts only at the beginning of the text.
     """
     beginning, end = _patterns(own)
     # The last end counts: a model may quote the mark inside its thought.
     answers = end.split(text)
     if len(answers) == 1:
+        if not asked:
+            return None if beginning.match(text.lstrip()) else text
         return None if opened or beginning.search(text) else text
 
     # What is thought behind the answer is no part of it.
@@ -107,21 +110,14 @@ def without_thought(
 
 def ends_thought(text: str, own: tuple[str, str] | None = None) -> bool:
     """Whether a text holds the end of a thought."""
-    _, end = _patterns(own)
-    return bool(end.search(text))
-
-
-def begins_with_thought(text: str) -> bool:
-    """Whether a text begins with a known mark of a thought, as no answer does."""
-    beginning, _ = _patterns(None)
-    return beginning.match(text.lstrip()) is not None
+    return _patterns(own)[1].search(text) is not None
 
 
 @lru_cache
 def opens_thought(after: str, own: tuple[str, str] | None = None) -> bool:
     """Whether the end of a prompt begins a thought: the template's text behind the user's part."""
     beginning, end = _patterns(own)
-    return bool(beginning.search(end.split(after)[-1]))
+    return beginning.search(end.split(after)[-1]) is not None
 
 
 @lru_cache

@@ -16,7 +16,6 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +23,7 @@ import numpy as np
 
 from rulerkit.common.errors import UserError, first_line, shorten
 from rulerkit.common.hub import download, is_hub_id
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, resolve
 
 Ids = np.ndarray
@@ -164,9 +164,9 @@ def _read(spec: str, path: Path) -> Tokenizer:
             f"read ({first_line(error)}): {_COMPLETE}"
         ) from error
     # A reader names what else its ids depend on.
-    digest = sha256(data + tokenizer.fingerprint.encode()).hexdigest()[:16]
+    fingerprint = digest(data + tokenizer.fingerprint.encode())
     template = settings["chat_template"]
-    return replace(tokenizer, name=spec, fingerprint=digest, chat_template=template)
+    return replace(tokenizer, name=spec, fingerprint=fingerprint, chat_template=template)
 
 
 def _settings(folder: Path) -> dict[str, Any]:
@@ -300,20 +300,27 @@ false."""
 def _sentencepiece(
     data: bytes, settings: dict[str, Any], special: dict[str, dict[str, Any]]
 ) -> Tokenizer:
-    """A SentencePiece model; special tokens that stand in a text become their ids. Tokens that
-    stand only beside the model are refused."""
+    """A SentencePiece model; special tokens that stand in a text become their ids, and so do those
+    that stand beside the model, behind its pieces."""
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_proto=data)
     pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
+    added: dict[int, str] = {}
+    following = len(pieces)
     for text, token in special.items():
-        number = pieces.get(text)
-        strips = token.get("lstrip") or token.get("rstrip") or token.get("single_word")
-        if number is None or token.get("id", number) != number or strips:
-            raise ValueError(f"the special token {text} is not in the model as the files say")
+        number = token.get("id", pieces.get(text, following))
+        following += number >= len(pieces)
+        if number in added:
+            raise ValueError(f"{text} and {added[number]} have the same id {number}")
+        if token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
+            raise ValueError(f"the blanks around {text} are its own in a tokenizer.json alone")
+        # SentencePiece never reads control tokens in a text; chat templates are made of them.
+        if pieces.get(text) != number or not model.is_control(number):
+            added[number] = text
+    numbers = {text: i for text, i in pieces.items() if model.is_control(i)}
+    numbers |= {text: number for number, text in added.items()}
 
-    # SentencePiece never reads control tokens in a text; chat templates are made of them.
-    numbers = {text: i for text, i in pieces.items() if model.is_control(i) or text in special}
     # A token may begin with another one.
     longest_first = sorted(numbers, key=len, reverse=True)
     splitter = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
@@ -332,16 +339,26 @@ def _sentencepiece(
                 ids += (behind if place else model).encode(part)
         return ids
 
+    def decode(ids: list[int]) -> str:
+        text = ""
+        for is_added, run in itertools.groupby(ids, added.__contains__):
+            part = list(run)
+            if is_added:
+                text += "".join([added[number] for number in part])
+            else:
+                text += (behind if text else model).decode(part)
+        return text
+
     # The files beside the model may name others than it does.
     named = {number: text for text, number in numbers.items()}
     bos = _token_text(settings.get("bos_token")) or named.get(model.bos_id())
     eos = _token_text(settings.get("eos_token")) or named.get(model.eos_id())
     leads = bos in numbers and settings.get("add_bos_token", True)
     closes = eos in numbers and settings.get("add_eos_token", False)
-    others = (sorted(special), behind is not model)
+    others = (added, behind is not model)
     return Tokenizer(
         lambda texts: [encode(text) for text in texts],
-        model.decode,
+        decode,
         leading_ids=(numbers[bos],) if bos and leads else (),
         leading_tokens=(bos,) if bos and leads else (),
         closing_ids=(numbers[eos],) if eos and closes else (),
@@ -375,12 +392,11 @@ def _tiktoken(name: str) -> Tokenizer:
 
     # The name of an encoding could be given to other ranks; the digest is over the ranks.
     ranks = repr(sorted(encoding._mergeable_ranks.items()))
-    digest = sha256(ranks.encode()).hexdigest()[:16]
 
     def encode_many(texts: Sequence[str]) -> Sequence[Sequence[int]]:
         return list(encoding.encode_batch(list(texts), num_threads=2, allowed_special="all"))
 
-    return Tokenizer(encode_many, encoding.decode, name=name, fingerprint=digest)
+    return Tokenizer(encode_many, encoding.decode, name=name, fingerprint=digest(ranks))
 
 
 def _rwkv(data: bytes) -> Tokenizer:
@@ -441,5 +457,5 @@ def _builtin() -> Tokenizer:
         lambda texts: [[numbers[word] for word in BUILTIN.findall(text)] for text in texts],
         decode,
         name="builtin",
-        fingerprint=sha256(BUILTIN.pattern.encode()).hexdigest()[:16],
+        fingerprint=digest(BUILTIN.pattern),
     )

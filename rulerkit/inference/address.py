@@ -5,8 +5,6 @@
 """
 
 import re
-from collections.abc import Mapping
-from typing import Any
 from urllib.parse import urlsplit
 
 from rulerkit.common.errors import UserError, listed, unknown
@@ -14,21 +12,10 @@ from rulerkit.common.hidden import hide_address
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.common.urls import is_address, url_of
+from rulerkit.common.urls import url_of
 from rulerkit.inference.access import Address, address_of
 
 _MOST_NAMED = 5
-
-
-def with_server(described: Any) -> Any:
-    """A model as it is given; where it, or the `base` of its mapping, is an address, the mapping of
-    what is served there. Errors: as of `model_at`."""
-    if is_address(described):
-        return model_at(described)
-    if isinstance(described, Mapping) and is_address(described.get("base")):
-        own = {key: described[key] for key in described if key != "base"}
-        return model_at(described["base"], own) | own
-    return described
 
 
 def model_at(address: str, given: Spec | None = None) -> JSON:

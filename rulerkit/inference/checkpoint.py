@@ -5,13 +5,13 @@ import json
 from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cached_property
-from hashlib import sha256
 from pathlib import Path
 from typing import ClassVar
 
 from rulerkit.common.errors import TooLong, UserError, first_line
 from rulerkit.common.gpus import torch_module
 from rulerkit.common.hub import download, is_hub_id
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -103,17 +103,17 @@ class Checkpoint:
         if not self.folder:
             return {"path": self.path, "revision": self.commit}
 
-        digest = sha256()
+        content = []
         for name in ("config.json", "generation_config.json"):
             path = self.file(name)
             if path:
-                digest.update(f"{name}\n".encode() + path.read_bytes())
+                content.append(f"{name}\n".encode() + path.read_bytes())
         weights: list[Path] = []
         for pattern in _WEIGHTS:
             weights += self.folder.glob(pattern)
         for path in sorted(weights):
-            digest.update(f"{path.name} ".encode() + file_ends(path))
-        return {"fingerprint": digest.hexdigest()[:16]}
+            content.append(f"{path.name} ".encode() + file_ends(path))
+        return {"fingerprint": digest(b"".join(content))}
 
     def stop_ids(self) -> set[int]:
         """The ids that end an answer, as generation_config.json and config.json name them."""

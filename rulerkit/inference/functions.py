@@ -17,7 +17,6 @@ import sys
 import sysconfig
 from collections.abc import Iterable, Iterator
 from dis import get_instructions
-from hashlib import sha256
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -28,10 +27,10 @@ from typing import Any
 from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import KIT, home
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.example import Example
-from rulerkit.generation.parts import split_prompt
+from rulerkit.generation.example import Example, split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import (
     COMPRESSED,
@@ -280,7 +279,7 @@ def code_identity(function: Any, version: str | None, run: str) -> JSON:
     if not beside_source(function):
         source = inspect.getsource(function)
         defaults = repr((function.__defaults__, function.__kwdefaults__))
-        told["source"] = sha256(f"{source}{defaults}".encode()).hexdigest()[:16]
+        told["source"] = digest(f"{source}{defaults}")
     return told or {"version": f"{NO_VERSION}{run}"}
 
 

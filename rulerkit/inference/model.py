@@ -6,7 +6,7 @@ module of this folder (its class), one line in `ENGINES`, and its keys in `setti
 module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from functools import cached_property, wraps
 from inspect import isgeneratorfunction
 from math import ceil
@@ -18,11 +18,11 @@ from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.model_files import check_spec, read_spec
 from rulerkit.common.plugins import by_name, errors_of, is_outside, use
 from rulerkit.common.settings import JSON, ModelKeys, Spec
+from rulerkit.common.urls import is_address
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import FORMS, SETTINGS, PromptFormat, stored_forms
 from rulerkit.generation.thoughts import ENDS, without_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.address import with_server
 
 
 class Answer(NamedTuple):
@@ -192,9 +192,19 @@ class Engine(Model):
         if not has_template and self.name in stored_forms():
             settings["template"] = self.name
         form = PromptFormat(tokenizer, **settings)
+        # A thought must be told from the answer behind it. A chat service takes it apart itself,
+        # and the marks of readers are ours.
+        is_told = form.thought or form.form == "gpt-4" or self.engine == "reader"
+        if form.thinking_tokens and not is_told:
+            raise UserError(
+                f"model {self.name}: it has thinking_tokens, but its prompt format names no known "
+                "mark of a thought, so a needle that is only thought of would count as an answer. "
+                f"Known ends are {' '.join(ENDS)}; give the model's own: thinking_marks: "
+                "[BEGINNING, END]"
+            )
+
         is_chat = self.spec.get("aligned") == "chat"
         has_none = form.template == "auto" and form.form == "base"
-        self._check_thought(form)
 
         # Readers read plain text, and around a prefilled chat stands the server's own template.
         needs_none = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
@@ -207,18 +217,6 @@ class Engine(Model):
                 "scripts/store_form.py of rulerkit's repository stores it"
             )
         return form
-
-    def _check_thought(self, form: PromptFormat) -> None:
-        """Raises `UserError` where a thought could not be told from the answer behind it."""
-        # A chat service takes the thought apart itself, and the marks of readers are ours.
-        is_told = form.thought or form.form == "gpt-4" or self.engine == "reader"
-        if not form.thinking_tokens or is_told:
-            return
-        raise UserError(
-            f"model {self.name}: it has thinking_tokens, but its prompt format names no known mark "
-            "of a thought, so a needle that is only thought of would count as an answer. Known "
-            f"ends are {' '.join(ENDS)}; give the model's own: thinking_marks: [BEGINNING, END]"
-        )
 
     def tokenizer_name(self) -> str:
         """What `load_tokenizer` takes to read this model's tokenizer."""
@@ -308,6 +306,22 @@ def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     return gpus, nodes
 
 
+def with_server(described: Any) -> Any:
+    """A model as it is given; where it, or the `base` of its mapping, is an address, the mapping of
+    what is served there. Errors: as of `model_at`."""
+    own: JSON = {}
+    address = described
+    if isinstance(described, Mapping):
+        own = {key: described[key] for key in described if key != "base"}
+        address = described.get("base")
+    if not is_address(address):
+        return described
+
+    from rulerkit.inference.address import model_at
+
+    return model_at(address, own) | own
+
+
 def load_model(spec: "str | Spec | Model") -> Model:
     """The model that a name, a path, a hub id, the address of a server or a mapping describes (see
     `model_files.read_spec`); a model passes through.
@@ -357,10 +371,21 @@ def _engine(spec: Spec, *target: Any) -> Model:
     return engine
 
 
-def errors_of_model(answers: Iterable[Any]) -> Generator[Any]:
-    """The answers; a `UserError` of the model becomes a `ModelError`: other models may go on."""
+def answers_of(
+    model: Model, examples: Iterable[Example]
+) -> Generator[tuple[Example, Answer | Failure]]:
+    """What a model answers, checked: each example with an `Answer` or a `Failure`. A `UserError` of
+    the model becomes a `ModelError`: other models may go on."""
     try:
-        yield from answers
+        for answered in model.answer(examples):
+            match answered:
+                case (example, Answer() | Failure() as answer):
+                    yield example, answer
+                case _:
+                    raise ModelError(
+                        f"{model.name}: its engine yields {shortened(answered)}: it must yield "
+                        "each example with an Answer or a Failure"
+                    )
     except TooLong:
         raise
     except UserError as error:

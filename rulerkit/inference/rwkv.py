@@ -11,7 +11,6 @@ from collections.abc import Iterable
 from contextlib import redirect_stdout
 from dataclasses import replace
 from functools import cached_property
-from hashlib import sha256
 from importlib import import_module
 from importlib.metadata import version
 from io import StringIO
@@ -21,6 +20,7 @@ from typing import Any
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.hub import download, is_hub_id
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import install_command, resolve
 from rulerkit.common.settings import JSON, Spec, takes
 from rulerkit.generation.example import Example
@@ -49,7 +49,7 @@ class RWKV(Engine):
 
         # The path of a local file says nothing about its content.
         if self._local:
-            where = {"fingerprint": sha256(file_ends(self._local)).hexdigest()[:16]}
+            where = {"fingerprint": digest(file_ends(self._local))}
         else:
             commit = self._download("config.json").name  # downloads no weights
             where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}

@@ -10,7 +10,6 @@ import sys
 from collections.abc import Iterable
 from contextlib import suppress
 from functools import partial
-from hashlib import sha256
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
@@ -21,6 +20,7 @@ from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -71,7 +71,7 @@ class Transformers(CheckpointEngine):
             # Its source alone may not say what it does.
             code = [code_identity(part, None, self._run) for part in replaced]
             runs = [one["version"] for one in code if "version" in one]
-            what["version"] = runs[0] if runs else sha256(repr(code).encode()).hexdigest()[:16]
+            what["version"] = runs[0] if runs else digest(repr(code))
         return what
 
     def environment(self) -> JSON:
@@ -277,15 +277,15 @@ def _loaded_identity(network: Any) -> JSON:
     import torch
 
     config = network.config.to_json_string(use_diff=False)
-    digest = sha256(f"{type(network).__qualname__}\n{config}".encode())
+    content = [f"{type(network).__qualname__}\n{config}".encode()]
     for name, weight in network.named_parameters():
         flat = weight.detach().reshape(-1)
         ends = torch.cat([flat[:END], flat[-END:]]).cpu().view(torch.uint8)
         head = f"{name} {weight.dtype} {tuple(weight.shape)}\n"
-        digest.update(head.encode() + ends.numpy().tobytes())
+        content += [head.encode(), ends.numpy().tobytes()]
 
     attention = getattr(network.config, "_attn_implementation", None)
-    return {"loaded": digest.hexdigest()[:16], "code": {"attention": attention}}
+    return {"loaded": digest(b"".join(content)), "code": {"attention": attention}}
 
 
 def _replaced_code(network: Any) -> list[Any]:
@@ -314,8 +314,8 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
         tokenizer.save_pretrained(made)
         network.config.to_json_file(f"{made}/config.json")
         network.generation_config.to_json_file(f"{made}/generation_config.json")
-        digest = sha256(b"".join(path.read_bytes() for path in sorted(Path(made).glob("*.*"))))
-        folder = place / digest.hexdigest()[:16]
+        files = sorted(Path(made).glob("*.*"))
+        folder = place / digest(b"".join([file.read_bytes() for file in files]))
         with suppress(OSError):  # it is there already
             Path(made).rename(folder)
     return folder

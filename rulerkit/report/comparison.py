@@ -1,21 +1,31 @@
 """The text of a comparison: its table, its notes, the examples that flipped, JSON."""
 
 import json
+import math
+from bisect import bisect_left
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.compare import MOST_FLIPS as _MOST_FLIPS
-from rulerkit.analysis.compare import NOT_WORSE, Comparison, Decision, compare
-from rulerkit.analysis.differences import ALARMS, LEVELS, interval_text
-from rulerkit.analysis.differences import MEAN_COLUMNS as _MEAN
-from rulerkit.analysis.differences import losses_text as _losses
-from rulerkit.analysis.sides import differing
-from rulerkit.analysis.sides import keys_text as _keys
+from rulerkit.analysis.compare import (
+    NOT_WORSE,
+    Comparison,
+    Decision,
+    check_margin,
+    compare,
+    differing,
+    keys_text,
+)
+from rulerkit.analysis.differences import ALARMS, LEVELS, interval_text, smallest_loss
 from rulerkit.common.errors import UserError, check_type, counted, listed, points_text
-from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
+from rulerkit.common.render import Field, render
 from rulerkit.common.settings import JSON
-from rulerkit.report.tables.layout import Field, number_range, render
+from rulerkit.report.tables.layout import number_range
+from rulerkit.scoring.statistics import critical_value
+
+_MOST_FLIPS = 12
+_MOST_EXAMPLES = 10**15  # where the search for a number of examples ends
 
 
 def difference_table(
@@ -24,13 +34,15 @@ def difference_table(
     """Differences B - A with intervals, a row per task and a column per length; marked where the
     interval leaves out 0.
 
-    `format` is table, markdown, latex or html; 'csv' is `Comparison.rows`. `verdict` stands in
-    place of the comparison's own, such as that of the gate.
+    `format` is table, markdown, latex or html; 'csv' and 'json' are `Comparison.rows`. `verdict`
+    stands in place of the comparison's own, such as that of the gate.
     """
+    import pandas as pd
+
     check_type(comparison, Comparison, "difference_table", "a comparison")
     rows = comparison.rows
-    if format == "csv":
-        return csv_text(rows, "%.4f")
+    if format in ("csv", "json"):
+        return render(rows, format)
 
     # Every row of the comparison has its field: by task and length, 0 and '' for means.
     each_row: Any = rows.itertuples()
@@ -48,7 +60,7 @@ def difference_table(
         for task in [*filter(None, rows["task"].unique()), ""]
     ]
     notes = [*_notes(comparison), (verdict or comparison.verdict).text + "."]
-    return render(header, body, format, notes)
+    return render(pd.DataFrame(body, columns=header), format, notes)
 
 
 def _notes(comparison: Comparison) -> list[str]:
@@ -58,7 +70,7 @@ def _notes(comparison: Comparison) -> list[str]:
     # The weakest row of each level: what could have gone unseen somewhere.
     smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
     examples = counted(number_range(cells["n"]), "example")
-    weakest = _losses(smallest[list(LEVELS)])
+    weakest = _losses_text(smallest[list(LEVELS)])
     notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}).",
         f"Paired by {comparison.by}, {examples} per task and length, in "
@@ -73,7 +85,7 @@ def _notes(comparison: Comparison) -> list[str]:
     if len(unable):
         notes.append(
             "Unable to tell, because all answers are right, or all are wrong, on both sides: "
-            f"{_keys(unable)}."
+            f"{keys_text(unable)}."
         )
     if comparison.same_model:
         notes.append(
@@ -81,6 +93,17 @@ def _notes(comparison: Comparison) -> list[str]:
             "it."
         )
     return notes + [note + "." for note in comparison.notes]
+
+
+def _losses_text(smallest: Iterable[float]) -> str:
+    """The smallest losses of the levels, in the order of LEVELS, in words."""
+    texts = []
+    for level, loss in zip(LEVELS.values(), smallest, strict=True):
+        if math.isnan(loss):
+            texts.append(f"{level} none (too few examples)")
+        else:
+            texts.append(f"{level} {loss:.1f} points")
+    return ", ".join(texts)
 
 
 def seeds_text(comparison: Comparison) -> str:
@@ -91,7 +114,11 @@ def seeds_text(comparison: Comparison) -> str:
     """
     a, b = comparison.a, comparison.b
     others = [text for text in differing(a, b) if not text.startswith("seed: ")]
-    if comparison.seeds is None or others:
+    seeds = []
+    for side in (a, b):
+        of_side = {result["seed"] for result in side.results.values()}
+        seeds.append(of_side.pop() if len(of_side) == 1 else None)
+    if None in seeds or seeds[0] == seeds[1] or others:
         seen = "; ".join(others) or "no other seed"
         raise UserError(
             f"{a.name} and {b.name} are not one model under two seeds ({seen}): evaluate the model "
@@ -103,7 +130,7 @@ def seeds_text(comparison: Comparison) -> str:
             "--tasks)"
         )
 
-    public, unseen = comparison.seeds
+    public, unseen = seeds
     mean = comparison.mean
     if mean["high"] < 0:
         answer = "does better on the public questions"
@@ -157,7 +184,7 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
         "confidence": comparison.confidence,
         "paired_by": comparison.by,
         "same_model": comparison.same_model,
-        "difference": {name: rows[-1][name] for name in _MEAN},
+        "difference": {name: rows[-1][name] for name in ("a", "b", "difference", "low", "high")},
         "rows": rows,
         "flips": flips,
         "notes": comparison.notes,
@@ -170,3 +197,55 @@ def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **option
     comparison = compare(a, b, margin, **options)
     if comparison.verdict.word != NOT_WORSE:
         raise AssertionError("\n" + difference_table(comparison))
+
+
+def power_text(
+    num_tasks: int, num_lengths: int, num_examples: int, margin: float = 1.0, flips: float = 0.02
+) -> str:
+    """How many examples a comparison of equal models needs, and what loss they show, in words,
+    before it is run: arithmetic, no model answers.
+
+    `flips` is the assumed share of answers that change each way by chance. The mean of equal models
+    then lies within the margin with a chance of 90 %. Raises UserError for impossible values.
+    """
+    check_margin(margin)
+    if not 0 <= flips <= 0.5:
+        raise UserError(
+            f"flips is {flips!r}: it must be the share of answers that change each way, 0 to 0.5"
+        )
+
+    num_cells = num_tasks * num_lengths
+    z = critical_value(0.95)
+    z_of_nine_in_ten = critical_value(0.8)  # 10 % lie below the lower end of 80 %
+
+    def is_enough(examples: int) -> bool:
+        """Whether gains and losses, as many as are expected of equal models, with Wilson's limits
+        and a difference that 9 of 10 exceed, leave the mean within the margin."""
+        pairs = examples * num_cells
+        flipped = 2 * flips * pairs
+        by_chance = z_of_nine_in_ten * math.sqrt(flipped)
+        half_interval = math.sqrt(z**2 * flipped + z**4)
+        return by_chance + half_interval < margin / 100 * pairs
+
+    needed = 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=is_enough)
+
+    # Holm's method counts every test: each cell, task and length, and the mean. A mean over one
+    # task, or over one length, is no test of its own.
+    rows_of_tasks = num_tasks + 1 if num_tasks > 1 else num_tasks
+    rows_of_lengths = num_lengths + 1 if num_lengths > 1 else num_lengths
+    num_tests = rows_of_tasks * rows_of_lengths
+    # A question is the same at every length, so a task with all its lengths has no more of them
+    # than a cell: in the order of LEVELS.
+    tasks_of_levels = (1, 1, num_tasks, num_tasks)
+    smallest = [smallest_loss(num_examples * tasks, num_tests, margin) for tasks in tasks_of_levels]
+
+    return (
+        f"{counted(num_tasks, 'task')} at {counted(num_lengths, 'length')}, "
+        f"margin {points_text(margin)}, 95 % intervals:\n"
+        f"- needs {needed} examples per task and length (now {num_examples}) "
+        f"for the mean, where {100 * flips:g} % of the answers of equal models flip each way: then "
+        "9 of 10 comparisons of equals end with 'not worse'\n"
+        f"- the smallest loss that {num_examples} examples show to be more than the margin, where "
+        "nothing else flips and each question is lost at all its lengths: "
+        f"{_losses_text(smallest)}"
+    )

@@ -17,6 +17,7 @@ from rulerkit.common import escape
 from rulerkit.common.errors import check_known, listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
+from rulerkit.common.render import render
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
@@ -75,12 +76,16 @@ class Board(NamedTuple):
     notes: tuple[str, ...]
 
     def text(self, format: str = "markdown") -> str:
-        """The table as markdown, latex or html, or as csv with every column of its rows, lengths as
-        4K, 4K_low, 4K_high, 4K_have. Our models' names are bold in LaTeX and HTML; in Markdown bold
-        marks the scores that reach the threshold.
+        """The table as markdown, latex or html, or as csv or json with every column of its rows,
+        lengths as 4K, 4K_low, 4K_high, 4K_have. Our models' names are bold in LaTeX and HTML; in
+        Markdown bold marks the scores that reach the threshold.
         """
-        if format == "csv":
-            return self._csv()
+        if format in ("csv", "json"):
+            heads = [
+                re.sub(r"^\d+", lambda number: length_name(int(number[0])), str(column))
+                for column in self.rows
+            ]
+            return render(self.rows.set_axis(heads, axis=1), format)
 
         columns: list[str | int] = ["claimed_length", *self.lengths]
         if self.category in JUDGED:
@@ -91,28 +96,15 @@ class Board(NamedTuple):
             columns += ["avg"]
 
         is_ours = self.rows["source"] == OURS
-        names_are_bold = is_ours & (format != "markdown")
-        bold: Any = [["model"] if is_bold else [] for is_bold in names_are_bold]
         rows = self.rows.assign(
             origin=[_origin(row) for _, row in self.rows.iterrows()],
             group=self.rows["aligned"] + self.rows["baseline"].astype(str),
-            bold=bold,
+            bold=is_ours & (format != "markdown"),
         )
         text = models_text(rows, columns, format, self.notes)
         if format == "markdown":
             text = f"Table {self.number}: {self.title}\n\n{text}"
         return text
-
-    def _csv(self) -> str:
-        def head(column: Any) -> str:
-            number = re.match(r"\d+", str(column))
-            if number is None:
-                return str(column)
-            return length_name(int(number[0])) + str(column)[number.end() :]
-
-        return escape.csv_text(
-            self.rows.set_axis([head(column) for column in self.rows], axis=1), "%.4f"
-        )
 
 
 def _origin(row: "pd.Series[Any]") -> str:

@@ -8,9 +8,8 @@ how a row is added.
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.common.escape import csv_text
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables.layout import Field, render
+from rulerkit.common.render import Field, render
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -34,30 +33,25 @@ def published_rows() -> "pd.DataFrame":
 
 def published_table(format: str = "text") -> str:
     """All published scores as printed, a row per model and source; what was not published is
-    empty. `format` is table, markdown or latex, or csv for the rows themselves."""
+    empty. `format` is table, markdown or latex, or csv or json for the rows themselves."""
+    import pandas as pd
+
     rows = published_rows()
-    if format == "csv":
-        return csv_text(rows)
+    if format in ("csv", "json"):
+        return render(rows, format)
 
     numbers = {source: n for n, source in enumerate(rows["source"].unique(), 1)}
     lengths = sorted(rows["length"].unique())
-    body: list[Any] = []
-    groups: Any = rows.groupby("aligned", sort=True)
-    for aligned, of_kind in groups:
-        # A line stands between base and chat models.
-        body += [None] if body else []
-        series: Any = of_kind.groupby(SERIES, sort=False)
-        for (model, _, thinking, source), of_model in series:
-            printed = dict(zip(of_model["length"], of_model["score"], strict=True))
-            is_second = of_model["checked"].str.startswith(SECOND_HAND).any()
-            said = ", thinking" if thinking == "yes" else ""
-            body.append(
-                [
-                    Field(f"{model}{said} [{numbers[source]}]"),
-                    aligned + (" *" if is_second else ""),
-                    *(printed.get(length, "") for length in lengths),
-                ]
-            )
+    body = []
+    # Base models stand before chat models.
+    groups: Any = rows.sort_values("aligned", kind="stable").groupby(SERIES, sort=False)
+    for (model, aligned, thinking, source), of_model in groups:
+        printed = dict(zip(of_model["length"], of_model["score"], strict=True))
+        is_second = of_model["checked"].str.startswith(SECOND_HAND).any()
+        said = ", thinking" if thinking == "yes" else ""
+        name = f"{model}{said} [{numbers[source]}]"
+        scores = [Field(printed.get(length, "")) for length in lengths]
+        body.append([Field(name), aligned + (" *" if is_second else ""), *scores])
 
     notes = [
         "Percent as printed. Not comparable by default: each source has its own scorer, prompts "
@@ -65,5 +59,5 @@ def published_table(format: str = "text") -> str:
         "*: second-hand, the source itself was not seen.",
         *(f"[{n}] {source}." for source, n in numbers.items()),
     ]
-    header = ["model", "kind", *map(length_name, lengths)]
-    return render(header, body, format, notes)
+    table = pd.DataFrame(body, columns=["model", "kind", *map(length_name, lengths)])
+    return render(table, format, notes, table["kind"].str.split().str[0])

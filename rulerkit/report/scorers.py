@@ -1,10 +1,9 @@
 """The table of one set of answers judged by several harnesses' scorers."""
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables.layout import Field, render
+from rulerkit.common.render import render
 from rulerkit.report.tables.notes import texts_notes
 
 if TYPE_CHECKING:
@@ -17,6 +16,8 @@ PLACE = ["run", "model", "task", "length", "index"]
 def scorers_text(judged: "pd.DataFrame") -> str:
     """The scores of `score_as` in points: a table for each model with a row per task and length,
     the mean over the tasks of each length below; behind each other score what it differs."""
+    import pandas as pd
+
     names = [name for name in judged.columns if name not in (*PLACE, "score")]
     texts = []
     for (run, model), rows in judged.groupby(["run", "model"], sort=False):
@@ -24,7 +25,7 @@ def scorers_text(judged: "pd.DataFrame") -> str:
         of_cells = 100 * by_cell[["score", *names]].mean()
 
         # The tasks of a length, and their mean.
-        body: list[Sequence[Field | str] | None] = []
+        body = list[list[str]]()
         by_length: Any = of_cells.groupby("length", sort=True)
         for length, of_tasks in by_length:
             means = of_tasks.mean()
@@ -43,11 +44,11 @@ def scorers_text(judged: "pd.DataFrame") -> str:
             *texts_notes(judged),
         ]
         header = [f"{model} ({run})", "score", *names]
-        texts.append(render(header, body, notes=notes))
+        texts.append(render(pd.DataFrame(body, columns=header), notes=notes))
     return "\n".join(texts)
 
 
-def _fields(title: str, scores: "pd.Series[float]") -> list[Field | str]:
+def _fields(title: str, scores: "pd.Series[float]") -> list[str]:
     """A row: our score, and each other one with its difference."""
     ours, *others = scores
     differences = [f"{other:.1f} ({other - ours:+.1f})" for other in others]

@@ -8,10 +8,9 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from functools import cache, lru_cache
-from hashlib import sha256
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,18 +18,12 @@ from numpy.typing import NDArray
 from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
-from rulerkit.generation import answers, match_rules, thoughts
+from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
-from rulerkit.generation.tasks import base, family_of, judge_of
-from rulerkit.store.cells import (
-    Cell,
-    Report,
-    failure_counts,
-    load_cell,
-    stamp,
-)
-from rulerkit.store.files import write_whole
+from rulerkit.generation.tasks import family_of, judge_of
+from rulerkit.generation.tasks.base import score_of
+from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
 
 if TYPE_CHECKING:
@@ -39,6 +32,7 @@ if TYPE_CHECKING:
 Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 
 _MOST_NAMED = 20  # files in one line
+_FEW_NAMED = 2  # files of a former version
 _CONTROL = re.compile(r"\r\n|[\x00-\x1f]")
 
 
@@ -64,30 +58,21 @@ def answer_of(prediction: str, record: Mapping[str, Any], prefix: str = "") -> t
 
     `prefix` is the answer prefix where it is a part of the answer; silence behind it is silence.
     """
-    text, unfinished = _without_thought(prediction, record)
-    return (clean(prefix + text) if prefix and text else text), unfinished
+    form = record["result"]["prompt_format"]
+    marks = form.get("thinking_marks")
+    own = tuple(marks) if marks else None
+    asked = form["thinking_tokens"] > 0
+    opened = asked and thoughts.opens_thought(form["after"], own)
+
+    # A needle that is only named inside the thought was not given as the answer.
+    answer = thoughts.without_thought(prediction, opened, own, asked)
+    text = clean(answer or "")
+    return (clean(prefix + text) if prefix and text else text), answer is None
 
 
 def judged_text(row: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[str, bool]:
     """As `answer_of`, of a row of predictions with the answer prefix that it holds."""
     return answer_of(row["pred"], record, row.get("answer_prefix", ""))
-
-
-def _without_thought(prediction: str, record: Mapping[str, Any]) -> tuple[str, bool]:
-    form = record["result"]["prompt_format"]
-    marks = form.get("thinking_marks")
-    own = tuple(marks) if marks else None
-
-    # Some models think though nobody asked them to: then only what certainly is a thought counts.
-    if not form["thinking_tokens"]:
-        ended = thoughts.ends_thought(prediction, own)
-        if not ended and not thoughts.begins_with_thought(prediction):
-            return clean(prediction), False
-
-    # A needle that is only named inside the thought was not given as the answer.
-    opened = thoughts.opens_thought(form["after"], own)
-    answer = thoughts.without_thought(prediction, opened, own)
-    return clean(answer or ""), answer is None
 
 
 _CELL = {
@@ -156,17 +141,16 @@ CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PR
 
 def describe(cell: Cell) -> JSON:
     """What a cell's record says of all its rows: CELL_COLUMNS and PROTOCOL_COLUMNS."""
-    # Both are what the record beside the predictions says: how the cell was asked.
-    about, result = cell.about, cell.about.result
-    task, sources = result.task, result.sources.values()
+    about, failures = cell.about, cell.coverage.failed.values()
+    sources = about.sources.values()
 
-    texts = {f"{source.name} {source.fingerprint}" for source in sources}
+    texts = {f"{source['name']} {source['fingerprint']}" for source in sources}
     # What a table must say below it, each line once however many sources say it.
-    notes = {source.note for source in sources if source.note}
+    notes = {source["note"] for source in sources if source["note"]}
     if about.protocol_note:
         # Semicolons stand between notes.
         notes.add(about.protocol_note.replace(";", ",").rstrip("."))
-    protocol = result.protocol or ""
+    protocol = about.protocol or ""
 
     if protocol == "paper":
         notes.add("Protocol paper: prompts and layouts of upstream at the time of the paper")
@@ -182,23 +166,23 @@ def describe(cell: Cell) -> JSON:
         "aligned": about.aligned,
         "claimed_length": float(about.claimed_length or "nan"),
         "task": cell.task,
-        "family": task.family,
-        "category": task.category,
+        "family": about.family,
+        "category": about.category,
         "suite": about.suite,
         "length": cell.length,
         "wanted": cell.wanted,
-        "failed": len(cell.failures),
-        "failed_refused": sum(f.refused for f in cell.failures.values()),
+        "failed": len(failures),
+        "failed_refused": sum(failure.refused for failure in failures),
         "adaptive": _as_json(about.adaptive) if about.adaptive else "",
         "own_threshold": np.nan if about.threshold is None else about.threshold,
         "max_failures": float(about.max_failures),
-        "stand_in": any(source.stand_in for source in sources),
+        "stand_in": any(source["stand_in"] for source in sources),
         "texts": ", ".join(sorted(texts)),
-        "engine": result.model.engine,
-        "seed": result.seed,
-        "prompt_version": result.prompt_version,
-        "tokenizer": result.tokenizer.name,
-        "template": result.prompt_format.template,
+        "engine": about.engine,
+        "seed": about.seed,
+        "prompt_version": about.prompt_version,
+        "tokenizer": about.tokenizer,
+        "template": about.template,
         "protocol": protocol,
         "knobs": _as_json({name: value for name, value in settings if name not in _NAMED}),
         "note": "; ".join(sorted(notes)),
@@ -253,8 +237,7 @@ def score(
     """Judge predictions: a DataFrame with one row per example, in the order of the cells.
 
     `cells` are those of `evaluate`, or places as `load` takes them: `score("outputs")`; rows of
-    `load` keep their scores. Cells whose files did not change since they were judged are read from
-    `outputs/cache`, which may be deleted at any time.
+    `load` keep their scores.
 
     COLUMNS says what the columns mean. `attrs["empty_cells"]` describes the cells without a row.
     `max_failures` overrides the records.
@@ -263,46 +246,49 @@ def score(
     to an example that has one (with `report`, leaves the cell out and calls it), and where two
     cells are the same one.
     """
-    import pandas as pd
-
     if is_table(cells):
         # These rows were judged before; any others that a file may hold are left out.
         scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
         return scores if max_failures is None else scores.assign(max_failures=max_failures)
-    cells = as_cells(cells, "score", report or remark)
+    say = report or remark
+    cells = as_cells(cells, "score", say)
 
     # A cell that stands in two files would count twice in every mean.
-    by_cell: dict[tuple[Any, ...], tuple[JSON, Rows]] = {}
-    left_out: dict[str, list[Cell]] = {}
+    found: dict[tuple[Any, ...], Path] = {}
+    judged_cells = []
+    left_out: dict[str, list[Path]] = {}
     for cell in cells:
         try:
             rows, about = judged(cell), describe(cell)
         except UserError as error:
             if not report:
                 raise
-            left_out.setdefault(str(error), []).append(cell)
-            # No later line about this cell needs its files.
-            cell.present, cell.failures, cell.wanted = [], {}, 0
+            left_out.setdefault(str(error), []).append(cell.path)
             continue
         if max_failures is not None:
             about["max_failures"] = max_failures
         key = cell.run, cell.model, cell.task, cell.length
-        if key in by_cell:
+        if key in found:
             raise UserError(
                 f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at "
-                f"length {cell.length} is also in {by_cell[key][0]['path']}; a cell can be counted "
+                f"length {cell.length} is also in {found[key]}; a cell can be counted "
                 "once: give both places to rk.load, which puts them together, or name one file"
             )
-        by_cell[key] = about, rows
-    for problem, cells_of in left_out.items():
-        names = listed((cell.path for cell in cells_of), _MOST_NAMED)
+        found[key] = cell.path
+        judged_cells.append((about, rows))
+
+    # One line for all cells: nobody can do anything about a single one.
+    if unchecked := [cell.path for cell in cells if cell.unchecked]:
+        say(
+            f"rows of a former version have no `check`, so that damage to them is not found: "
+            f"{listed(unchecked, _FEW_NAMED)}"
+        )
+    for problem, paths in left_out.items():
         # A problem of a file names it, or the one beside the rows.
-        is_named = str(cells_of[0].path.with_suffix("")) in problem
-        assert report
-        report(f"left out: {problem if is_named else f'{names}: {problem}'}")
-    if not by_cell:
-        return pd.DataFrame(columns=list(COLUMNS))
-    return _table_of(list(by_cell.values()))
+        is_named = str(paths[0].with_suffix("")) in problem
+        names = "" if is_named else f"{listed(paths, _MOST_NAMED)}: "
+        say(f"left out: {names}{problem}")
+    return _table_of(judged_cells)
 
 
 def lacking_line(cells: Iterable[Cell]) -> str:
@@ -311,39 +297,38 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     A file that was cut at the end of a line is as one whose run was stopped: only this line tells
     where a number would have come from.
     """
-    lacking = []
-    for cell in cells:
-        have = len(cell.present)
-        if have < cell.wanted:
-            failures = cell.failures.values()
-            refused = sum(failure.refused for failure in failures)
-            counts = [f"{have} of {cell.wanted} examples"]
-            counts += filter(None, [failure_counts(len(failures), refused)])
-            lacking.append(f"{cell.path} ({', '.join(counts)})")
-
+    lacking = [f"{cell.path} ({cell.coverage})" for cell in cells if cell.coverage.missing]
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
 def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
-    """The table of `score`, from the description and the judged rows of each cell."""
+    """The table of `score`, from the description and the judged rows of each cell; it empties the
+    list."""
     import pandas as pd
 
-    # Facts of a cell are the same in all its rows: they are made once per cell and
-    # repeated as whole columns, which is faster than a dictionary per row.
-    descriptions, arrays = zip(*cells, strict=True)
-    counts = [len(rows) for rows in arrays]
-    columns = pd.DataFrame(np.concatenate(arrays))
-    columns["digest"] = columns["digest"].str.decode("ascii")
-    if columns["num_prompt_tokens"].notna().all():
-        columns = columns.astype({"num_prompt_tokens": int})
-
+    if not cells:
+        return pd.DataFrame(columns=list(COLUMNS))
     # Labels must tell models apart in the whole table, not only inside a cell.
-    table = pd.DataFrame(descriptions, columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
-    table["label"] = own_labels(table, "label")
-    table = table.take(np.repeat(np.arange(len(counts)), counts)).reset_index(drop=True)
-    table = table.join(columns)
-    table = table[list(COLUMNS)]
-    table.attrs["empty_cells"] = [about for about, rows in cells if not len(rows)]
+    described = pd.DataFrame([about for about, _ in cells], columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
+    described["label"] = own_labels(described, "label")
+    counts = [len(rows) for _, rows in cells]
+    empty_cells = [about for about, rows in cells if not len(rows)]
+    columns: dict[str, Any] = {}
+    for name in ROW_COLUMNS:
+        columns[name] = np.concatenate([rows[name] for _, rows in cells])
+    cells.clear()
+    columns["digest"] = [digest.decode() for digest in columns["digest"].tolist()]
+    if not np.isnan(columns["num_prompt_tokens"]).any():
+        columns["num_prompt_tokens"] = columns["num_prompt_tokens"].astype(int)
+
+    # Facts of a cell are made once per cell and repeated as whole columns, which is faster than a
+    # dictionary per row.
+    cell_of_row = np.repeat(np.arange(len(counts)), counts)
+    for name in (*CELL_COLUMNS, *PROTOCOL_COLUMNS):
+        columns[name] = described[name].take(cell_of_row).array
+    columns = {name: columns.pop(name) for name in COLUMNS}
+    table = pd.DataFrame(columns, copy=False)
+    table.attrs["empty_cells"] = empty_cells
     return table
 
 
@@ -355,96 +340,8 @@ def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
     return frame[column].mask(shared, frame[column] + " [" + frame["model"] + "]")
 
 
-# --- judged cells on disk -------------------------------------------------------------------------
-
-
 def judged(cell: Cell) -> Rows:
-    """The judged rows of a cell, from the cache where its files did not change."""
-    # The stamp is taken before the file is read: rows that are appended meanwhile make
-    # the cache stale, never wrong.
-    now = stamp(cell.path)
-    known = _read_cache(cell)
-    if known is not None:
-        return known
-
-    rows = _judged(cell)
-    cell.present = rows["index"].tolist()
-    file = _cache_file(cell)
-    if not file:
-        return rows
-
-    # Beside the rows the cache holds what reading the file would have said of the cell.
-    about = (cell.warnings, sorted(cell.snapshots), rows.dtype.descr, len(rows))
-    head = json.dumps([_cache_key(cell, now), *about]).encode()
-    content = head + b"\n" + rows.tobytes()
-    with suppress(UserError):
-        write_whole(file, _checksum(content) + b"\n" + content)
-    return rows
-
-
-def _cache_key(cell: Cell, now: list[list[int]]) -> list[Any]:
-    """What the judged rows of a cell were made from: the code, the cell, the state of its files."""
-    place = [cell.run, cell.model, cell.task, cell.length, cell.result]
-    return [_code_version(cell), place, now]
-
-
-def _checksum(content: bytes) -> bytes:
-    return sha256(content).hexdigest()[:16].encode()
-
-
-def _cache_file(cell: Cell) -> Path | None:
-    """`outputs/cache/scores/RUN/MODEL/TASK/LENGTH.rows`; only files in `outputs/predictions` have a
-    cache."""
-    # A cell lies at <predictions>/<run>/<model>/<task>/<length>.jsonl.
-    predictions = cell.path.parent.parent.parent.parent
-    if predictions.name != "predictions" or not cell.about.format or cell.others:
-        return None
-    cache = predictions.parent / "cache" / "scores"
-    return cache / cell.path.relative_to(predictions).with_suffix(".rows")
-
-
-def _read_cache(cell: Cell) -> Rows | None:
-    """The judged rows of a cell, which then is as if its file had been read; None where the cache
-    is damaged, or of other code or an earlier state of the files."""
-    if not (file := _cache_file(cell)):
-        return None
-    with suppress(OSError, ValueError, TypeError):
-        checksum, _, content = file.read_bytes().partition(b"\n")
-        # A damaged score would be a score like any other.
-        if checksum != _checksum(content):
-            return None
-        head, _, body = content.partition(b"\n")
-        key, warnings, snapshots, kinds, count = json.loads(head)
-        if key == _cache_key(cell, stamp(cell.path)):
-            # np.load takes eight times as long
-            rows = np.frombuffer(body, [tuple(kind) for kind in kinds], count)
-            cell.present = rows["index"].tolist()
-            cell.warnings, cell.snapshots = warnings, set(snapshots)
-            return rows
-    return None
-
-
-def _code_version(cell: Cell) -> str:
-    """A digest of the code that judges a cell: what other code judged is judged again."""
-    task = cell.record["result"]["task"]
-    if not task.get("judges"):
-        return code_version()
-    # A score that nobody can compute again is not shown from the cache either.
-    judge_of(task)
-    return code_version() + source_digest(task["module"])
-
-
-@cache
-def code_version() -> str:
-    """A digest of the package's own code that judges."""
-    # The rules of judging stand in these files and in those of the tasks.
-    modules = (answers.__file__, match_rules.__file__, thoughts.__file__)
-    of_tasks = sorted(Path(base.__file__).parent.rglob("*.py"))
-    files = (Path(__file__), *map(Path, modules), *of_tasks)
-    return sha256(b"".join(file.read_bytes() for file in files)).hexdigest()[:16]
-
-
-def _judged(cell: Cell) -> Rows:
+    """The judged rows of a cell, by index."""
     task = cell.record["result"]["task"]
     judge = judge_of(task)
     if task.get("judges"):
@@ -455,12 +352,11 @@ def _judged(cell: Cell) -> Rows:
                 "answers are judged by the code of today"
             )
 
-    can_judge = judge.rule.can_judge
     rows = list[Any]()
     for row in cell.stream():
         raw: Any = row.get("pred")
         references: Any = row.get("outputs")
-        if not isinstance(raw, str) or not can_judge(references):
+        if not isinstance(raw, str) or not judge.can_judge(references):
             raise _cannot_judge(cell, row)
         # The rule of the task gives the score; the strict one stands beside it.
         text, unfinished = judged_text(row, cell.record)
@@ -470,7 +366,7 @@ def _judged(cell: Cell) -> Rows:
         rows.append(
             (
                 row["index"],
-                judge.score(text, references),
+                score_of(judge, text, references),
                 strict.f1,
                 strict.exact,
                 judge.in_another_form(text, references),
@@ -496,8 +392,9 @@ def _judged(cell: Cell) -> Rows:
         )
 
     # A structured array holds a million rows in a tenth of the memory of tuples.
-    longest = max((len(row[ROW_COLUMNS.index("digest")]) for row in rows), default=0)
-    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float) | {"index": int, "digest": f"S{longest or 1}"}
+    digests: list[Any] = [row[ROW_COLUMNS.index("digest")] for row in rows]
+    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
+    kinds |= {"index": int, "digest": f"S{max(map(len, digests), default=0) or 1}"}
     kinds |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
     judged_rows = np.array(rows, list(kinds.items()))
     return judged_rows[np.argsort(judged_rows["index"], kind="stable")]
@@ -514,42 +411,3 @@ def _cannot_judge(cell: Cell, row: JSON) -> UserError:
         f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be given; take "
         "the row out of the file, or evaluate it again"
     )
-
-
-# --- completeness ---------------------------------------------------------------------------------
-
-
-class Completeness(NamedTuple):
-    """How many of the examples asked for have an answer, and what is wrong, if anything."""
-
-    have: int
-    problem: str = ""
-
-
-def completeness(path: Path, wanted: int) -> Completeness:
-    """How far a cell is towards `wanted` examples.
-
-    `status`, `batch`, `report` and `score` share this count. A cell that did not change is not read
-    again, nor one that was judged.
-    """
-    return _completeness(path, wanted, str(stamp(path)))
-
-
-@lru_cache(maxsize=100_000)
-def _completeness(path: Path, wanted: int, _: str) -> Completeness:
-    try:
-        # A cell that cannot be read counts as not answered, with the reason.
-        cell = load_cell(path)
-        if not cell:
-            return Completeness(0)
-        _read_cache(cell)
-        have = sum(index < wanted for index in cell.present)
-    except UserError as error:
-        return Completeness(0, str(error))
-
-    # One warning is enough to look at the file; all of them would fill the table.
-    problems = cell.warnings[:1]
-    if failed := [failure for index, failure in cell.failures.items() if index < wanted]:
-        refused = sum(failure.refused for failure in failed)
-        problems.append(f"{failure_counts(len(failed), refused)}: {failed[0].reason}")
-    return Completeness(have, "; ".join(problems))

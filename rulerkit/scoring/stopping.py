@@ -121,6 +121,13 @@ def threshold_of(
     return None
 
 
+def examples_for(gap: float, half: float, size: float, population: float = math.inf) -> float:
+    """The examples of a cell with which half of an interval's width, `half` at `size` of them,
+    would be as narrow as `gap`: it falls with the root, and faster where a finite grid ends."""
+    whole = 1 / population
+    return 1 / (whole + (1 / size - whole) * (gap / half) ** 2)
+
+
 def replay(
     rule: StoppingRule,
     scores: Scores,
@@ -143,12 +150,13 @@ def replay(
         estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
 
         # A complete round: look at it, and end or ask for more.
-        judgement = run.judge(estimates, looks)
-        length, size = judgement.length, run.sizes[looks[judgement.length]]
-        needed = run.examples_needed(judgement, size)
-        if judgement.settled or size == run.sizes[-1]:
-            needed = 0 if judgement.settled else needed
-            return State(counts, judgement.settled, judgement.answer, math.ceil(needed))
+        length, answer, settled = run.judge(estimates, looks)
+        size, estimate = run.sizes[looks[length]], estimates[length]
+        # The examples of a cell with which the answer would be settled.
+        half = max(estimate.high - estimate.low, 1e-9) / 2
+        needed = examples_for(abs(estimate.value), half, size, rule.population)
+        if settled or size == run.sizes[-1]:
+            return State(counts, settled, answer, 0 if settled else math.ceil(needed))
 
         # Looks far before the number that seems to be needed would spend error for
         # nothing.
@@ -160,17 +168,6 @@ def replay(
         for at in changed:
             counts |= run.share_out(at, counts, run.sizes[looks[length]])
     return State(counts, None)
-
-
-class _Judgement(NamedTuple):
-    """What the estimates of a round say. `length` is the one that decides, `gap` how many points
-    its estimate is off the threshold."""
-
-    settled: bool
-    answer: str
-    length: int
-    estimate: Estimate
-    gap: float
 
 
 class _Run:
@@ -225,8 +222,11 @@ class _Run:
         # scores are held against the threshold as they are printed, with one decimal
         return Estimate(*(round(limit, 1) - self.threshold for limit in estimate))
 
-    def judge(self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]) -> _Judgement:
-        """What the estimates say about the effective length."""
+    def judge(
+        self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
+    ) -> tuple[int, str, bool]:
+        """What the estimates say about the effective length: the length that decides it, the
+        answer in words, and whether it is settled."""
         shortest = self.lengths[0]
         intervals = {length: (value.low, value.high) for length, value in estimates.items()}
 
@@ -241,16 +241,7 @@ class _Run:
         # The longest undecided length decides the answer, so it is asked first.
         undecided = [n for n in possible if n and estimates[n].low < 0]
         unfinished = [n for n in undecided if self.sizes[looks[n]] < self.sizes[-1]]
-        length = [*unfinished, *undecided, shortest][0]
-        estimate = estimates[length]
-        return _Judgement(settled, answer, length, estimate, abs(estimate.value))
-
-    def examples_needed(self, judgement: _Judgement, size: int) -> float:
-        """The examples of a cell with which the gap would be half of the interval's width, judged
-        by the width with `size` examples; the grid is finite."""
-        estimate, whole = judgement.estimate, 1 / self.rule.population
-        half = max(estimate.high - estimate.low, 1e-9) / 2
-        return 1 / (whole + (1 / size - whole) * (judgement.gap / half) ** 2)
+        return [*unfinished, *undecided, shortest][0], answer, settled
 
     def share_out(self, length: int, counts: Counts, size: int) -> Counts:
         """The counts of the cells at a length, raised to the tokens of `size` examples each."""

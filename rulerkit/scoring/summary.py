@@ -10,15 +10,14 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 """
 
 import json
-import re
-from collections.abc import Collection, Mapping, Sequence
-from hashlib import sha256
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from rulerkit.common.errors import UserError, check_known, remark
+from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
@@ -37,10 +36,11 @@ from rulerkit.scoring.effective_length import (
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
+from rulerkit.store.places import base_run
 
 if TYPE_CHECKING:
     import pandas as pd
-    from numpy.typing import ArrayLike, NDArray
+    from numpy.typing import NDArray
 
 CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
@@ -160,8 +160,7 @@ def summarize(
 
     # Each cell has its mean; then means of several cells are taken, example by example.
     cells = _cells(rows, empty_cells, given_tasks, given_lengths, num_examples)
-    estimates = [_mean(cells[i : i + 1], 1.0, confidence) for i in range(len(cells))]
-    cells[_SCORE] = np.array(estimates)
+    cells[_SCORE] = [_mean([counted], [1.0], confidence) for counted in cells["counted"]]
 
     members = _members(cells)
     lengths_of = _lengths(members, confidence)
@@ -171,8 +170,9 @@ def summarize(
     models["adaptive"] = [found[name] for name in names]
     models = _with_ranks(models)
     cells = cells[_COLUMNS]
+    texts = texts_words(cells)
     for frame in (cells, lengths_of, models):
-        frame.attrs["texts"] = texts_words(cells)
+        frame.attrs = {"texts": texts}
     return Summary(cells, lengths_of, models, confidence)
 
 
@@ -183,7 +183,8 @@ def _cells(
     lengths: Sequence[int] | None,
     num_examples: int | None,
 ) -> "pd.DataFrame":
-    """A row for each model, task and length: all that is known of the cell but its score."""
+    """A row for each model, task and length: all that is known of the cell but its score. `counted`
+    are the examples of a cell that is complete, else None."""
     cells = _grid(rows, empty_cells, tasks, lengths)
 
     # Nobody asked some of them.
@@ -211,6 +212,7 @@ def _cells(
 
     paper = {kind: thresholds["all"] for kind, thresholds in THRESHOLDS.items()}
     cells["threshold"] = cells["aligned"].map(paper)
+    cells["counted"] = cells["examples"].where(cells["complete"], None)
     shares = ["strict", "exact", "copied"]
     cells[shares] = 100 * cells[shares].astype(float).where(cells["complete"])
     return cells
@@ -303,13 +305,16 @@ def _members(cells: "pd.DataFrame") -> "pd.DataFrame":
     return pd.concat(members, ignore_index=True)
 
 
-def _mean(cells: "pd.DataFrame", weights: "ArrayLike", confidence: float) -> Estimate:
-    """The weighted mean of cells in percent; NaN where one is incomplete."""
-    if not cells["complete"].all():
-        return Estimate(np.nan, np.nan, np.nan)
-    weighted = zip(cells["examples"], np.broadcast_to(weights, len(cells)), strict=True)
-    parts = [examples._replace(weight=float(weight)) for examples, weight in weighted]
-    return weighted_sum(parts, confidence).percent()
+def _mean(
+    cells: Iterable[WeightedCell | None], weights: Iterable[float], confidence: float
+) -> Estimate:
+    """The weighted mean of cells in percent; NaN where one is incomplete, which is None."""
+    weighted = []
+    for cell, weight in zip(cells, weights, strict=True):
+        if cell is None:
+            return Estimate(np.nan, np.nan, np.nan)
+        weighted.append(cell._replace(weight=float(weight)))
+    return weighted_sum(weighted, confidence).percent()
 
 
 def _lengths(members: "pd.DataFrame", confidence: float) -> "pd.DataFrame":
@@ -336,7 +341,10 @@ def _lengths(members: "pd.DataFrame", confidence: float) -> "pd.DataFrame":
         n=("n", "min"),
         begun=("begun", "sum"),
     )
-    lengths[_SCORE] = [_mean(cells, 1 / len(cells), confidence) for _, cells in groups]
+    lengths[_SCORE] = [
+        _mean(counted, [1 / len(counted)] * len(counted), confidence)
+        for _, counted in groups["counted"]
+    ]
     begun = lengths["begun"].astype(str) + "/" + lengths["tasks"].astype(str) + " tasks"
     begun = begun.where(lengths["begun"] > 0, "-")
     lengths["have"] = begun.where(lengths["begun"] < lengths["tasks"], least)
@@ -363,7 +371,7 @@ def _models(members: "pd.DataFrame", lengths: "pd.DataFrame", confidence: float)
         for name, weights in zip(AVERAGES, length_weights(len(by_length)), strict=True):
             of_length = dict(zip(by_length["length"], weights, strict=True))
             of_cells = cells["length"].map(of_length) / by_length["tasks"].iloc[0]
-            mean = _mean(cells, of_cells, confidence)
+            mean = _mean(cells["counted"], of_cells, confidence)
             row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
         row |= _effective(cells, by_length, confidence)
         rows.append(row | {"complete": by_length["complete"].all(), "setup": _setup(cells)})
@@ -434,7 +442,7 @@ def _own_mean(
     for length in by_length["length"]:
         members = cells[cells["length"].isin([length, shortest])]
         weights = 1.0 * (members["length"] == length) - OWN_SHARE * (members["length"] == shortest)
-        above = _mean(members, weights / by_length["tasks"].iloc[0], confidence)
+        above = _mean(members["counted"], weights / by_length["tasks"].iloc[0], confidence)
         intervals[length] = (threshold + above.low, threshold + above.high)
     return threshold, whose, intervals
 
@@ -442,17 +450,19 @@ def _own_mean(
 def _setup(cells: "pd.DataFrame") -> str:
     """The protocol and the texts of some cells in words, with a digest of both by task."""
     parts, protocols = set[str](), set[str]()
-    for cell in cells[cells["n"] > 0].astype(object).to_dict("records"):
+    columns = ["task", "prompt_version", "protocol", "stand_in", "texts"]
+    answered = cells.loc[cells["n"] > 0, columns].astype({"prompt_version": "Int64"})
+    for cell in answered.astype(object).to_dict("records"):
         values = [cell["task"], cell["prompt_version"], cell["texts"]]
         parts.add(str([cell["protocol"], cell["stand_in"], *values]))
         if isinstance(cell["protocol"], str):
             protocols.add(cell["protocol"] or "unknown")
 
-    digest = sha256("".join(sorted(parts)).encode()).hexdigest()[:8]
     words = [f"protocol {name}" for name in sorted(protocols)]
     if cells["stand_in"].any():
         words.append("stand-in texts")
-    return f"{', '.join(words)} ({digest})"
+    setup = digest("".join(sorted(parts)))[:8]
+    return f"{', '.join(words)} ({setup})"
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
@@ -622,11 +632,6 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(_COUNTS, "sum")
     return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
-
-
-def base_run(run: str) -> str:
-    """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
-    return re.sub(r"-repeat\d+$", "", run)
 
 
 def weighted_cells(

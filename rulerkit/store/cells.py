@@ -1,35 +1,36 @@
-"""Predictions on disk: cells, their rows and records, and the locks that keep one writer at a time.
+"""Predictions on disk: cells, their records and their rows.
 
 A cell is one model on one task at one length. `predictions/<run>/<model>/<task>/<length>.jsonl`
 holds a row per example, `<length>.json` beside it the record of how the rows were made; the two
 alone say whether a cell is complete. `<length>.failures.jsonl` lists the requests that failed, a
 line per attempt.
 
-Records and rows have checksums and schemas, and each row names the digest of the record's `result`
-that it was made under. A file that is not as it was written, that belongs to another record, or
-that lies in the folder of another cell raises `DamagedCell`.
+Each line ends with a `check` over the record's result and the line. A line that is not as it was
+written, or that belongs to another record, and a cell in the folder of another one raise
+`DamagedCell`.
 """
 
 import os
 import re
-import zlib
-from collections.abc import Callable, Collection, Iterator
-from functools import cached_property
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, check_type, counted, remark, shorten
+from rulerkit.common.errors import UserError, check_type, remark, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
-from rulerkit.store.files import _CHECKSUM
 from rulerkit.store.records import (
     FAILED_ATTEMPT,
+    RECORD,
     ROW,
-    Record,
-    check_line,
-    check_schema,
+    UNCHECKED,
+    checked,
+    checked_text,
     parse_json,
     parse_record,
     result_digest,
@@ -51,92 +52,88 @@ class DamagedCell(UserError):  # noqa: N818
     """A record or a row is not as it was written: tables leave the cell out."""
 
 
-# --- rows -----------------------------------------------------------------------------------------
-
-
-def whole_lines(path: Path) -> list[bytes]:
-    """The lines of a file up to its last line end: a crash tore what follows it. No file has no
-    lines."""
-    try:
-        return path.read_bytes().split(b"\n")[:-1]
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
-
-
-def _read_rows(
-    path: Path,
-    result: str,
-    schema: TypeAdapter[Any],
-    parse: bool,
-    report: Report,
-    other_answers: list[str] | None = None,
-) -> Iterator[tuple[int, JSON]]:
-    """Index and row of each example, in the order of the file.
-
-    `result` is the digest of the record's result. Without `parse`, all rows but the first are
-    empty. Of two rows of one example the first counts, and `report` is called. `other_answers`
-    receives a line on each row that has another answer than the first of its example. Raises
-    `DamagedCell`, which names the line, for a line that is not a row as it was written.
-    """
-    # The line at which each example stands first, and its answer.
-    first: dict[int, tuple[int, Any]] = {}
-    for number, index, row in _read_lines(path, result, schema, parse):
-        # Two processes that wrote one cell at once leave two rows of one example.
-        if index in first:
-            before, answer = first[index]
-            second = (
-                f"{path}, line {number}: a second row for example {index}, which stands in line "
-                f"{before} already"
-            )
-            report(f"{second}: the first one counts")
-            if other_answers is not None and row.get("pred") != answer:
-                other_answers.append(f"{second} with another answer")
-        else:
-            first[index] = number, row.get("pred")
-            yield index, row
+# --- lines ----------------------------------------------------------------------------------------
 
 
 def _read_lines(
-    path: Path, result: str, schema: TypeAdapter[Any], parse: bool
-) -> Iterator[tuple[int, int, JSON]]:
-    """Number, index and row of each line that is not blank; as `_read_rows`."""
-    tie = b', "result": "%s"' % result.encode()
-    is_first = True
-    for number, line in enumerate(whole_lines(path), 1):
-        if not (text := line.strip()):
+    cell: "Cell", path: Path, schema: TypeAdapter[Any], parse: bool = True
+) -> Iterator[tuple[int, int, JSON, bool]]:
+    """Number, index, row, and whether it has a check, of each line of a cell's file that is not
+    blank. Without `parse` rows with a check are empty.
+
+    Raises `DamagedCell`, which names the line, for a line that is not as it was written.
+    """
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
+    # A crash tore what follows the last line end.
+    for number, line in enumerate(content.split(b"\n")[:-1], 1):
+        if not line.strip():
             continue
         try:
-            index, row = _read_line(text, tie, schema, parse or is_first)
+            yield number, *_read_line(cell, line.strip(), schema, parse)
         except ValueError as error:
             raise DamagedCell(
                 f"{path}, line {number}: not as it was written ({error}): delete that line (what "
                 "it held is asked again), bring the file back from a copy, or start anew with "
                 "fresh=True (--fresh), which moves the old files aside"
             ) from None
-        is_first = False
-        yield number, index, row
 
 
-def _read_line(text: bytes, tie: bytes, schema: TypeAdapter[Any], parse: bool) -> tuple[int, JSON]:
-    """Index and row of a line; raises ValueError where it is damaged or of another record."""
-    if text[-25:-10] != _CHECKSUM:
-        raise ValueError("it has no checksum")
-    if b'%08x"}' % zlib.crc32(text[:-25] + b"}") != text[-10:]:
-        raise ValueError("its checksum is wrong")
-    if not text.endswith(tie, 0, -25):
-        raise ValueError(
-            "it was made under another record than the one beside it: files were exchanged"
-        )
-    if not parse and (match := _INDEX.match(text)):
-        return int(match[1]), {}
-    row = check_line(schema, parse_json(text))
-    del row["checksum"], row["result"]
-    return row["index"], row
+def _read_line(
+    cell: "Cell", line: bytes, schema: TypeAdapter[Any], parse: bool
+) -> tuple[int, JSON, bool]:
+    text = checked_text(line, cell.result)
+    if text is not None:
+        # The index comes first: it is read without parsing the row.
+        index = None if parse else _INDEX.match(text)
+        row = {} if index else checked(schema, parse_json(text))
+        return int(index[1]) if index else row["index"], row, True
+
+    if cell.about.format != UNCHECKED:
+        raise ValueError("it has no check")
+    row = checked(schema, parse_json(line))
+    for name in ("result", "checksum"):
+        row.pop(name, None)
+    return row["index"], row, False
 
 
 # --- cells ----------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Coverage:
+    """Whether a cell has its answers."""
+
+    have: frozenset[int]
+    """The indices of the examples that have an answer."""
+    wanted: int
+    """How many examples were asked for."""
+    failed: dict[int, Failure]
+    """The last attempt at each example without an answer whose request failed, by index."""
+    allowed: float
+    """How many examples may fail."""
+    problem: str = ""
+    """What is wrong, in words."""
+
+    @property
+    def missing(self) -> list[int]:
+        """The indices of the examples without an answer."""
+        return sorted(set(range(self.wanted)) - self.have)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether all examples have an answer, but for the failures that are allowed."""
+        return self.wanted - len(self.have) <= self.allowed
+
+    def __str__(self) -> str:
+        refused = sum(failure.refused for failure in self.failed.values())
+        failures = failure_counts(len(self.failed), refused)
+        have = f"{len(self.have)} of {self.wanted} examples"
+        return f"{have}, {failures}" if failures else have
 
 
 class Cell:
@@ -146,9 +143,10 @@ class Cell:
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
     is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
-    were skipped), `other_answers` (those of them that are another answer to an example) and
-    `snapshots` (the versions of its model that a service named in its replies). `others` are the
-    further files of a cell that stands in several places.
+    were skipped), `other_answers` (those of them that are another answer to an example),
+    `snapshots` (the versions of its model that a service named in its replies) and `unchecked` (the
+    number of rows that have no check). `others` are the further files of a cell that stands in
+    several places.
     """
 
     def __init__(
@@ -161,13 +159,15 @@ class Cell:
         # The record is kept twice: as it was written, for comparing, and checked, for
         # reading.
         self.path, self.record, self.others = path, record, others
-        self.about = about = check_schema(Record, record)
-        self.run, self.wanted, self.length = (about.run, about.num_examples, about.result.length)
-        self.model, self.task = about.result.model.name, about.result.task.name
+        self.about = about = checked(RECORD, record)
+        self.run, self.model, self.task = about.run, about.model, about.task
+        self.length, self.wanted = about.length, about.num_examples
         self.result = result_digest(record["result"])
         self.warnings: list[str] = []
         self.other_answers: list[str] = []
         self.snapshots = set[str]()
+        self.unchecked = 0
+        self._have: frozenset[int] | None = None
         if rows is not None:
             self.rows = self._each_once(rows)
 
@@ -188,64 +188,79 @@ class Cell:
         """The rows, by index."""
         return sorted(self.stream(), key=lambda row: int(row["index"]))
 
-    @cached_property
-    def present(self) -> list[int]:
-        """The indices of the examples that have a row."""
-        # Indices are found without parsing the rows, which takes most of the time.
-        rows = enumerate(self.rows) if "rows" in vars(self) else self._read(parse=False)
-        return sorted(index for index, _ in rows)
-
     def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
+        if "rows" in vars(self):
+            yield from self.rows
+            return
         # A service may change its model in the middle of a run; its replies say which
         # one answered.
         self.snapshots.clear()
-        for _, row in enumerate(self.rows) if "rows" in vars(self) else self._read(parse=True):
+        for row in self._read(parse=True):
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
             yield row
         self.snapshots.discard("")
 
-    def _read(self, parse: bool) -> Iterator[tuple[int, JSON]]:
+    def _read(self, parse: bool) -> Iterator[JSON]:
+        """The row of each example; of two rows of one example the first counts. Without `parse`
+        only their indices are read."""
         self.warnings.clear()
         self.other_answers.clear()
-        warn = self.warnings.append
-        others = self.other_answers if parse else None
-        rows = _read_rows(self.path, self.result, ROW, parse, warn, others)
-        num_judged = len(vars(self).get("present", ()))
-        read = 0
-        for index, row in rows:
+        self.unchecked = 0
+        # The line at which each example stands first, and its answer.
+        first: dict[int, tuple[int, Any]] = {}
+        for number, index, row, is_checked in _read_lines(self, self.path, ROW, parse):
+            self.unchecked += not is_checked
+            answer = row.get("pred")
+            # Two processes that wrote one cell at once leave two rows of one example.
+            if index in first:
+                before, first_answer = first[index]
+                second = (
+                    f"{self.path}, line {number}: a second row for example {index}, which stands "
+                    f"in line {before} already"
+                )
+                self.warnings.append(f"{second}: the first one counts")
+                if parse and answer != first_answer:
+                    self.other_answers.append(f"{second} with another answer")
+                continue
+            first[index] = number, answer
             if index < self.wanted:
-                read += 1
-                yield index, row
-        # A disk that fails leaves the time of the file as it was, by which the cache is found.
-        if read < num_judged:
-            raise DamagedCell(
-                f"{self.path} holds {counted(read, 'answer')}, and held {num_judged} when they "
-                "were judged: bring it back from a copy; or touch it, and what it lost counts as "
-                "unanswered"
-            )
-
-    @property
-    def missing(self) -> list[int]:
-        """The indices of the examples asked for that have no row yet."""
-        return sorted(set(range(self.wanted)) - set(self.present))
-
-    @property
-    def complete(self) -> bool:
-        return not self.missing
+                yield row
+        have = frozenset(index for index in first if index < self.wanted)
+        # Most cells are whole: a million rows need not be a million numbers more.
+        self._have = _all_of(self.wanted) if len(have) == self.wanted else have
 
     @cached_property
-    def failures(self) -> dict[int, Failure]:
-        """The last attempt at each example that has no row, by index; `DamagedCell` for a line
-        that is not as it was written."""
+    def coverage(self) -> Coverage:
+        """Whether the cell has its answers; `DamagedCell` where a line of its files is not as it
+        was written."""
+        if "rows" in vars(self):
+            self._have = frozenset(row["index"] for row in self.rows)
+        elif self._have is None:
+            # Indices are found without parsing the rows, which takes most of the time.
+            for _ in self._read(parse=False):
+                pass
+        have = self._have or frozenset()
+
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
-        file, attempts = failures_file(self.path), dict[int, Failure]()
-        for _, index, line in _read_lines(file, self.result, FAILED_ATTEMPT, parse=True):
+        attempts = dict[int, Failure]()
+        for _, index, line, _ in _read_lines(self, failures_file(self.path), FAILED_ATTEMPT):
             attempts[index] = Failure(line["reason"], line["refused"])
-        return {index: attempts[index] for index in sorted(attempts.keys() - set(self.present))}
+        failed = {index: attempts[index] for index in sorted(attempts.keys() - have)}
+        allowed = allowed_failures(self.about.max_failures, self.wanted)
+        return Coverage(have, self.wanted, failed, allowed)
+
+    def check(self) -> None:
+        """Raise `DamagedCell` where a line of its files is not as it was written."""
+        _ = self.coverage
+
+
+@lru_cache(maxsize=16)
+def _all_of(wanted: int) -> frozenset[int]:
+    return frozenset(range(wanted))
 
 
 def load_cell(path: Path) -> Cell | None:
@@ -339,7 +354,8 @@ def read_cells(
             continue
         try:
             cell = load_cell(file)
-            _ = scan and cell and cell.present
+            if scan and cell:
+                cell.check()
         except DamagedCell as error:
             if path.is_file():
                 raise
@@ -380,19 +396,6 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
     return sorted(files)
 
 
-def stamp(path: Path) -> list[list[int]]:
-    """Nanoseconds and bytes of the files of a cell, which change when it changes; [0, 0] of one
-    that is not there."""
-    stamps = []
-    for file in cell_files(path):
-        try:
-            status = os.stat(file)
-            stamps.append([status.st_mtime_ns, status.st_size])
-        except OSError:
-            stamps.append([0, 0])
-    return stamps
-
-
 def cell_files(path: Path) -> list[Path]:
     """The files of a cell: rows, record, failed requests."""
     return [path, path.with_suffix(".json"), failures_file(path)]
@@ -409,8 +412,43 @@ def allowed_failures(max_failures: float, wanted: int) -> float:
     return max_failures * wanted if max_failures < 1 else max_failures
 
 
-def is_answered(cell: Cell) -> bool:
-    """Whether a cell has an answer to every example that it was asked, but for the failures that
-    its study allows."""
-    missing = cell.wanted - len(cell.present)
-    return missing <= allowed_failures(cell.about.max_failures, cell.wanted)
+def readable(cells: Iterable[Cell]) -> list[Cell]:
+    """Those of some cells whose files are as they were written."""
+    kept = []
+    for cell in cells:
+        with suppress(DamagedCell):
+            cell.check()
+            kept.append(cell)
+    return kept
+
+
+def coverage_of(path: Path, wanted: int) -> Coverage:
+    """How far the cell of a prediction file is towards `wanted` examples; a cell that cannot be
+    read has no answers, with the reason. What did not change is not read again."""
+    stamp = []
+    for file in cell_files(path):
+        status = file.stat() if file.exists() else None
+        stamp.append((status.st_mtime_ns, status.st_size) if status else None)
+    return _coverage_of(path, wanted, tuple(stamp))
+
+
+@lru_cache(maxsize=100_000)
+def _coverage_of(path: Path, wanted: int, _: object) -> Coverage:
+    nothing = Coverage(frozenset(), wanted, {}, 0)
+    try:
+        cell = load_cell(path)
+        if not cell:
+            return nothing
+        stored = cell.coverage
+    except UserError as error:
+        return replace(nothing, problem=str(error))
+
+    have = frozenset(index for index in stored.have if index < wanted)
+    failed = {index: failure for index, failure in stored.failed.items() if index < wanted}
+    # One warning is enough to look at the file; all of them would fill the table.
+    problems = cell.warnings[:1]
+    if failed:
+        failures = list(failed.values())
+        refused = sum(failure.refused for failure in failures)
+        problems.append(f"{failure_counts(len(failed), refused)}: {failures[0].reason}")
+    return Coverage(have, wanted, failed, stored.allowed, "; ".join(problems))

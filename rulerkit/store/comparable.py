@@ -4,19 +4,14 @@ import json
 import os
 from collections import Counter
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from typing import Any
 
 from rulerkit.common.errors import UserError, counted, listed, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
 from rulerkit.inference.functions import NO_VERSION
 from rulerkit.store.cells import WAYS_OUT, Cell
-from rulerkit.store.records import (
-    is_optional,
-    makes_other_results,
-    result_values,
-    with_one_protocol,
-)
+from rulerkit.store.records import OPTIONAL, defining
 
 _FEW = 4  # values of a field that a footnote lists
 ABSENT = object()
@@ -24,26 +19,20 @@ _LONGEST = 60  # characters of a value in a message
 _BEFORE = 20  # and how many of them before the first that differs
 
 
-class _Rule(NamedTuple):
-    """Cells that share some fields agree in their `result`, but for what may differ in it."""
-
-    shared: tuple[str, ...]
-    may_differ: tuple[str, ...]
-
-
 _ASKED_MODEL = ("prompt_format", "tokenizer", "model")
-_RULES = (
+_MAY_DIFFER = {
     # The cells of one model in one run,
-    _Rule(("run", "model"), ("task", "length", "sources")),
+    ("run", "model"): ("task", "length", "sources"),
     # those of one of its tasks,
-    _Rule(("run", "model", "task"), ("length",)),
+    ("run", "model", "task"): ("length",),
     # those of one task over all models,
-    _Rule(("task",), ("length", *_ASKED_MODEL)),
+    ("task",): ("length", *_ASKED_MODEL),
     # and all cells of a table, which leaves the protocol.
-    _Rule((), ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL)),
-)
-"""Tokens for thinking are part of the prompt format, so they may differ between models;
-`max_new_tokens` is part of the task, and may not."""
+    (): ("task", "length", "sources", "seed", "prompt_version", *_ASKED_MODEL),
+}
+"""What cells share -> the fields of their `result` that may differ. Tokens for thinking are part of
+the prompt format, so they may differ between models; `max_new_tokens` is part of the task, and may
+not."""
 
 
 def check_same(cells: Iterable[Cell]) -> None:
@@ -52,27 +41,25 @@ def check_same(cells: Iterable[Cell]) -> None:
     Cells without rows and files of other programs, which do not say what defines them, are skipped.
     The numbers of examples may differ: tables show them.
     """
-    ours = [cell for cell in cells if cell.present and cell.about.format]
+    ours = [cell for cell in cells if cell.coverage.have and cell.about.format]
 
     # Room for a thought beside the length, or inside it, makes two different lengths.
     by_room: dict[str, Cell] = {}
     for cell in ours:
-        form = cell.about.result.prompt_format
-        if form.thinking_tokens:
-            by_room.setdefault(str(form.thinking_room), cell)
+        if cell.about.thinking_tokens:
+            room = cell.record["result"]["prompt_format"].get("thinking_room")
+            by_room.setdefault(str(room), cell)
     if len(by_room) > 1:
         (old, cell), (new, other), *_ = by_room.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
 
-    # Each cell is held against the first one that it shares the fields of a rule with.
-    for rule in _RULES:
+    # Each cell is held against the first one that it shares these things with.
+    for shared, may_differ in _MAY_DIFFER.items():
         first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
         for cell in ours:
             result = cell.record["result"]
-            defining = {
-                field: value for field, value in result.items() if field not in rule.may_differ
-            }
-            key = tuple(getattr(cell, name) for name in rule.shared)
+            defining = {field: result[field] for field in result if field not in may_differ}
+            key = tuple(getattr(cell, name) for name in shared)
             other, before = first.setdefault(key, (cell, defining))
             # Whether a function without a version is the same nobody knows: a note says so.
             changes = [
@@ -119,18 +106,16 @@ def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserE
 
 def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
     """Field, old and new value wherever two records differ in what defines their results."""
-    old, new = with_one_protocol(old), with_one_protocol(new)
     if old == new:
         return []
 
     # All fields of both, in the order of the older record.
-    before, after = dict(result_values(old)), dict(result_values(new))
+    before, after = dict(defining(old)), dict(defining(new))
     changes = []
     for field in {**before, **after}:
         pair = before.get(field, ABSENT), after.get(field, ABSENT)
-        one_lacks_it = ABSENT in pair and is_optional(field)
-        is_other = pair[0] != pair[1] and not one_lacks_it
-        if is_other and makes_other_results(field):
+        one_lacks_it = ABSENT in pair and field.startswith(OPTIONAL)
+        if pair[0] != pair[1] and not one_lacks_it:
             changes.append((field, *pair))
     return changes
 

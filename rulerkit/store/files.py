@@ -1,10 +1,8 @@
 """How files are written: whole under another name, or line by line, so that a crash loses
 nothing."""
 
-import json
 import os
 import time
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -13,14 +11,10 @@ from typing import Self
 from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import completed
-from rulerkit.common.settings import JSON
 
 SEED_FILE = "seed.txt"
 """In the folder of a run's predictions: the seed that was drawn for it."""
 SYNC = 5.0  # seconds of answers that a power cut may cost
-
-
-_CHECKSUM = b', "checksum": "'
 
 
 @contextmanager
@@ -55,18 +49,9 @@ def write_whole(path: Path, content: str | bytes, private: bool = False) -> None
         os.fsync(file.fileno())
 
 
-def row_line(row: JSON) -> bytes:
-    """A row as a line of ASCII that ends with the CRC-32 of the line without the checksum.
-
-    A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
-    """
-    text = json.dumps(row).encode()
-    return b'%s%s%08x"}\n' % (text[:-1], _CHECKSUM, zlib.crc32(text))
-
-
 class Log:
-    """Rows appended to a file, each in one write, so that a crash can tear only the last line.
-    Such a line is cut off first."""
+    """Lines appended to a file, each in one write, so that a crash can tear only the last one. Such
+    a line is cut off first."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -76,9 +61,9 @@ class Log:
             os.ftruncate(self._file, content.rfind(b"\n") + 1)
         self._synced = time.monotonic()
 
-    def append(self, row: JSON) -> None:
-        """Write one row."""
-        line, done = row_line(row), 0
+    def append(self, line: bytes) -> None:
+        """Write one line, with its end."""
+        done = 0
         with disk(self.path):
             while done < len(line):
                 done += os.write(self._file, line[done:])

@@ -18,9 +18,10 @@ from contextlib import ExitStack, suppress
 from itertools import islice
 from multiprocessing import get_context
 from pathlib import Path
-from typing import Any
+from typing import Any, NotRequired
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import ConfigDict, TypeAdapter, with_config
+from typing_extensions import TypedDict
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.lengths import parse_length
@@ -32,7 +33,7 @@ from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import family_of
 from rulerkit.store.cells import Cell, Report, read_cells
 from rulerkit.store.files import disk
-from rulerkit.store.records import Count, Whole, check_schema, parse_json
+from rulerkit.store.records import Count, Whole, checked, parse_json
 
 _SAMPLES = "samples_"  # what names of files of lm-evaluation-harness begin with
 _TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*$")  # when the harness ran
@@ -64,21 +65,23 @@ _UNSAID_OF_RESULT: JSON = {
 }
 
 
-class PredictionRow(BaseModel):
+@with_config(ConfigDict(strict=True))
+class PredictionRow(TypedDict):
     """A row that can be scored."""
 
-    model_config = ConfigDict(strict=True)
-
-    max_length: Count | None = None
-    doc_id: int | str | None = None
-    filter: str = ""
+    max_length: NotRequired[Count | None]
+    doc_id: NotRequired[int | str | None]
+    filter: NotRequired[str]
     pred: str
     outputs: list[str]
-    finish_reason: str = ""
-    num_prompt_tokens: Whole | None = None
-    digest: str = ""
-    harness_score: float | None = None
+    finish_reason: NotRequired[str]
+    num_prompt_tokens: NotRequired[Whole | None]
+    digest: NotRequired[str]
+    harness_score: NotRequired[float | None]
     """0..1: what lm-evaluation-harness gave, in its own samples files."""
+
+
+_ROW = TypeAdapter(PredictionRow)
 
 
 # --- reading --------------------------------------------------------------------------------------
@@ -222,7 +225,7 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
     numbered = []
     for index, row in enumerate(rows):
-        known = {key: row[key] for key in PredictionRow.model_fields if key in row}
+        known = {key: row[key] for key in PredictionRow.__annotations__ if key in row}
         numbered.append({**known, "index": index})
     cell = Cell(file, record, numbered)
     cell.warnings += warnings
@@ -254,7 +257,7 @@ def read_rows(file: Path, task: str | None, length: int | None) -> tuple[str, di
     """
     try:
         name = task_name(task or _task_in_name(file))
-        rule = family_of(name)(name=name).rule
+        asked = family_of(name)(name=name)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
 
@@ -267,8 +270,8 @@ def read_rows(file: Path, task: str | None, length: int | None) -> tuple[str, di
         if isinstance(row.get("outputs"), str):
             row["outputs"] = [row["outputs"]]
         try:
-            check_schema(PredictionRow, row)
-            if not rule.can_judge(row["outputs"]):
+            checked(_ROW, row)
+            if not asked.can_judge(row["outputs"]):
                 raise ValueError("outputs: no references, or an empty one")
         except ValueError as error:
             raise UserError(

@@ -4,16 +4,20 @@
 """
 
 import os
+import re
 from collections.abc import Collection, Iterable
+from dataclasses import replace
 from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.common.errors import UserError, listed, remark, shortened
-from rulerkit.common.paths import resolve, resolve_file
-from rulerkit.store.cells import Cell, Report
-from rulerkit.store.joined import put_together
+from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
+from rulerkit.common.paths import holds_checkpoint, resolve, resolve_file
+from rulerkit.common.settings import JSON
+from rulerkit.inference.model import Failure
+from rulerkit.store.cells import Cell, DamagedCell, Report
+from rulerkit.store.comparable import describe_first, differences
 from rulerkit.store.other_formats import read_predictions
 
 if TYPE_CHECKING:
@@ -100,10 +104,11 @@ def cells_of_rows(
 def _check_whole(rows: Any, of_rows: dict[Any, Cell], who: str) -> None:
     """Raise UserError where a table holds a part of the answers of a cell."""
     for key, of_cell in rows.groupby(CELL, sort=False):
-        if len(of_cell) < len(of_rows[key].present):
+        have = len(of_rows[key].coverage.have)
+        if len(of_cell) < have:
             raise UserError(
-                f"{who} reads whole cells, and the table has {len(of_cell)} of "
-                f"{len(of_rows[key].present)} answers of {key[0]}: give all of them, or the cells"
+                f"{who} reads whole cells, and the table has {len(of_cell)} of {have} answers of "
+                f"{key[0]}: give all of them, or the cells"
             )
 
 
@@ -114,13 +119,20 @@ def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
     return table.merge(given[_EXAMPLE].drop_duplicates(), on=_EXAMPLE)
 
 
-def find_cells(places: Iterable[str | Path], report: Report = remark) -> list[Cell]:
-    """The cells at some places, as `rk.load` takes them, each once; of one that stands in several
-    places the union of its rows."""
+def find_cells(
+    places: Iterable[str | Path],
+    report: Report = remark,
+    outputs: str | Path = "outputs",
+    scan: bool = False,
+) -> list[Cell]:
+    """The cells at some places, each once; of one that stands in several places the union of its
+    rows. A place is a file or folder of predictions, ours or others', a pattern, or `run/model`,
+    `run` or a model's name in `outputs/predictions`. Without `scan` rows are checked when they are
+    first read."""
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
-        for path in chain.from_iterable(map(_with_predictions, _matching(file))):
-            cells += read_predictions(path, report=report, scan=False)
+        for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
+            cells += read_predictions(path, report=report, scan=scan)
     return put_together(cells, report)
 
 
@@ -145,20 +157,130 @@ def _with_predictions(path: Path) -> list[Path]:
     return found or [path]
 
 
-def _matching(place: str | Path) -> list[Path]:
-    """The path of a place, a run or `run/model` in `outputs/predictions`, or all that a pattern
-    matches. Raises UserError for a pattern that matches nothing."""
-    pattern = str(place)
-    if not has_magic(pattern):
-        # a run, or a model of a run, as `compare` takes them: main/llama-3.1-8b
-        stored = resolve_file("outputs") / "predictions" / place
-        path = resolve_file(place)
-        return [stored if stored.exists() and not path.exists() else path]
+def base_run(run: str) -> str:
+    """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
+    return re.sub(r"-repeat\d+$", "", run)
 
-    # as other paths: in the working directory, else below the project's root
-    names = glob(pattern, recursive=True)
-    if not names:
-        names = glob(str(resolve(pattern)), recursive=True)
-    if not names:
-        raise UserError(f"no predictions at {place}: nothing matches this pattern")
-    return [Path(name).absolute() for name in sorted(names)]
+
+def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
+    """The paths that a place means: a file or folder; else `run/model` or `run` in
+    `outputs/predictions`; else a model's name that stands there in one run only; or all that a
+    pattern matches. Raises UserError for what means nothing or several."""
+    root = resolve_file(outputs) / "predictions"
+    for path in (resolve_file(place), root / place):
+        # A checkpoint in the working directory is no folder of predictions.
+        if str(place) and path.exists() and not holds_checkpoint(path):
+            return [path]
+
+    pattern = str(place)
+    if has_magic(pattern):
+        # As other paths: in the working directory, else below the project's root.
+        names = glob(pattern, recursive=True) or glob(str(resolve(pattern)), recursive=True)
+        if not names:
+            raise UserError(f"no predictions at {place}: nothing matches this pattern")
+        return [Path(name).absolute() for name in sorted(names)]
+
+    # Of a run and its repetitions the run counts. It sorts before them, so it is set last.
+    folders = sorted(path for path in root.glob("*/*") if path.is_dir())
+    by_run = {}
+    for path in reversed(folders):
+        if path.name == pattern:
+            by_run[base_run(path.parent.name)] = path
+    if len(by_run) == 1:
+        return [*by_run.values()]
+    found = by_run.values() if by_run else folders
+    names = sorted(f"{path.parent.name}/{path.name}" for path in found)
+    if by_run:
+        raise UserError(
+            f"model {pattern!r} has predictions in several runs: name one of {', '.join(names)}"
+        )
+    where = f"{resolve_file(place)}: no such file or folder. Predictions lie in {root}"
+    raise unknown("model or folder of predictions", place, names, where)
+
+
+# --- cells in several places ----------------------------------------------------------------------
+
+
+def put_together(cells: Iterable[Cell], report: Report) -> list[Cell]:
+    """Cells, each file once; those of one run, model, task and length as one cell.
+
+    What is damaged is left out and passed to `report`. Raises UserError where two places contradict
+    each other. Files of other programs, which do not say how they were made, stay apart.
+    """
+    files: dict[tuple[Path, str, str, int], Cell] = {}
+    for cell in cells:
+        # One file of another program may hold several lengths and repetitions.
+        files.setdefault((cell.path.resolve(), cell.run, cell.task, cell.length), cell)
+
+    places: dict[tuple[object, ...], list[Cell]] = {}
+    for file, cell in files.items():
+        key = (cell.run, cell.model, cell.task, cell.length) if cell.about.format else file
+        places.setdefault(key, []).append(cell)
+    joined = []
+    for parts in places.values():
+        joined += parts if len(parts) == 1 else _union(parts, report)
+    return joined
+
+
+def _union(parts: list[Cell], report: Report) -> list[Cell]:
+    """One cell with the rows of several; none where all of them are damaged."""
+    whole = []
+    for cell in parts:
+        try:
+            _ = cell.rows
+            cell.check()
+            whole.append(cell)
+        except DamagedCell as error:
+            report(f"left out: {error}")
+    if len(whole) < 2:
+        return whole
+
+    first, *others = whole
+    rows: dict[int, tuple[JSON, Cell]] = {}
+    for cell in whole:
+        _check_made_alike(first, cell)
+        for row in cell.rows:
+            before, place = rows.setdefault(row["index"], (row, cell))
+            if (before["pred"], before["digest"]) != (row["pred"], row["digest"]):
+                raise UserError(
+                    f"example {row['index']} has another answer in {cell.path} "
+                    f"({shortened(row['pred'])}) than in {place.path} "
+                    f"({shortened(before['pred'])}): move one of the two files away"
+                )
+
+    # The record of the most examples, with all environments.
+    most = max(whole, key=lambda cell: cell.wanted)
+    environments = []
+    for cell in whole:
+        for one in cell.record.get("environments") or [cell.record["environment"]]:
+            if one not in environments:
+                environments.append(one)
+    record = most.record | ({"environments": environments} if environments[1:] else {})
+
+    in_order = [rows[index][0] for index in sorted(rows)]
+    union = Cell(first.path, record, in_order, [cell.path for cell in others])
+    # An example that another place has answered is no failure.
+    failed = dict[int, Failure]()
+    for cell in whole:
+        failed |= cell.coverage.failed
+    failed = {index: failed[index] for index in sorted(failed.keys() - rows.keys())}
+    union.coverage = replace(union.coverage, failed=failed)
+    for cell in whole:
+        union.warnings += cell.warnings
+        union.other_answers += cell.other_answers
+    return [union]
+
+
+def _check_made_alike(first: Cell, other: Cell) -> None:
+    """Raise UserError where two cells were not made alike, with the first field and both values."""
+    changes = differences(first.record["result"], other.record["result"])
+    for field in ("adaptive", "max_failures"):
+        pair = first.record.get(field), other.record.get(field)
+        if pair[0] != pair[1]:
+            changes.append((field, *pair))
+    if changes:
+        field, one, two, more = describe_first(changes)
+        raise UserError(
+            f"{first.path} was made with {field} {one}, and {other.path} with {two}{more}: read "
+            "one of them alone, or give one of the two another run or model name"
+        )

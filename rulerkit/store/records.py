@@ -4,24 +4,31 @@ What makes a score look better has no default: a record or a row that lacks such
 """
 
 import json
+import platform
 import re
+import socket
+import subprocess
+import zlib
 from collections.abc import Iterator
-from hashlib import sha256
+from functools import cache
+from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
 
 from pydantic import (
+    AliasPath,
     BaseModel,
     ConfigDict,
     Field,
     TypeAdapter,
     ValidationError,
-    model_validator,
     with_config,
 )
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
+from rulerkit.common.json_text import digest
 from rulerkit.common.json_text import parse_json as parse_json
+from rulerkit.common.paths import home, package_version
 from rulerkit.common.settings import JSON
 
 
@@ -31,105 +38,49 @@ def plain(value: JSON) -> JSON:
     return read
 
 
-FORMAT = 3
+FORMAT = 4
 """The number of the format of records, rows and the files beside them."""
-
-Schema = TypeVar("Schema", bound=BaseModel)
-
+UNCHECKED = 3
+"""The format of former versions, whose rows have no `check`; those that are added to them do."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(ge=0, le=10**9)]
-
-
 Count = Annotated[int, Field(ge=1, le=10**9)]
-
-
 Share = Annotated[float, Field(ge=0, le=1)]
-
-
 Amount = Annotated[float, Field(ge=0, le=10**12)]
-
+Value = TypeVar("Value")
+_SCHEMA = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
 # --- records --------------------------------------------------------------------------------------
 
 
-class _Part(BaseModel):
-    model_config = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
+def _at(*place: str) -> Any:
+    """A field that stands deeper in a record."""
+    return Field(validation_alias=AliasPath(*place))
 
 
-class _Task(_Part):
-    name: str
-    family: str
-    category: str
-    match: str
+@with_config(_SCHEMA)
+class Source(TypedDict):
+    """A corpus that examples were made from."""
 
-
-class _Model(_Part):
-    name: str
-    engine: str
-
-
-class _Source(_Part):
     name: str
     fingerprint: str
     stand_in: bool
     note: str
 
 
-class _Tokenizer(_Part):
-    name: str
-    fingerprint: str
-
-
-class _PromptFormat(_Part):
-    template: str
-    after: str
-    thinking_tokens: Whole
-    thinking_room: str | None = None
-    """Only of a model that thinks."""
-    thinking_marks: Annotated[list[str], Field(min_length=2, max_length=2)] | None = None
-    """Only where the model's parameters name them."""
-
-
-class _Result(_Part):
-    task: _Task
-    model: _Model
-    length: Count
-    seed: Seed | None
-    prompt_version: Whole | None
-    protocol: str | None
-    sources: dict[str, _Source]
-    tokenizer: _Tokenizer
-    prompt_format: _PromptFormat
-
-    @model_validator(mode="before")
-    @classmethod
-    def _as_of_today(cls, result: Any) -> Any:
-        return with_one_protocol(result)
-
-
-class _Server(_Part):
-    counts: bool = True
-    """Whether its replies count tokens."""
-
-
-class _Environment(_Part):
-    packages: dict[str, str]
-    git: str | None = None
-    device: str | None = None
-    server: _Server | None = None
-
-
-class Record(_Part):
-    """How the rows of a cell were made: `result` defines them, the rest describes them.
+class Record(BaseModel):
+    """How the rows of a cell were made, as far as it is read: the record's `result` defines them,
+    the rest describes them.
 
     Of files of other programs `format`, `seed`, `prompt_version` and `protocol` are None.
     """
 
-    format: Literal[3] | None
-    result: _Result
-    num_examples: Count
+    model_config = ConfigDict(strict=True, allow_inf_nan=False)
+
+    format: Literal[3, 4] | None
     run: str
+    num_examples: Count
     label: str | None
     claimed_length: Count | None
     aligned: Literal["chat", "base"]
@@ -142,65 +93,73 @@ class Record(_Part):
     adaptive: JSON | None
     protocol_note: str | None = None
     """How the model reads prompts, where it does so in a way of its own."""
-    environment: _Environment
-    """That of the last writer."""
-    environments: list[_Environment] = []
-    """All of them, where they changed."""
+    packages: dict[str, str] = _at("environment", "packages")
+
+    task: str = _at("result", "task", "name")
+    family: str = _at("result", "task", "family")
+    category: str = _at("result", "task", "category")
+    match: str = _at("result", "task", "match")
+    model: str = _at("result", "model", "name")
+    engine: str = _at("result", "model", "engine")
+    length: Count = _at("result", "length")
+    seed: Seed | None = _at("result", "seed")
+    prompt_version: Whole | None = _at("result", "prompt_version")
+    protocol: str | None = _at("result", "protocol")
+    sources: dict[str, Source] = _at("result", "sources")
+    tokenizer: str = _at("result", "tokenizer", "name")
+    tokenizer_fingerprint: str = _at("result", "tokenizer", "fingerprint")
+    template: str = _at("result", "prompt_format", "template")
+    after: str = _at("result", "prompt_format", "after")
+    thinking_tokens: Whole = _at("result", "prompt_format", "thinking_tokens")
 
 
-def record_text(record: JSON) -> str:
-    """A record as it stands on disk: with a checksum of what it says."""
-    whole = {**record, "checksum": digest_of_json(record)}
-    return json.dumps(whole, indent=2) + "\n"
+RECORD = TypeAdapter(Record)
 
 
 def parse_record(text: bytes) -> JSON:
-    """The record in a file, without its checksum; ValueError where it is not as it was written."""
+    """The record in a file; ValueError where it is none, or one of another format."""
     record = parse_json(text)
     if not isinstance(record, dict):
         raise ValueError("it is no mapping")
-    if record.get("format") != FORMAT:
+    if record.get("format") not in (UNCHECKED, FORMAT):
         raise ValueError(
             f"it has the format {shorten(repr(record.get('format')))}, and this version of "
-            f"rulerkit reads and writes {FORMAT}"
+            f"rulerkit reads {UNCHECKED} and {FORMAT}"
         )
-    checksum = record.pop("checksum", None)
-    if checksum is None:
-        raise ValueError("it has no checksum")
-    if checksum != digest_of_json(record):
-        raise ValueError("its checksum is wrong")
+    record.pop("checksum", None)  # of former versions
+    record["result"] = with_one_protocol(record.get("result"))
     return record
 
-
-def digest_of_json(value: Any) -> str:
-    """16 hex digits over what a JSON value says."""
-    text = json.dumps(value, sort_keys=True)
-    return sha256(text.encode()).hexdigest()[:16]
-
-
-# --- what defines rows ----------------------------------------------------------------------------
 
 _FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module|judges)"
 """Fields of a result that may differ: of corpora fingerprints are compared instead, and where the
 code of a family lies does not change what it asks."""
+OPTIONAL = ("model.weights", "model.code", "model.server")
+"""What such fields of a result begin with as count only where both of two results have them:
+digests of one model by several rules, and what its server lists of it."""
 
 
-def result_values(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value of a result with its field, such as `task.num_hops`."""
+def defining(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each value of a result that makes its rows what they are, with its field, such as
+    `task.num_hops`."""
     for key, value in result.items():
         if isinstance(value, dict):
-            yield from result_values(value, f"{prefix}{key}.")
-        else:
+            yield from defining(value, f"{prefix}{key}.")
+        elif not re.fullmatch(_FREE, prefix + key):
             yield prefix + key, value
 
 
-def with_one_protocol(result: JSON) -> JSON:
+def with_one_protocol(result: Any) -> Any:
     """A result whose protocol says all of its prompts. Until November 2026 a task also named the
-    `edition` of upstream's: of 2025 under the protocol `paper` it made what is `upstream` now."""
+    `edition` of upstream's: of 2025 under the protocol `paper` it made what is `upstream` now. It
+    also named a setting that is gone, and one that was not set."""
     task = result.get("task") if isinstance(result, dict) else None
     if not isinstance(task, dict) or "edition" not in task:
         return result
     task = dict(task)
+    for setting, usual in (("depths", "free"), ("vocabulary", None)):
+        if setting in task and task[setting] == usual:
+            del task[setting]
     protocol, edition = result.get("protocol"), task.pop("edition")
     if (protocol, edition) == ("paper", "2025"):
         protocol = "upstream"
@@ -209,38 +168,55 @@ def with_one_protocol(result: JSON) -> JSON:
     return {**result, "task": task, "protocol": protocol}
 
 
-def is_optional(field: str) -> bool:
-    """Whether a field counts only where both of two results have it: digests of one model by
-    several rules, and what its server lists of it."""
-    return field.startswith(("model.weights", "model.code", "model.server"))
-
-
-def makes_other_results(field: str) -> bool:
-    """Whether rows are others where a field of the result differs."""
-    return not re.fullmatch(_FREE, field)
-
-
 def result_digest(result: JSON) -> str:
-    """The 16 hex digits by which rows name the result that they were made under.
+    """The 16 hex digits that stand for a result in the checks of its rows.
 
     Fields that may differ between machines that answer one cell do not enter: its rows stay of one
     kind when a run is resumed elsewhere, or put together from several.
     """
-    defining = {
-        field: value
-        for field, value in result_values(result)
-        if makes_other_results(field) and not is_optional(field)
+    values = defining(with_one_protocol(result))
+    return digest({field: value for field, value in values if not field.startswith(OPTIONAL)})
+
+
+# --- environments ---------------------------------------------------------------------------------
+
+PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "vllm", "sentencepiece", "tiktoken")
+
+
+def machine(extra: JSON) -> JSON:
+    """What rows are made with: versions (nothing is imported for them), commit, host, and what the
+    model adds."""
+    packages = {name: package_version(name) for name in PACKAGES} | extra.get("packages", {})
+    return {
+        "rulerkit": package_version("rulerkit"),
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "git": _commit(home()),
+        "host": socket.gethostname(),
+        "gpu": None,
+        **extra,
+        "packages": {name: number for name, number in packages.items() if number},
     }
-    return digest_of_json(defining)
+
+
+@cache
+def _commit(root: Path) -> str | None:
+    """The commit of a checkout, with `-dirty` where files differ from it; None without git."""
+    call = ["git", "-C", str(root), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(
+            call, capture_output=True, encoding="utf-8", errors="replace", timeout=5
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None
 
 
 # --- rows -----------------------------------------------------------------------------------------
 
-_LINE = ConfigDict(strict=True, extra="allow", allow_inf_nan=False)
 
-
-@with_config(_LINE)
-class _Usage(TypedDict, total=False):
+@with_config(_SCHEMA)
+class Usage(TypedDict, total=False):
     """What an engine says beside the text, as far as it is read."""
 
     prompt_tokens: Amount | None
@@ -253,7 +229,7 @@ class _Usage(TypedDict, total=False):
     system_fingerprint: str | None
 
 
-@with_config(_LINE)
+@with_config(_SCHEMA)
 class Row(TypedDict):
     """The answer to one example."""
 
@@ -267,13 +243,13 @@ class Row(TypedDict):
     finish_reason: str
     depths: list[Annotated[float, Field(ge=0, le=100)]]
     group: NotRequired[Whole]
-    usage: NotRequired[_Usage]
+    usage: NotRequired[Usage]
     answer_prefix: NotRequired[str]
     copied: NotRequired[Share]
     is_copy: NotRequired[bool]
 
 
-@with_config(_LINE)
+@with_config(_SCHEMA)
 class FailedAttempt(TypedDict):
     """A request that failed."""
 
@@ -283,30 +259,44 @@ class FailedAttempt(TypedDict):
     refused: bool
 
 
-ROW = TypeAdapter(Row)
-FAILED_ATTEMPT = TypeAdapter(FailedAttempt)
+ROW: TypeAdapter[Any] = TypeAdapter(Row)
+FAILED_ATTEMPT: TypeAdapter[Any] = TypeAdapter(FailedAttempt)
+
+_CHECK = b', "check": "'
+_CHECK_BYTES = len(_CHECK) + len(b'0123abcd"}')
 
 
-def check_line(schema: TypeAdapter[Any], row: Any) -> JSON:
-    """A line of a file by its schema, unchanged; ValueError, with the first wrong field, where it
-    does not follow it."""
-    try:
-        schema.validate_python(row)
-    except ValidationError as error:
-        raise ValueError(_first_error(error)) from None
-    checked: JSON = row
-    return checked
+def row_line(row: JSON, result: str) -> bytes:
+    """A row as a line of ASCII that ends with its `check`: the CRC-32 of the digest of the record's
+    result and the row. It fits neither a damaged row nor another record.
+
+    A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
+    """
+    text = json.dumps(row).encode()
+    return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, zlib.crc32(result.encode())))
 
 
-def check_schema(schema: type[Schema], value: Any) -> Schema:
+def checked_text(line: bytes, result: str) -> bytes | None:
+    """The row of a line without its `check`; None where it has none, as those of former versions.
+    Raises ValueError where the check is wrong."""
+    end = len(line) - _CHECK_BYTES
+    if not line.startswith(_CHECK, max(end, 0)):
+        return None
+    text = line[:end] + b"}"
+    if b'%08x"}' % zlib.crc32(text, zlib.crc32(result.encode())) != line[-10:]:
+        raise ValueError(
+            "its check is wrong: it is damaged, or was made under another record than the one "
+            "beside it"
+        )
+    return text
+
+
+def checked(schema: TypeAdapter[Value], value: Any) -> Value:
     """A value by a schema; ValueError, with the first wrong field, where it does not follow it."""
     try:
-        return schema.model_validate(value)
+        return schema.validate_python(value)
     except ValidationError as error:
-        raise ValueError(_first_error(error)) from None
-
-
-def _first_error(error: ValidationError) -> str:
-    first = error.errors()[0]
-    place = ".".join(map(str, first["loc"]))
-    return f"{place}: {first['msg']}, found {shorten(repr(first['input']))}"
+        first = error.errors()[0]
+        place = ".".join(map(str, first["loc"]))
+        found = shorten(repr(first["input"]))
+        raise ValueError(f"{place}: {first['msg']}, found {found}") from None

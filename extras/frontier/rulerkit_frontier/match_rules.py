@@ -3,27 +3,21 @@
 With them silence is never right, not even where nothing is the right answer.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
-from functools import partial
 
 from rulerkit.generation.answers import comparable, plain
-from rulerkit.generation.match_rules import MatchRule, Strict, overlap, strict_share
+from rulerkit.generation.match_rules import Strict, overlap, strict_share
 from rulerkit_frontier.answer_line import ItemForm, final_items, said_number, stand_at_the_end
 
 _FAR = 1000
 """A distance at which `count` gives nothing that a float holds beside other scores."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class LineRule(MatchRule):
-    """A rule of the suite: its functions also take the form of items."""
-
-    in_order: bool = False
-    """Whether the references must be given in their order."""
-    written: Callable[[Sequence[str]], str] | None = None
-    """A right answer, written down from the references."""
+RULES = ("f1", "exact", "ordered", "ratio", "count")
+"""`f1`: F1 over the items of the answer line; `exact`: 1 for exactly the right ones in any order;
+`ordered`: 2 LCS / (said + right), which minds the order; `ratio`: likeness of a copied passage;
+`count`: nearness of a number."""
+WHOLE = ("ratio", "count")
+"""The rules that judge an answer as a whole: the references are alternatives."""
 
 
 # --- lists ---------------------------------------------------------------------------------------
@@ -107,53 +101,47 @@ def _ratio(text: str, reference: str) -> float:
     return SequenceMatcher(a=passage.strip(), b=copied.strip()).ratio()
 
 
-# --- the registry ---------------------------------------------------------------------------------
+# --- judging by the name of a rule ----------------------------------------------------------------
 
 
-def _lists(score: Callable[[Strict], float], in_order: bool = False) -> LineRule:
-    strict = partial(_strict_list, in_order=in_order)
-    return LineRule(
-        score=lambda text, references, form: score(strict(text, references, form)),
-        strict=lambda text, references, form: strict(text, references, form),
-        missing=_missing_items,
-        allows_nothing=True,
-        in_order=in_order,
-        written=lambda references: f"Final Answer: [{', '.join(references)}]",
-    )
+def strict_score(
+    rule: str, text: str, references: Sequence[str], item_form: ItemForm = comparable
+) -> Strict:
+    """The strict scores; of a rule that judges an answer as a whole each is the score."""
+    if rule in WHOLE:
+        match = match_count if rule == "count" else match_ratio
+        value = match(text, references)
+        return Strict(value, value, value)
+    return _strict_list(text, references, item_form, in_order=rule == "ordered")
 
 
-def _whole_answers(
-    score: Callable[[str, Sequence[str]], float],
-    written: Callable[[Sequence[str]], str] | None = None,
-) -> LineRule:
-    """A rule that judges an answer as a whole: its strict scores are the score."""
-    return LineRule(
-        score=lambda text, references, _: score(text, references),
-        strict=lambda text, references, _: Strict(*3 * [score(text, references)]),
-        missing=lambda text, references, _: (
-            () if score(text, references) == 1 else tuple(references)
-        ),
-        any_is_enough=True,
-        written=written,
-    )
+def rule_score(
+    rule: str, text: str, references: Sequence[str], item_form: ItemForm = comparable
+) -> float:
+    """0 to 1."""
+    strict = strict_score(rule, text, references, item_form)
+    return strict.exact if rule == "exact" else strict.f1
 
 
-RULES: dict[str, LineRule] = {
-    "f1": _lists(lambda strict: strict.f1),
-    "exact": _lists(lambda strict: strict.exact),
-    "ordered": _lists(lambda strict: strict.f1, in_order=True),
-    "ratio": _whole_answers(match_ratio),
-    "count": _whole_answers(
-        match_count,
-        written=lambda references: f"Final Answer: {references[0]}",
-    ),
-}
-"""Name -> rule. `f1`: F1 over the items of the answer line; `exact`: 1 for exactly the right ones
-in any order; `ordered`: 2 LCS / (said + right), which minds the order; `ratio`: likeness of a
-copied passage; `count`: nearness of a number."""
+def missing(
+    rule: str, text: str, references: Sequence[str], item_form: ItemForm = comparable
+) -> tuple[str, ...]:
+    """The references that were not given."""
+    if rule not in WHOLE:
+        return _missing_items(text, references, item_form)
+    return () if rule_score(rule, text, references) == 1 else tuple(references)
 
 
-def is_at_the_end(rule: LineRule, text: str, references: Sequence[str]) -> bool:
+def written(rule: str, references: Sequence[str]) -> str | None:
+    """A right answer, written down from the references; None of a passage."""
+    if rule == "ratio":
+        return None
+    if rule == "count":
+        return f"Final Answer: {references[0]}"
+    return f"Final Answer: [{', '.join(references)}]"
+
+
+def is_at_the_end(rule: str, text: str, references: Sequence[str]) -> bool:
     """Whether all references stand at the end of an answer that the rule does not see: a form that
     nobody thought of, or no answer line."""
-    return stand_at_the_end(text, _wanted_items(references), rule.in_order)
+    return stand_at_the_end(text, _wanted_items(references), in_order=rule == "ordered")

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables.layout import Field, render
+from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import names_of, texts_notes
 from rulerkit.scoring.effective_length import OWN_SHARE
 from rulerkit.scoring.summary import texts_words
@@ -53,7 +53,6 @@ def frontier_text(summary: FrontierSummary, format: str = "text", notes: Iterabl
     """`frontier_table` as plain text, Markdown, LaTeX or HTML, with its rules below."""
     summary = as_frontier(summary, "frontier_text")
     table = frontier_table(summary)
-    body = [[Field(text) for text in row] for row in table.to_numpy().tolist()]
     percent = f"{100 * summary.confidence:g} %"
     rules = [
         "mean: over the eight capabilities of the frontier suite, 0 where an answer without "
@@ -67,7 +66,7 @@ def frontier_text(summary: FrontierSummary, format: str = "text", notes: Iterabl
         "not judged as right; `rk.failures` shows them.",
         *notes,
     ]
-    return render(list(table.columns), body, format, rules)
+    return render(table.map(Field), format, rules)
 
 
 def table(

@@ -4,22 +4,24 @@ readers that find everything and readers that see a part, floors, labels, golden
 import hashlib
 import json
 import re
+import sys
 from random import Random
 
 import frontier_verifier
 import numpy as np
 import pytest
+import yaml
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import load
+from rulerkit.generation.example import copy_beginning
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import all_tasks, read_answer, suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.generation.without_reading import copy_beginning
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.scores import score
 from rulerkit_frontier.answer_line import final_items
@@ -74,7 +76,7 @@ def verified(spec, lengths, indices, form):
             counts[length] = len(form.bos) + tokenizer.count(text)
             filled[length].append(100 * (counts[length] + asked.answer_tokens) / length)
 
-            answer = asked.judged_prefix(example) + read_answer(example.prompt)
+            answer = prefix_of(asked, example) + read_answer(example.prompt)
             scores.append(asked.score(answer, example.references))
             assert asked.answer_tokens >= tokenizer.count(read_answer(example.prompt))
         frontier_verifier.verify(parse, rows, counts)
@@ -133,7 +135,7 @@ def test_what_a_reader_does_not_see_it_does_not_find(name):
     for window in (8192, 2048):
         spec = {"engine": "reader", "name": f"reader-{window}", "window": window}
         scores = [
-            asked.score(asked.judged_prefix(example) + answer.text, example.references)
+            asked.score(prefix_of(asked, example) + answer.text, example.references)
             for example, answer in load_model(spec).answer(examples)
         ]
         means[window] = 100 * np.mean(scores)
@@ -149,10 +151,15 @@ def test_a_line_that_is_cut_is_no_line():
         assert {*items} <= {reference.casefold() for reference in example.references}
 
 
+def prefix_of(asked, example):
+    """The answer prefix where it is judged with the answer."""
+    return example.answer_prefix if asked.judges_prefix else ""
+
+
 def without_reading(example, asked, tokenizer):
     """Answers without reading: the beginning copied, the form of nothing, and all guesses at a thing
     of the kind that is asked for."""
-    copied = asked.judged_prefix(example) + copy_beginning(example, tokenizer)
+    copied = prefix_of(asked, example) + copy_beginning(example, tokenizer)
     if asked.family == "ordinal_copy":
         (needle,) = of_role(example, "needle")
         alike = [p for p in of_role(example, "distractor") if p.key == needle.key]
@@ -490,3 +497,22 @@ def test_a_suite_goes_on_without_a_task_that_does_not_fit(tmp_path, capsys):
     alone = rk.study(model="perfect", tasks=["graph_bfs_2"], lengths=["1K"], outputs=tmp_path)
     with pytest.raises(UserError, match="does not fit into 1024 tokens"):
         rk.evaluate(alone, progress=False)
+
+
+# --- docstrings -----------------------------------------------------------------------------------
+
+SHOWN = re.compile(
+    r"A prompt of `(.+)` in (\d+) tokens, its lines wrapped:\n(.+)References: (.+)\.\n", re.DOTALL
+)
+
+
+# The prompts of the other two are too long to be shown.
+@pytest.mark.parametrize(
+    "family", [family for family in FAMILIES if family.family not in ("graph", "ordinal_copy")]
+)
+def test_the_file_of_a_family_shows_a_finished_prompt(family):
+    spec, length, prompt, references = SHOWN.search(sys.modules[family.__module__].__doc__).groups()
+    made = generate(make_task(yaml.safe_load(spec)).with_corpora("builtin"), int(length), 1)[0]
+    # Whatever the lines are.
+    assert prompt.split() == made.prompt.split()
+    assert references == ", ".join(made.references)

@@ -139,8 +139,7 @@ def _planned(
 ) -> "Gate":
     """The study, the two parties and the design; checked, and nothing asked but how the two make
     their prompts."""
-    from rulerkit.analysis.differences import check_margin
-    from rulerkit.analysis.sides import PAIRINGS
+    from rulerkit.analysis.compare import PAIRINGS, check_margin
     from rulerkit_gate import rounds as parts
     from rulerkit_gate.sequential import Design
 
@@ -212,7 +211,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
 
 def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
-    from rulerkit.analysis.sides import find
+    from rulerkit.store.places import find_cells
     from rulerkit_gate.rounds import Party
 
     asked = [name for name in names if not _is_stored(name, study)]
@@ -223,7 +222,7 @@ def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["P
             (model,) = rk.study(model=next(described)).models
             parties.append(Party(model))
         else:
-            parties.append(Party(None, find(name, str(study.outputs)), name))
+            parties.append(Party(None, find_cells([name], outputs=study.outputs, scan=True), name))
     return parties
 
 
@@ -288,7 +287,11 @@ def _say(text: str) -> None:
 def _run(planned: "Gate") -> "GateResult":
     from rulerkit_gate.rounds import run_gate
 
-    least, most = planned.least.text(), planned.most.text()
+    design = planned.design
+    least, most = (
+        planned.cost(dict.fromkeys(design.cells, size)).text()
+        for size in (design.sizes[0], design.most)
+    )
     _say(
         f"{planned.b.name} against {planned.a.name}, run {planned.study.run}: at least {least}, at "
         f"most {most}. {planned.stored_text}"
@@ -355,7 +358,11 @@ def _json(result: "GateResult", page: str) -> str:
     content |= {
         "verdict": {**verdict._asdict(), "status": int(verdict.status)},
         "stopped_by": result.stopped,
-        "asked": result.cost._asdict(),
+        "asked": {
+            "examples": result.cost.examples,
+            "tokens": result.cost.tokens,
+            "dollars": result.cost.dollars or 0.0,
+        },
         "stored_before": dict(result.gate.stored),
         "examples": [
             {"task": task, "length": length, "examples": size}

@@ -12,26 +12,28 @@ that was not interrupted.
 import re
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from rulerkit.analysis.compare import Comparison, Decision
+from rulerkit.analysis.compare import Comparison, Decision, paired, side_of
+from rulerkit.analysis.differences import Key, PairedDifferences
 from rulerkit.analysis.remake import examples_of
-from rulerkit.analysis.sides import Grid, Key, make_side, paired
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.evaluation.evaluate import evaluate
-from rulerkit.evaluation.session import Session
+from rulerkit.evaluation.cost import Cost, cost_of
+from rulerkit.evaluation.evaluate import Session, evaluate
+from rulerkit.evaluation.rounds import rounds
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Model, load_model
+from rulerkit.scoring.stopping import Counts
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit_gate.sequential import Design, Look, Sequence
+from rulerkit_gate.sequential import Design, GateRule, Look
 from rulerkit_gate.verdict import comparison_of, verdict_of
 
 Say = Callable[[str], None]
@@ -54,7 +56,8 @@ class Party:
         self.resumes = False
         """Whether answers of an earlier call are used, rather than moved aside."""
         self._begun = set[Key]()
-        self._session: Session | None = None
+        self.session: Session | None = None
+        """Its model stays loaded there between two rounds."""
 
     @property
     def is_asked(self) -> bool:
@@ -66,21 +69,29 @@ class Party:
         spec: Spec = getattr(self.model, "spec", {})
         return dict(spec.get("prices") or {})
 
-    def cells(self, study: Study, sizes: Mapping[Key, int]) -> list[Cell]:
-        """The cells of some tasks and lengths, after it was asked for what is missing of them."""
+    def cells(self, study: Study, length: int, counts: Mapping[str, int]) -> list[Cell]:
+        """The cells of some tasks at a length, after it was asked for what is missing of them."""
         if self.stored is not None:
-            return [c for c in self.stored if (c.task, c.length) in sizes]
+            return [c for c in self.stored if c.length == length and c.task in counts]
 
+        assert self.described is not None
+        groups: dict[tuple[bool, int], list[Task]] = {}
+        for task in study.tasks:
+            if task.name in counts:
+                is_begun = self.resumes or (task.name, length) in self._begun
+                groups.setdefault((is_begun, counts[task.name]), []).append(task)
         cells = list[Cell]()
-        for is_begun in (True, False):
-            some = {
-                key: size
-                for key, size in sizes.items()
-                if (self.resumes or key in self._begun) == is_begun
-            }
-            for one in _studies(study, self, some):
-                cells += evaluate(one, fresh=not is_begun, progress=False, session=self._session)
-        self._begun |= sizes.keys()
+        for (is_begun, number), tasks in groups.items():
+            one = replace(
+                study,
+                models=(self.described,),
+                tasks=tuple(tasks),
+                lengths=(length,),
+                num_examples=number,
+                run=self.run or study.run,
+            )
+            cells += evaluate(one, fresh=not is_begun, progress=False, session=self.session)
+        self._begun |= {(task, length) for task in counts}
         return cells
 
     def cells_before(self, study: Study) -> list[Cell]:
@@ -89,19 +100,11 @@ class Party:
             return self.stored
         if not self.resumes:
             return []
-        folder = _folder(study, self.run or study.run, self)
+        folder = study.outputs / "predictions" / (self.run or study.run) / name_of(self.described)
         return read_cells(folder, scan=False) if folder.is_dir() else []
-
-    def share(self, session: Session) -> None:
-        """Use a session for all that is asked: its model stays loaded."""
-        self._session = session
 
 
 # --- the run --------------------------------------------------------------------------------------
-
-
-def _folder(study: Study, run: str, party: Party) -> Path:
-    return study.outputs / "predictions" / run / name_of(party.described)
 
 
 def new_run() -> str:
@@ -111,15 +114,18 @@ def new_run() -> str:
 
 
 def newest_run(study: Study, a: Party, b: Party) -> str | None:
-    """The last gate in which the two were asked; None where there is none."""
-    asked = [party for party in (a, b) if party.is_asked]
-    folder = study.outputs / "predictions"
-    runs = sorted(path.name for path in folder.glob("gate-*"))
-    for run in reversed(runs):
-        # The baseline is asked first: a gate that was stopped early has nothing of the other.
-        is_first = re.fullmatch(r"gate-\d{8}-\d{6}-\d{3}", run)
-        if is_first and asked and _folder(study, run, asked[0]).is_dir():
-            return run
+    """The last gate in which these two were asked, or one of them and nobody else; None where there
+    is none."""
+    names = {name_of(party.described) for party in (a, b) if party.is_asked}
+    predictions = study.outputs / "predictions"
+    for run in sorted(predictions.glob("gate-*"), reverse=True):
+        # A gate that was stopped early has answers of one of the two alone; one of a model against
+        # itself has them in a second run.
+        models = {folder.name for folder in run.iterdir() if folder.is_dir()}
+        is_of_one = (predictions / f"{run.name}-again").is_dir()
+        is_of_these = bool(models) and models <= names and (len(names) == 1 or not is_of_one)
+        if is_of_these and re.fullmatch(r"gate-\d{8}-\d{6}-\d{3}", run.name):
+            return run.name
     return None
 
 
@@ -128,31 +134,12 @@ def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
     stored: dict[str, JSON] = {}
     for party in (a, b):
         cells = party.cells_before(study)
-        number = sum(len(cell.present) for cell in cells)
+        number = sum(len(cell.coverage.have) for cell in cells)
         if number:
             oldest = min(cell.path.stat().st_mtime for cell in cells)
             since = datetime.fromtimestamp(oldest).isoformat(" ", "minutes")
             stored[party.name] = {"answers": number, "since": since}
     return stored
-
-
-def _studies(study: Study, party: Party, sizes: Mapping[Key, int]) -> list[Study]:
-    """One study for each length and number of examples."""
-    assert party.described is not None
-    groups: dict[tuple[int, int], list[str]] = {}
-    for (task, length), size in sizes.items():
-        groups.setdefault((length, size), []).append(task)
-    return [
-        replace(
-            study,
-            models=(party.described,),
-            tasks=tuple(task for task in study.tasks if task.name in names),
-            lengths=(length,),
-            num_examples=size,
-            run=party.run or study.run,
-        )
-        for (length, size), names in sorted(groups.items())
-    ]
 
 
 def check_pairing(study: Study, a: Party, b: Party, by: str) -> None:
@@ -180,7 +167,7 @@ def _first_record(party: Party, study: Study, task: Task, length: int) -> JSON:
     stored = [
         cell
         for cell in party.stored or ()
-        if (cell.task, cell.length) == (task.name, length) and 0 in cell.present
+        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have
     ]
     if stored:
         row = min(stored[0].rows, key=lambda row: row["index"])
@@ -226,21 +213,7 @@ def study_of_stored(study: Study, party: Party, named: bool) -> Study:
 # --- what may be asked ----------------------------------------------------------------------------
 
 
-class Cost(NamedTuple):
-    """What some examples take, at most: prompts fill their lengths."""
-
-    examples: int = 0
-    tokens: int = 0
-    dollars: float = 0.0
-
-    def text(self) -> str:
-        """In words."""
-        text = f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
-        return f"{text}, ${self.dollars:,.2f}" if self.dollars else text
-
-
-@dataclass(frozen=True)
-class Limits:
+class Limits(NamedTuple):
     """What the gate may use; None is no limit. All but the minutes count what the verdict rests on,
     whether it was asked now or before: so a run that was stopped ends as one that was not."""
 
@@ -248,33 +221,6 @@ class Limits:
     tokens: int | None = None
     dollars: float | None = None
     minutes: float | None = None
-
-    def exceeded_by(self, cost: Cost) -> str:
-        """The first limit that a cost exceeds, in words; else empty."""
-        if self.examples is not None and cost.examples > self.examples:
-            return f"--max-examples {self.examples}"
-        if self.tokens is not None and cost.tokens > self.tokens:
-            return f"--budget {self.tokens} tokens"
-        if self.dollars is not None and cost.dollars > self.dollars:
-            return f"--budget ${self.dollars:g}"
-        return ""
-
-
-def cost_of(study: Study, parties: tuple[Party, ...], sizes: Mapping[Key, int]) -> Cost:
-    """What the parties that are asked take for so many examples of each cell. Examples count once,
-    tokens and dollars for each party."""
-    answer_tokens = {task.name: task.answer_tokens for task in study.tasks}
-    asked = [party for party in parties if party.is_asked]
-    tokens, dollars = 0, 0.0
-    for (task, length), size in sizes.items():
-        for party in asked:
-            tokens += size * length
-            prices = party.prices
-            if prices:
-                answers = size * answer_tokens[task]
-                cost = (size * length - answers) * prices["prompt"]
-                dollars += (cost + answers * prices["completion"]) / 1e6
-    return Cost(sum(sizes.values()), tokens, dollars)
 
 
 # --- the rounds -----------------------------------------------------------------------------------
@@ -288,9 +234,9 @@ class Gate:
     a: Party
     b: Party
     design: Design
-    by: str = "digest"
-    limits: Limits = field(default_factory=Limits)
-    stored: Mapping[str, JSON] = field(default_factory=dict)
+    by: str
+    limits: Limits
+    stored: Mapping[str, JSON]
     """By party: its answers of an earlier call, as `stored_before` found them."""
 
     @property
@@ -302,19 +248,26 @@ class Gate:
         ]
         return f"Stored before: {'; '.join(parts)}" if parts else "None was stored before"
 
-    def cost(self, sizes: Mapping[Key, int]) -> Cost:
-        """What so many examples of each cell take."""
-        return cost_of(self.study, (self.a, self.b), sizes)
+    def cost(self, sizes: Counts) -> Cost:
+        """What so many examples of each cell take. Examples count once, tokens and dollars for each
+        party that is asked."""
+        total = Cost(sum(sizes.values()))
+        for party in (self.a, self.b):
+            if party.is_asked:
+                of_party = cost_of(self.study, getattr(party.model, "spec", {}), sizes)
+                total = total.plus(of_party._replace(examples=0))
+        return total
 
-    @property
-    def least(self) -> Cost:
-        """What the first round takes."""
-        return self.cost(dict.fromkeys(self.design.cells, self.design.sizes[0]))
-
-    @property
-    def most(self) -> Cost:
-        """What all examples take."""
-        return self.cost(dict.fromkeys(self.design.cells, self.design.most))
+    def limit_of(self, sizes: Counts) -> str:
+        """The first limit that so many examples of each cell exceed, in words; else empty."""
+        cost, limits = self.cost(sizes), self.limits
+        if limits.examples is not None and cost.examples > limits.examples:
+            return f"--max-examples {limits.examples}"
+        if limits.tokens is not None and cost.tokens > limits.tokens:
+            return f"--budget {limits.tokens} tokens"
+        if limits.dollars is not None and (cost.dollars or 0) > limits.dollars:
+            return f"--budget ${limits.dollars:g}"
+        return ""
 
 
 @dataclass(frozen=True)
@@ -326,7 +279,7 @@ class GateResult:
     look: Look | None
     """Of the last round that was complete; None where none was."""
     comparison: Comparison | None
-    reached: Mapping[Key, int]
+    reached: Counts
     cost: Cost
     stopped: str
     """Why no more was asked before the verdict was certain; empty where it is."""
@@ -335,15 +288,67 @@ class GateResult:
     def noise(self) -> dict[str, float] | None:
         """The largest loss of a place of each level, in points, where both are one model: what
         serving it twice loses by chance."""
-        if not self.look or not self.comparison:
-            return None
-        if not self.comparison.same_model:
+        if not self.look or not self.comparison or not self.comparison.same_model:
             return None
         noise: dict[str, float] = {}
         for test in self.look.tests:
             level = test.place.level
-            noise[level] = round(max(noise.get(level, 0.0), test.loss, 0.0), 4)
+            noise[level] = round(max(noise.get(level, 0.0), -100 * test.mean.value), 4)
         return noise
+
+
+class _StoppedError(Exception):
+    """A round cannot be completed, for the reason that it holds."""
+
+
+class _Run:
+    """The answers of both so far."""
+
+    def __init__(self, gate: Gate) -> None:
+        self.gate, self.started = gate, time.monotonic()
+        self.cells: dict[Party, dict[Key, Cell]] = {gate.a: {}, gate.b: {}}
+        self.paired: Any = None
+        """The two sides, the pairs and the notes of the last complete round."""
+
+    def ask(self, length: int, counts: Mapping[str, int]) -> None:
+        """Ask both for so many examples of each task at a length, the baseline first; raises
+        `_StoppedError` where they cannot be completed."""
+        gate, limit = self.gate, self.gate.limits.minutes
+        for party, cells in self.cells.items():
+            if limit is not None and time.monotonic() - self.started > 60 * limit:
+                raise _StoppedError(f"--minutes {limit:g}")
+            try:
+                asked = party.cells(gate.study, length, counts)
+            except ModelError as error:
+                raise _StoppedError(f"{party.name} stopped: {error}") from error
+            of_tasks = {cell.task: cell for cell in asked}
+            cells |= {(cell.task, cell.length): cell for cell in asked}
+
+            missing: dict[str, int] = {}
+            for task, size in counts.items():
+                present = of_tasks[task].coverage.have if task in of_tasks else ()
+                without = size - sum(index < size for index in present)
+                if without > allowed_failures(gate.study.max_failures, size):
+                    missing[task] = without
+            if missing:
+                number = counted(sum(missing.values()), "example")
+                places = listed((f"{task} at {length_name(length)}" for task in missing), 3)
+                raise _StoppedError(f"{party.name} has no answer to {number} ({places})")
+
+    def differences_of(self, reached: Counts) -> PairedDifferences:
+        """The pairs of answers that a look rests on: so many of each cell."""
+        share, most = self.gate.study.max_failures, max(reached.values())
+        a, b = (
+            side_of(list(cells.values()), "", share, most)._replace(name=party.name)
+            for party, cells in self.cells.items()
+        )
+        pairs, notes = paired(a, b, self.gate.by)
+        # A stored side may have more answers than the rounds have looked at.
+        keys = zip(pairs["task"], pairs["length"], strict=True)
+        sizes = [reached.get(key, 0) for key in keys]
+        pairs = pairs[pairs["index"] < sizes].reset_index(drop=True)
+        self.paired = a, b, pairs, notes
+        return PairedDifferences(pairs)
 
 
 def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
@@ -352,118 +357,38 @@ def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
     Raises `UserError` where not even the first round fits into the limits, and where the two cannot
     be paired.
     """
-    if limit := gate.limits.exceeded_by(gate.least):
+    least = dict.fromkeys(gate.design.cells, gate.design.sizes[0])
+    if limit := gate.limit_of(least):
         raise UserError(
-            f"{limit} is less than the first round takes: {gate.least.text()}; raise it, or name "
-            "fewer --tasks or --lengths"
+            f"{limit} is less than the first round takes: {gate.cost(least).text()}; raise it, or "
+            "name fewer --tasks or --lengths"
         )
+    run = _Run(gate)
+    rule = GateRule(gate.design, run.differences_of, gate.limit_of, say)
     with Session() as one, Session() as two:
-        gate.a.share(one)
+        gate.a.session = one
         # Two models that compute here may not fit on one GPU together.
         computes_here = any(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
-        gate.b.share(one if computes_here else two)
-        return _rounds(gate, say)
+        gate.b.session = one if computes_here else two
+        try:
+            for length, counts in rounds(rule):
+                run.ask(length, counts)
+        except _StoppedError as reason:
+            rule.stopped = str(reason)
 
-
-def _rounds(gate: Gate, say: Say) -> GateResult:
-    started = time.monotonic()
-    reached: dict[Key, int] = {}
-    todo: Mapping[Key, int] = dict.fromkeys(gate.design.cells, gate.design.sizes[0])
-    cells: dict[str, dict[Key, Cell]] = {"a": {}, "b": {}}
-    look: Look | None = None
-    found: Comparison | None = None
-    stopped, number = "", 0
-    while todo and not stopped:
-        wanted = {**reached, **todo}
-        stopped = gate.limits.exceeded_by(gate.cost(wanted))
-        if stopped:
-            break
-        number += 1
-        say(_round_text(number, todo, gate.design))
-        stopped = _ask(gate, todo, cells, started)
-        if stopped:
-            break
-
-        reached = wanted
-        pairs, notes, sides = _pairs(gate, cells, reached)
-        look = Sequence(gate.design, pairs).look(reached)
-        found = comparison_of(gate.design, pairs, sides, notes, look, gate.by)
-        todo = look.next
+    found = None
+    if rule.last:
+        a, b, pairs, notes = run.paired
+        found = comparison_of(gate.design, rule.last, a, b, pairs, notes, gate.by)
     return GateResult(
         gate=gate,
-        verdict=verdict_of(gate.design, look, found, stopped),
-        look=look,
+        verdict=verdict_of(gate.design, rule.last, found, rule.stopped),
+        look=rule.last,
         comparison=found,
-        reached=reached,
-        cost=gate.cost(reached),
-        stopped=stopped,
+        reached=rule.reached,
+        cost=gate.cost(rule.reached),
+        stopped=rule.stopped,
     )
-
-
-def _ask(
-    gate: Gate, todo: Mapping[Key, int], cells: dict[str, dict[Key, Cell]], started: float
-) -> str:
-    """Ask both for the examples of a round, the baseline first, one length after the other; returns
-    why it could not be completed, else nothing."""
-    limit = gate.limits.minutes
-    for length in sorted({length for _, length in todo}):
-        sizes = {key: size for key, size in todo.items() if key[1] == length}
-        for side, party in (("a", gate.a), ("b", gate.b)):
-            if limit is not None and time.monotonic() - started > 60 * limit:
-                return f"--minutes {limit:g}"
-            try:
-                asked = party.cells(gate.study, sizes)
-            except ModelError as error:
-                return f"{party.name} stopped: {error}"
-            of_party = {(cell.task, cell.length): cell for cell in asked}
-            cells[side] |= of_party
-            if problem := _unanswered(gate, party, of_party, sizes):
-                return problem
-    return ""
-
-
-def _unanswered(
-    gate: Gate, party: Party, cells: Mapping[Key, Cell], sizes: Mapping[Key, int]
-) -> str:
-    """Which examples have no answer, where there are more than may fail; else nothing."""
-    missing: dict[Key, int] = {}
-    for key, size in sizes.items():
-        have = 0
-        if key in cells:
-            have = sum(index < size for index in cells[key].present)
-        if size - have > allowed_failures(gate.study.max_failures, size):
-            missing[key] = size - have
-    if not missing:
-        return ""
-    places = listed((f"{task} at {length_name(n)}" for task, n in missing), 3)
-    number = counted(sum(missing.values()), "example")
-    return f"{party.name} has no answer to {number} ({places})"
-
-
-def _pairs(gate: Gate, cells: dict[str, dict[Key, Cell]], reached: Mapping[Key, int]) -> Any:
-    """The pairs of answers that this round rests on, the notes on them, and the two sides."""
-    grid = Grid(None, None, max(reached.values()))
-    share = gate.study.max_failures
-    a, b = (
-        make_side("", list(cells[side].values()), (), share, grid)._replace(name=party.name)
-        for side, party in (("a", gate.a), ("b", gate.b))
-    )
-    pairs, notes = paired(a, b, gate.by)
-
-    # A stored side may have more answers than the rounds have looked at.
-    keys = zip(pairs["task"], pairs["length"], strict=True)
-    most = [reached.get(key, 0) for key in keys]
-    return pairs[pairs["index"] < most].reset_index(drop=True), notes, (a, b)
-
-
-def _round_text(number: int, todo: Mapping[Key, int], design: Design) -> str:
-    """What a round asks for, in words."""
-    places = "all tasks and lengths"
-    if len(todo) < len(design.cells):
-        names = (f"{task} at {length_name(length)}" for task, length in todo)
-        places = f"{listed(names, 3)}, where a loss is suspected"
-    size = max(todo.values())
-    return f"round {number}: to {counted(size, 'example')} of {places}"
 
 
 def check_lengths(study: Study, parties: tuple[Party, ...], named: bool, say: Say) -> Study:

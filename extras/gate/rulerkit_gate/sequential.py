@@ -2,7 +2,7 @@
 
 A candidate is asked in steps. Each cell begins with a few examples and goes on to fixed numbers of
 them (`Design.sizes`); a place, that is a cell, a task, a length or all, has reached a size once all
-its cells have. `Sequence.look` says what follows from the answers so far: a verdict, or which cells
+its cells have. `GateRule.look` says what follows from the answers so far: a verdict, or which cells
 go on.
 
 Why looking often makes no more false alarms. Examples are asked in the order of their index, so the
@@ -14,26 +14,28 @@ cells go on, also one that looks at the scores: a rule chooses which of the test
 looking at fewer of them cannot raise a false alarm. The price is that a place whose cells have
 reached different sizes counts with the least of them.
 
-The verdict *worse* takes the limits of `margin`, beyond the margin and the exact test of any loss;
-*not worse* takes the mean of all cells, with the same error shared over the sizes.
+The verdict *worse* takes the tests of `differences`, beyond the margin and the exact one of any
+loss; *not worse* takes the mean of all cells, with the same error shared over the sizes.
 """
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from statistics import NormalDist
+from typing import NamedTuple
 
-import numpy as np
-
-from rulerkit.analysis.margin import MeanDifference, PairedDifferences
-from rulerkit.analysis.sides import Key
+from rulerkit.analysis.differences import (
+    Key,
+    MeanDifference,
+    PairedDifferences,
+    Place,
+    places_of,
+)
+from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
-from rulerkit.scoring.statistics import holm, no_difference_p
-from rulerkit.scoring.summary import weighted_cells
-
-if TYPE_CHECKING:
-    import pandas as pd
+from rulerkit.scoring.statistics import holm
+from rulerkit.scoring.stopping import Counts, examples_for
 
 ALARMS = 0.05
 """The chance, at most, of a wrong *worse* in the whole sequence; and of a wrong *not worse*."""
@@ -44,27 +46,6 @@ MOST_HIDDEN = 10.0
 _SUSPECT = 0.01  # a place where a loss of any size is as unlikely by chance is asked for more
 _MAY_BE_BEYOND = 0.2  # ... where the loss may also be larger than the margin
 _MOST_EXAMPLES = 10**7
-
-
-class Place(NamedTuple):
-    """A cell, a task, a length, or all: what a mean is taken over."""
-
-    level: str
-    task: str
-    """Empty for a mean over tasks."""
-    length: int
-    """0 for a mean over lengths."""
-    cells: tuple[Key, ...]
-    weights: tuple[float, ...]
-    """Each length weighs the same, and in it each task; they add up to 1."""
-
-    @property
-    def name(self) -> str:
-        """In words, such as `vt at 4K`."""
-        if not self.task and not self.length:
-            return "the mean"
-        at = f"at {length_name(self.length)}" if self.length else ""
-        return f"{self.task or 'all tasks'} {at}".strip()
 
 
 @dataclass(frozen=True)
@@ -111,23 +92,10 @@ class Design:
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
-        """All places, the mean last; of several that hold the same cells only the first."""
-        tasks = list(dict.fromkeys(task for task, _ in self.cells))
-        lengths = sorted({length for _, length in self.cells})
-        named = [("task", task, 0) for task in tasks]
-        named += [("length", "", length) for length in lengths]
-        named += [("cell", task, length) for task, length in self.cells]
-
-        # The mean of all comes first here, as it is never left out.
-        by_cells: dict[frozenset[Key], Place] = {}
-        for level, task, length in [("all", "", 0), *named]:
-            cells = tuple(
-                key for key in self.cells if task in ("", key[0]) and length in (0, key[1])
-            )
-            place = Place(level, task, length, cells, _weights(cells))
-            by_cells.setdefault(frozenset(cells), place)
-        mean, *others = by_cells.values()
-        return (*others, mean)
+        """All places, the mean last; of several that hold the same cells the widest."""
+        distinct = {frozenset(place.cells): place for place in places_of(self.cells)}
+        order = ("task", "length", "cell", "all")
+        return tuple(sorted(distinct.values(), key=lambda place: order.index(place.level)))
 
 
 class Tested(NamedTuple):
@@ -140,11 +108,8 @@ class Tested(NamedTuple):
     """Of a loss larger than the margin, adjusted over all places."""
     p_of_any: float
     """Of a loss of any size, for this place alone."""
-
-    @property
-    def loss(self) -> float:
-        """In points."""
-        return -100 * self.mean.value
+    p_beyond: float
+    """Of a loss larger than the margin, for this place alone, by its mean."""
 
 
 class Look(NamedTuple):
@@ -156,201 +121,147 @@ class Look(NamedTuple):
     """Those that show a loss beyond the margin, the most certain first."""
     is_not_worse: bool
     suspected: list[Tested]
-    """Places where a loss is likely, and may be larger than the margin."""
-    next: Mapping[Key, int]
+    """Places where a loss is likely, and may be larger than the margin, the likeliest first."""
+    next: Counts
     """Empty where a verdict is reached, or everything was asked."""
 
 
-class Sequence:
-    """The looks at the answers of two models, which only grow.
+class GateRule:
+    """The rule of `rounds`: how many examples each cell is to have next.
 
-    `pairs` are as `sides.paired` gives them. A test that was made once is not made again.
+    `differences_of` gives the answers to so many examples of each cell, in pairs; `limit_of` says
+    what forbids to ask for so many, else "". A test that was made once is not made again.
     """
 
-    def __init__(self, design: Design, pairs: "pd.DataFrame") -> None:
-        self.design, self._pairs = design, pairs
-        self._differences = PairedDifferences(pairs)
+    def __init__(
+        self,
+        design: Design,
+        differences_of: Callable[[Counts], PairedDifferences],
+        limit_of: Callable[[Counts], str] = lambda _: "",
+        say: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self.design, self._differences_of, self._limit_of = design, differences_of, limit_of
+        self._say, self._number = say, 0
+        self.reached: Counts = {}
+        """The examples of each cell that the last look rests on."""
+        self.last: Look | None = None
+        """The last look; None before the first round is complete."""
+        self.stopped = ""
+        """Why no more was asked before the verdict was certain; empty where it is."""
+        self._wanted: Counts = {}
         self._tests: dict[tuple[Place, int], Tested] = {}
-        self._adjusted: dict[int, list[Tested]] = {}
 
-    def look(self, reached: Mapping[Key, int]) -> Look:
+    def wanted(self) -> Counts:
+        """The examples that each cell is to have, in all, by the answers so far; what it wanted
+        before was asked."""
+        todo = dict.fromkeys(self.design.cells, self.design.sizes[0])
+        if self._wanted:
+            self.reached = self._wanted
+            self.last = self.look(self._differences_of(self.reached), self.reached)
+            todo = self.last.next
+        self.stopped = self._limit_of(self.reached | todo)
+        if todo and not self.stopped:
+            self._number += 1
+            self._say(self._round_text(todo))
+            self._wanted = self.reached | todo
+        return self._wanted
+
+    def _round_text(self, todo: Counts) -> str:
+        """What a round asks for, in words."""
+        places = "all tasks and lengths"
+        if len(todo) < len(self.design.cells):
+            names = (f"{task} at {length_name(length)}" for task, length in todo)
+            places = f"{listed(names, 3)}, where a loss is suspected"
+        size = counted(max(todo.values()), "example")
+        return f"round {self._number}: to {size} of {places}"
+
+    def look(self, differences: PairedDifferences, reached: Counts) -> Look:
         """What follows where each cell has reached one of the sizes of the design."""
         design = self.design
+        size_of = {place: min(reached[key] for key in place.cells) for place in design.places}
         latest: dict[Place, Tested] = {}
         worse: dict[Place, Tested] = {}
-        common = min(reached.values())
-        at_common: list[Tested] = []
-        size_of = {place: min(reached[key] for key in place.cells) for place in design.places}
         for size in design.sizes:
-            places = tuple(p for p in design.places if size_of[p] >= size)
-            tests = self._tests_at(size, places)
+            places = [place for place in design.places if size_of[place] >= size]
+            tests = self._tests_at(differences, size, places)
             latest |= {test.place: test for test in tests}
-            found = {test.place: test for test in tests if test.p < design.alarms}
-            worse |= found
-            if size == common:
-                at_common = tests
-
+            worse |= {test.place: test for test in tests if test.p < design.alarms}
         tests = [latest[place] for place in design.places]
         if worse:
-            by_p = sorted(worse.values(), key=lambda test: test.p)
-            return Look(tests, by_p, False, [], {})
+            return Look(tests, sorted(worse.values(), key=lambda test: test.p), False, [], {})
 
-        # A place where a loss may be larger than the margin goes on alone, the likeliest first.
-        suspected = [test for test in tests if _is_suspected(design, test)]
-        suspected.sort(key=lambda test: _p_beyond(design, test))
+        # A place where a loss is likely, and one beyond the margin not unlikely, goes on alone.
+        suspected = [
+            test for test in tests if test.p_of_any < _SUSPECT and test.p_beyond < _MAY_BE_BEYOND
+        ]
+        suspected.sort(key=lambda test: test.p_beyond)
         for test in suspected:
             if test.size < design.most:
-                going_on = _next_sizes(design, reached, test.place.cells)
-                return Look(tests, [], False, suspected, going_on)
-
-        if _is_not_worse(design, at_common, tests):
+                return Look(tests, [], False, suspected, self._next(reached, test.place.cells))
+        if self._is_not_worse(tests):
             return Look(tests, [], True, suspected, {})
-        going_on = _next_sizes(design, reached, design.cells)
-        return Look(tests, [], False, suspected, going_on)
+        return Look(tests, [], False, suspected, self._next(reached, design.cells))
 
-    def _tests_at(self, size: int, places: tuple[Place, ...]) -> list[Tested]:
+    def _tests_at(
+        self, differences: PairedDifferences, size: int, places: list[Place]
+    ) -> list[Tested]:
         """The tests at a size of the places that have reached it, adjusted over all places, also
         those that have not."""
-        known = self._adjusted.get(size, [])
-        if len(known) == len(places):
-            return known
-        tests = []
+        alarms = self.design.alarms
         for place in places:
-            if (place, size) not in self._tests:
-                self._tests[place, size] = self._test(place, size)
-            tests.append(self._tests[place, size])
+            if (place, size) in self._tests:
+                continue
+            mean = differences.mean(place, size)
+            p_of_any = mean.p_not_below(0)
+            p = p_beyond = mean.p_not_below(-self.design.margin_of(place.level) / 100)
+            # The exact test is slow, and matters only where the other one finds something.
+            if p < alarms:
+                p_of_any = differences.p_of_any(place, size)
+                p = max(p, p_of_any)
+            self._tests[place, size] = Tested(place, size, mean, p, p_of_any, p_beyond)
 
         # A place that has not reached the size counts as a test that finds nothing.
+        tests = [self._tests[place, size] for place in places]
         padding = [1.0] * (len(self.design.places) - len(tests))
         adjusted = holm([*(test.p for test in tests), *padding])
-        self._adjusted[size] = [
-            test._replace(p=p) for test, p in zip(tests, adjusted[: len(tests)], strict=True)
-        ]
-        return self._adjusted[size]
+        return [test._replace(p=p) for test, p in zip(tests, adjusted, strict=False)]
 
-    def _test(self, place: Place, size: int) -> Tested:
-        """The test of one place over the first examples of its cells, not adjusted."""
-        mean = self._differences.mean(place.cells, place.weights, size)
-        p_of_any = mean.p_not_below(0)
-        p = mean.p_not_below(-self.design.margin_of(place.level) / 100)
-        # The exact test is slow, and matters only where the other one finds something.
-        if p < self.design.alarms:
-            rows = self._differences.first(place.cells, size)
-            p_of_any = _exact_p(place, self._pairs, rows)
-            p = max(p, p_of_any)
-        return Tested(place, size, mean, p, p_of_any)
+    def _is_not_worse(self, tests: list[Tested]) -> bool:
+        """Whether the mean is above the margin for certain, no task or length can hide a large
+        loss, and no loss is seen for certain that may be beyond the margin."""
+        design = self.design
+        if 100 * tests[-1].mean.lower_limit(design.alarms) <= -design.margin_of("all"):
+            return False
+        each = design.alarms / len(design.places)
+        for test in tests:
+            level = test.place.level
+            limit = 100 * test.mean.lower_limit(each)
+            if level in ("task", "length") and limit <= -design.most_hidden(level):
+                return False
+            if test.p_of_any < each and limit <= -design.margin_of(level):
+                return False
+        return True
 
-
-class Replayed(NamedTuple):
-    """How a sequence over stored answers ended."""
-
-    look: Look
-    reached: Mapping[Key, int]
-    num_looks: int
-
-    @property
-    def num_examples(self) -> int:
-        """Pairs of answers that were looked at."""
-        return sum(self.reached.values())
-
-
-def replay(design: Design, pairs: "pd.DataFrame") -> Replayed:
-    """The whole sequence over answers that are all there: asks what the rule asks, and ends where
-    it ends."""
-    sequence = Sequence(design, pairs)
-    reached = dict.fromkeys(design.cells, design.sizes[0])
-    now = sequence.look(reached)
-    num_looks = 1
-    while now.next:
-        reached |= now.next
-        now = sequence.look(reached)
-        num_looks += 1
-    return Replayed(now, reached, num_looks)
+    def _next(self, reached: Counts, cells: Iterable[Key]) -> Counts:
+        """The cells that are behind the others of a place go on to the next size."""
+        least = min(reached[key] for key in cells)
+        later = [size for size in self.design.sizes if size > least]
+        return {key: later[0] for key in cells if later and reached[key] < later[0]}
 
 
 def examples_needed(design: Design, look: Look) -> int:
     """The examples of a cell with which the mean would be told from the margin, and no task or
     length could hide a large loss, if all stayed as it is."""
-    from statistics import NormalDist
-
-    def needed(test: Tested, alarms: float, points: float) -> float:
-        critical = NormalDist().inv_cdf(1 - alarms)
-        distance = max(abs(test.mean.value + points / 100), 1e-9)
-        return test.size * (critical * test.mean.error / distance) ** 2
-
-    mean = look.tests[-1]
-    numbers = [needed(mean, design.alarms, design.margin_of("all"))]
     each = design.alarms / len(design.places)
-    numbers += [
-        needed(test, each, design.most_hidden(test.place.level))
-        for test in look.tests
-        if test.place.level in ("task", "length")
-    ]
-    return min(_MOST_EXAMPLES, math.ceil(max(numbers)))
-
-
-# --- what a test says -----------------------------------------------------------------------------
-
-
-def _exact_p(place: Place, pairs: "pd.DataFrame", rows: list[Any]) -> float:
-    """The one-sided p-value of a loss of any size: the exact sign test where scores are right or
-    wrong."""
-    of_place = pairs.iloc[np.concatenate(rows)]
-    sides = [
-        (weighted_cells(of_place.assign(score=of_place[side])), sign)
-        for side, sign in (("b", 1), ("a", -1))
-    ]
-    return no_difference_p(
-        cells[key]._replace(weight=sign * weight)
-        for key, weight in zip(place.cells, place.weights, strict=True)
-        for cells, sign in sides
-    )
-
-
-def _is_suspected(design: Design, test: Tested) -> bool:
-    """Whether a loss is likely in a place, and one beyond the margin not unlikely."""
-    is_likely = test.p_of_any < _SUSPECT
-    return is_likely and _p_beyond(design, test) < _MAY_BE_BEYOND
-
-
-def _p_beyond(design: Design, test: Tested) -> float:
-    """The p-value of a loss beyond the margin, for this place alone."""
-    margin = design.margin_of(test.place.level) / 100
-    return test.mean.p_not_below(-margin)
-
-
-def _is_not_worse(design: Design, at_common: list[Tested], latest: list[Tested]) -> bool:
-    """Whether the mean is above the margin for certain, no task or length can hide a large loss,
-    and no loss is seen for certain that may be beyond the margin."""
-    mean = at_common[-1].mean.lower_limit(design.alarms)
-    if 100 * mean <= -design.margin_of("all"):
-        return False
-    each = design.alarms / len(design.places)
-    for test in latest:
+    asked = [(look.tests[-1], design.alarms, design.margin_of("all"))]
+    for test in look.tests:
         level = test.place.level
-        limit = 100 * test.mean.lower_limit(each)
-        is_wide = level in ("task", "length")
-        if is_wide and limit <= -design.most_hidden(level):
-            return False
-        if test.p_of_any < each and limit <= -design.margin_of(level):
-            return False
-    return True
+        if level in ("task", "length"):
+            asked.append((test, each, design.most_hidden(level)))
 
-
-# --- what goes on ---------------------------------------------------------------------------------
-
-
-def _next_sizes(design: Design, reached: Mapping[Key, int], cells: Iterable[Key]) -> dict[Key, int]:
-    """The cells that are behind the others of a place go on to the next size."""
-    least = min(reached[key] for key in cells)
-    later = [size for size in design.sizes if size > least]
-    if not later:
-        return {}
-    return {key: later[0] for key in cells if reached[key] < later[0]}
-
-
-def _weights(cells: tuple[Key, ...]) -> tuple[float, ...]:
-    """The weight of each cell in a mean: each length weighs the same, and in it each task."""
-    lengths = [length for _, length in cells]
-    num_lengths = len(set(lengths))
-    return tuple(1 / num_lengths / lengths.count(length) for length in lengths)
+    most = 0.0
+    for test, alarms, points in asked:
+        half = NormalDist().inv_cdf(1 - alarms) * test.mean.error
+        gap = max(abs(test.mean.value + points / 100), 1e-9)
+        most = max(most, examples_for(gap, half, test.size))
+    return min(_MOST_EXAMPLES, math.ceil(most))

@@ -14,7 +14,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rulerkit_gate.sequential import Design, replay
+from rulerkit.analysis.differences import PairedDifferences
+from rulerkit.evaluation.rounds import rounds
+from rulerkit_gate.sequential import Design, GateRule
 
 GRID = ("--tasks", "vt,niah_single_1", "--lengths", "1K,2K")
 
@@ -54,14 +56,18 @@ def ended(pairs, margin=1.0, noise=None):
     keys = pairs[["task", "length"]].drop_duplicates()
     cells = tuple(keys.itertuples(index=False, name=None))
     most = int(pairs["index"].max()) + 1
-    return replay(Design(cells, most, margin, noise or {}), pairs)
+    differences = PairedDifferences(pairs)
+    rule = GateRule(Design(cells, most, margin, noise or {}), lambda _: differences)
+    for _ in rounds(rule):
+        pass  # all answers are there
+    return rule
 
 
 def test_a_loss_at_the_margin_is_seldom_called_worse_however_often_it_is_looked_at():
     """Both sides of the boundary: at the margin at most 5 % of runs, far beyond it all."""
-    wrong = [bool(ended(pairs_with(0.05, seed=seed), margin=5.0).look.worse) for seed in range(60)]
+    wrong = [bool(ended(pairs_with(0.05, seed=seed), margin=5.0).last.worse) for seed in range(60)]
     assert sum(wrong) <= 6, "5 % of 60 runs, and what chance adds in 1 of 50 tries"
-    found = [bool(ended(pairs_with(0.2, seed=seed), margin=5.0).look.worse) for seed in range(20)]
+    found = [bool(ended(pairs_with(0.2, seed=seed), margin=5.0).last.worse) for seed in range(20)]
     assert all(found)
 
 
@@ -69,30 +75,30 @@ def test_the_place_of_a_loss_goes_on_alone_and_is_named():
     loss = np.zeros((4, 3))
     loss[2] = 0.15
     end = ended(pairs_with(loss))
-    assert end.look.worse[0].place.name in ("niah_2", "all tasks")
+    assert end.last.worse[0].place.name in ("niah_2", "all tasks")
     sizes = {task: size for (task, _), size in end.reached.items()}
     assert sizes["niah_2"] >= max(sizes.values())
-    assert end.num_examples < 4 * 3 * 160
+    assert sum(end.reached.values()) < 4 * 3 * 160
 
 
 def test_more_stored_answers_change_no_verdict_that_is_reached():
     """What was not looked at cannot matter: a run that is resumed ends as one that was not."""
     pairs = pairs_with(0.0, flips=0.001)
     whole = ended(pairs)
-    assert whole.look.is_not_worse
+    assert whole.last.is_not_worse
     least = min(whole.reached.values())
     assert least < 160
     changed = pairs.copy()
     changed.loc[changed["index"] >= max(whole.reached.values()), "difference"] = -1
     again = ended(changed)
-    assert (again.look.is_not_worse, again.reached) == (True, whole.reached)
+    assert (again.last.is_not_worse, again.reached) == (True, whole.reached)
 
 
 def test_no_loss_below_the_noise_is_called_one():
     pairs = pairs_with(0.08)
-    assert ended(pairs).look.worse
+    assert ended(pairs).last.worse
     levels = dict.fromkeys(("cell", "task", "length", "all"), 12.0)
-    assert not ended(pairs, noise=levels).look.worse
+    assert not ended(pairs, noise=levels).last.worse
 
 
 # --- the command ----------------------------------------------------------------------------------
@@ -185,6 +191,18 @@ def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(nowhere, serv
         assert "Stored before: 40 answers of" in resumed.err.splitlines()[0]
         assert len(after.seen) < asked + 10, "probes alone"
         assert {one["answers"] for one in json.loads(resumed.out)["stored_before"].values()} == {40}  # fmt: skip
+
+
+def test_resume_goes_on_with_the_last_gate_of_the_same_two(nowhere, rulerkit):
+    """Not with a later one of the baseline and another candidate, or of the baseline alone."""
+    few = (*GRID, "-n", "10")
+    first = rulerkit("gate", "perfect", "reader-1024", *few)
+    run = re.search(r"run (gate-[\d-]+):", first.err)[1]
+    rulerkit("gate", "perfect", "reader-4096", *few)
+    rulerkit("gate", "perfect", "perfect", *few)
+    resumed = rulerkit("gate", "perfect", "reader-1024", *few, "--resume")
+    assert f"run {run}:" in resumed.err
+    assert resumed.out.splitlines()[-1] == first.out.splitlines()[-1]
 
 
 def test_one_name_at_two_addresses_is_not_called_one_model(nowhere, serve, rulerkit):

@@ -140,7 +140,7 @@ def _samples(
             "num_prompt_tokens": example.num_tokens,
             "max_new_tokens": example.max_new_tokens,
             "thinking_tokens": form.thinking_tokens,
-            "answer_prefix": family.judged_prefix(example),
+            "answer_prefix": example.answer_prefix if family.judges_prefix else "",
         }
 
         yield Sample(

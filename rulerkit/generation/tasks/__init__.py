@@ -5,16 +5,14 @@ one entry of FAMILIES.
 """
 
 import re
-from collections.abc import Iterable, Mapping
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import brought, check_free, load_recorded, loaded, use
-from rulerkit.generation.match_rules import MATCH_RULES, Judge, Judging
-from rulerkit.generation.tasks.base import Reading
+from rulerkit.generation.tasks.base import RULES, Reading
 from rulerkit.generation.tasks.base import Task as Task
 from rulerkit.generation.tasks.common_words import CommonWords
 from rulerkit.generation.tasks.frequent_words import FrequentWords
@@ -79,24 +77,29 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
         check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
     named_tasks = TASKS if type(base) in FAMILIES else all_tasks()
-    others = (task.with_protocol(protocol) for task in named_tasks.values())
-    changes = sorted(vars(variant).items() - vars(base).items())
-    name = str(
-        spec.get("name")
-        or next((task.name for task in others if task == replace(variant, name=task.name)), None)
-        or "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
-    )
+
+    # Without a name of its own it is the task that it equals, or is named after what it changes.
+    name = str(spec.get("name") or "")
+    if not name:
+        changes = sorted(vars(variant).items() - vars(base).items())
+        name = "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
+        for named in named_tasks.values():
+            if named.with_protocol(protocol) == replace(variant, name=named.name):
+                name = named.name
+                break
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
         raise UserError(
             f"the task name {shortened(name)} cannot name a folder: give a `name` of at most 200 "
             "letters, digits, . _ and -"
         )
+
+    variant = replace(variant, name=name)
     if name in named_tasks:
-        named, tokens = task(name, protocol), variant.max_new_tokens
-        # only the tokens of an answer may differ from the task of this name
-        if replace(variant, name=name) != replace(named, max_new_tokens=tokens):
+        # Only the tokens of an answer may differ from the task of this name.
+        named = replace(named_tasks[name], max_new_tokens=variant.max_new_tokens)
+        if variant != named.with_protocol(protocol):
             raise UserError(f"{name} is another task's name: give this variant another `name:`")
-    return replace(variant, name=name)
+    return variant
 
 
 def suites() -> dict[str, list[str]]:
@@ -139,16 +142,9 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-
-    def is_meant(one: type[Task]) -> bool:
-        if family:
-            return one.family == family
-        return re.match(rf"{one.short_name}(?![a-zA-Z])", name) is not None
-
-    # Plug-ins are imported where it is none of ours.
-    found = list(filter(is_meant, FAMILIES)) or list(filter(is_meant, all_families()))
-    if found:
-        return found[0]
+    for one in all_families():
+        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
+            return one
     names = ", ".join(family.short_name for family in all_families())
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
@@ -160,10 +156,10 @@ def all_tasks() -> dict[str, Task]:
     return TASKS | _from_plugins(loaded())
 
 
-def all_families() -> tuple[type[Task], ...]:
-    """The families, those of plug-ins too."""
-    outside = (type(task) for task in _from_plugins(loaded()).values())
-    return tuple(dict.fromkeys([*FAMILIES, *outside]))
+def all_families() -> Iterator[type[Task]]:
+    """The families, and then those of plug-ins, which are imported only where it comes to them."""
+    yield from FAMILIES
+    yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
 
 
 @lru_cache(maxsize=1)
@@ -174,18 +170,15 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     family_owners = {family.family: "rulerkit" for family in FAMILIES}
     tasks = dict[str, Task]()
     for module, families in brought("families"):
+        # What a module brings is the user's: each thing is checked before it is used.
         if not isinstance(families, list | tuple):
             raise UserError(
                 f"plug-in {module}: families is {shortened(families)}; expected a list of classes "
                 "made from Task (docs/extend.md)"
             )
+
         for family in [use(family, module) for family in families]:
-            if not (isinstance(family, type) and issubclass(family, Task)):
-                raise UserError(
-                    f"plug-in {module}: its families hold {shortened(family)}, which is no family: "
-                    "give classes made from rulerkit's Task"
-                )
-            family.check_contract(module)
+            _check_family(family, module)
             check_free("family", family.family, module, family_owners)
             family_owners[family.family] = module
             for task in family.tasks():
@@ -195,63 +188,85 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     return tasks
 
 
-def family_here(settings: Mapping[str, Any]) -> type[Task] | None:
-    """The family of a task, by the settings that its record holds; None where it is not here.
+def _check_family(family: Any, module: str) -> None:
+    """Raises UserError where a plug-in's family lacks what it must bring."""
+    if not (isinstance(family, type) and issubclass(family, Task)):
+        raise UserError(
+            f"plug-in {module}: its families hold {shortened(family)}, which is no family: give "
+            "classes made from rulerkit's Task"
+        )
+    for name in ("family", "new_tokens"):
+        if not hasattr(family, name):
+            raise UserError(
+                f"plug-in {module}: the family {family.__name__} brings no `{name}`; "
+                "docs/extend.md says what a family must bring"
+            )
+    if "__pydantic_validator__" not in vars(family):
+        raise UserError(
+            f"plug-in {module}: the family {family.__name__} is no dataclass of pydantic, so its "
+            "settings would not be checked: write `@dataclass(frozen=True, kw_only=True)` with "
+            "`from pydantic.dataclasses import dataclass`"
+        )
+    # Else the record would name a rule that does not judge.
+    if (family.match in RULES) != (family.score is Task.score):
+        raise UserError(
+            f"plug-in {module}: the family {family.family} says match = {family.match!r}: it names "
+            f"one of {', '.join(RULES)}, or another word, such as 'own', where it brings a `score` "
+            "of its own, and only there"
+        )
+
+
+def recorded_task(settings: Mapping[str, Any]) -> Task | None:
+    """The task that a record describes by its settings; None where its family is not here.
 
     A family from outside that is not loaded yet is imported from the module that the record names.
     """
-    name = settings["family"]
     # Files of other programs name no family.
-    if not name:
-        return family_of(settings["name"])
-    ours = {family.family: family for family in FAMILIES}
-    if name in ours:
-        return ours[name]
+    name = settings["name"]
+    named_family = settings["family"]
+    try:
+        family = family_of(name, named_family)
+    except UserError:
+        if not named_family:
+            raise
+        try:
+            load_recorded(str(settings.get("module", "")))
+            family = family_of(name, named_family)
+        except UserError:
+            return None
+    # A record may lack what the family learned since, and says None of what is unknown.
+    names = ("name", "protocol", *family.knobs())
+    given: Any = {name: settings[name] for name in names if settings.get(name) is not None}
+    return family(**given)
 
-    families = {family.family: family for family in all_families()}
-    if name not in families and "module" in settings:
-        with suppress(UserError):
-            load_recorded(str(settings["module"]))
-        families = {family.family: family for family in all_families()}
-    return families.get(name)
 
-
-def judge_of(settings: Mapping[str, Any]) -> Judging:
-    """What judges the answers of a task, by the settings that its record holds.
+def judge_of(settings: Mapping[str, Any]) -> Task:
+    """The task that judges answers, by the settings that their record holds.
 
     Raises UserError where the family is not here and judges in a way of its own.
     """
-    family = family_here(settings)
-    if family is None:
-        rule = MATCH_RULES.get(settings["match"])
-        if rule is None or settings.get("judges"):
-            module = settings.get("module", "a module that its record does not name")
-            raise UserError(
-                f"the answers of {settings['name']} are judged by the code of its family "
-                f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
-                "would be right: install the package that holds it, or put it below the project "
-                "root"
-            )
-        return Judge(rule)
-
-    # A record of a task may lack what the family learned since, and says None of what is unknown.
-    names = ("name", *family.knobs())
-    known = {name: settings.get(name) for name in names}
-    given: Any = {name: value for name, value in known.items() if value is not None}
-    return family(**given)
+    task = recorded_task(settings)
+    if task is not None:
+        return task
+    if settings["match"] not in RULES or settings.get("judges"):
+        module = settings.get("module", "a module that its record does not name")
+        raise UserError(
+            f"the answers of {settings['name']} are judged by the code of its family "
+            f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
+            "would be right: install the package that holds it, or put it below the project root"
+        )
+    # Nothing but its rule judges, which judges alike in a family of ours.
+    family = QuestionAnswering if settings["match"] == "part" else Needles
+    return family(name=settings["name"])
 
 
 def read_prompt(text: str, task: str = "") -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family. `task` is the name of its task, where that is known."""
-    for family in FAMILIES:
-        if (reading := family.read(text)) is not None:
+    for family in FAMILIES if task in TASKS else all_families():
+        reading = family.read(text)
+        if reading is not None:
             return reading
-    # Plug-ins are imported where it may be a prompt of theirs.
-    if task not in TASKS:
-        for family in all_families():
-            if (reading := family.read(text)) is not None:
-                return reading
     return None
 
 

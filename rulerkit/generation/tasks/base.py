@@ -5,20 +5,29 @@ import re
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, partial, wraps
-from inspect import isfunction
+from dataclasses import dataclass as plain_dataclass
+from dataclasses import fields, replace
+from functools import cached_property, partial
 from random import Random
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args, get_origin
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
+from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic.dataclasses import dataclass
 
-from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
-from rulerkit.generation.match_rules import MATCH_RULES, OWN, Judging, MatchRule, Strict, own_rule
+from rulerkit.generation.match_rules import (
+    Strict,
+    not_written,
+    strict_answer,
+    strict_items,
+    string_match_all,
+    string_match_part,
+)
 
 Protocol = Literal["clean", "paper", "upstream"]
 """How prompts are made. `clean` draws everything freely for each example, with upstream's wording
@@ -27,6 +36,13 @@ of 2025. `paper` has the wording and the layouts of upstream at the time of the 
 PROTOCOLS: tuple[Protocol, ...] = get_args(Protocol)
 MOST = 100_000
 """The largest number that a setting of a task takes."""
+Positive = Annotated[int, Field(ge=1, le=MOST)]
+"""A setting that is a number of things."""
+CorpusName = Annotated[str, BeforeValidator(str)]
+"""A setting that names a corpus or is the path of one."""
+RULES = ("all", "part")
+"""The rules of RULER, which `match` of a family names: the share of the references that are found,
+and 1 if any is."""
 
 _DRAWS = 100
 """For each text that is to be drawn, the draws after which there are too few different ones."""
@@ -35,7 +51,7 @@ _DRAWS = 100
 # --- judging --------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
+@plain_dataclass(frozen=True)
 class JudgedAnswer:
     """One answer: its text as it is judged, the references, and the example, which is made when a
     rule needs it."""
@@ -47,7 +63,7 @@ class JudgedAnswer:
     in_thought: bool
     settings: Mapping[str, Any]
     """The task's settings, as its record holds them."""
-    judge: Judging
+    judge: "Task"
     make: Callable[[], Example]
     without_context: str | None = None
     """What the same model answered to the question alone."""
@@ -69,7 +85,8 @@ class JudgedAnswer:
     def needles(self) -> list[tuple[Piece, int]]:
         """Needles and distractors with the tokens before them, those of runs of lines included."""
         # Positions are tokens from the beginning of the prompt.
-        before, pieces = 0, []
+        before = 0
+        pieces = []
         for piece in self.example.pieces:
             if piece.role in ("needle", "distractor"):
                 pieces.append((piece, before))
@@ -86,7 +103,7 @@ class Rule(NamedTuple):
     test: Callable[[JudgedAnswer], str | None]
 
 
-@dataclass(frozen=True)
+@plain_dataclass(frozen=True)
 class Reading:
     """What the text of a prompt asks and which items of the answer it holds, as a reference reader
     sees it."""
@@ -140,38 +157,20 @@ class Growth(NamedTuple):
 # --- tasks ----------------------------------------------------------------------------------------
 
 
-def _checked(score: Callable[..., Any]) -> Callable[..., float]:
-    """A family's own `score`, which raises UserError where it gives no number from 0 to 1."""
-
-    @wraps(score)
-    def checked(task: "Task", text: str, references: Sequence[str]) -> float:
-        with errors_of(type(task), f"the score of the answer {shortened(text)}"):
-            value = score(task, text, references)
-        is_number = isinstance(value, int | float | np.number)
-        if not is_number or not 0 <= value <= 1:  # also where it is NaN
-            raise UserError(
-                f"the score of the family {task.family} gave {shortened(value)} for the answer "
-                f"{shortened(text)}: it must give a number from 0 to 1"
-            )
-        return float(value)
-
-    return checked
-
-
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True, config=ConfigDict(strict=True, extra="forbid"))
 class Task(ABC):
     """One named setting of a family: a value.
 
-    A family is a subclass with typed settings, in one file that holds all that knows the family's
-    text. It may stand outside the package: `docs/extend.md`.
+    A family is a subclass with typed settings, which pydantic checks, in one file that holds all
+    that knows the family's text. It may stand outside the package: `docs/extend.md`.
 
-    It must bring `family`, `new_tokens`, `draft` (what is asked, with the references) and `fill`
+    It must bring `family`, `new_tokens`, `make` (what is asked, with the references) and `fill`
     (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
 
     It may bring
     - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`,
       `items_of`;
-    - a reference reader: `question_form` and `read_context`, and `place`;
+    - a reference reader: `question_form` and `read_context`;
     - `failure_rules` of its own;
     - `category`, `short_name`, `suite`, `threshold`.
 
@@ -183,7 +182,7 @@ class Task(ABC):
     category: ClassVar[str]
     """What its scores are averaged by; the name of the family where it names none."""
     match: ClassVar[str] = "all"
-    """The name of a rule of `match_rules.MATCH_RULES`, or `own`: then the family brings `score`."""
+    """One of RULES, or another word, such as `own`: then the family brings `score`."""
     threshold: ClassVar[float | None] = None
     """Percent that the mean of the category must reach so that a length is effective. RULER's own
     thresholds are for its thirteen tasks: `scoring.effective_length`."""
@@ -216,7 +215,7 @@ class Task(ABC):
     """The suite that a task is of. No mean, table or threshold mixes suites: `ruler` (what a family
     is of that says nothing), `small`, or one of a plug-in's. A family says `suite = NAME`,
     a variant `suite: NAME` among its settings."""
-    max_new_tokens: int | None = None
+    max_new_tokens: Positive | None = None
     """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what
     is asked for."""
 
@@ -225,8 +224,30 @@ class Task(ABC):
         for name in ("category", "short_name"):
             if "family" in vars(cls) and not hasattr(cls, name):
                 setattr(cls, name, cls.family)
-        if isfunction(own := vars(cls).get("score")):
-            setattr(cls, "score", _checked(own))  # noqa: B010  (mypy: it is a method)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _checked(cls, given: Any, validate: Callable[[Any], Any]) -> Any:
+        """The task; what pydantic says of a wrong setting is one line here."""
+        try:
+            task = validate(given)
+            # The default of a field hides what the class of a family says.
+            object.__setattr__(task, "suite", task.suite or cls.suite or "ruler")
+            return task
+        except ValidationError as error:
+            first = error.errors(include_url=False)[0]
+        name = f"the task {(given.kwargs or {}).get('name', cls.family)}"
+        setting = str(first["loc"][0]) if first["loc"] else ""
+        seen = first["input"]
+        if first["type"] == "unexpected_keyword_argument":
+            raise unknown(f"setting of {name}", setting, cls.knobs())
+        if first["type"] == "value_error":  # what a family says of several settings
+            raise UserError(f"{name}: {first['ctx']['error']}")
+        if first["type"] == "literal_error":
+            kinds = {field.name: field.type for field in fields(cls)}
+            raise unknown(f"{setting} of {name}", seen, get_args(kinds[setting]))
+        expected = first["msg"].replace("Input should be", "it must be")
+        raise UserError(f"{setting} of {name} is {shortened(seen)}: {expected}")
 
     @classmethod
     def tasks(cls) -> "Sequence[Task]":
@@ -234,67 +255,19 @@ class Task(ABC):
         more."""
         return [cls(name=cls.family)]
 
-    @classmethod
-    def check_contract(cls, module: str) -> None:
-        """Raises UserError where a family of a plug-in lacks what it must bring; `module` is the
-        plug-in's."""
-        for name in ("family", "new_tokens"):
-            if not hasattr(cls, name):
-                raise UserError(
-                    f"plug-in {module}: the family {cls.__name__} brings no `{name}`; "
-                    "docs/extend.md says what a family must bring"
-                )
-        # Else the record would name a rule that does not judge.
-        if (cls.match in MATCH_RULES) != (cls.score is Task.score):
-            raise UserError(
-                f"plug-in {module}: the family {cls.family} says match = {cls.match!r}: it names "
-                f"one of {', '.join(MATCH_RULES)}, or another word, such as {OWN!r}, where it "
-                "brings a `score` of its own, and only there"
-            )
-
-    def __post_init__(self) -> None:
-        # The default of a field hides what the class of a family says.
-        suite = self.suite or type(self).suite or "ruler"
-        object.__setattr__(self, "suite", suite)
-
-        # The types of the fields say what a parameter file may set: checked here, once
-        # for all families.
-        for field in fields(self):
-            value, kind = getattr(self, field.name), field.type
-            if kind is str:  # such as a path
-                object.__setattr__(self, field.name, str(value))
-            if get_origin(kind) is Literal:
-                check_known(f"{field.name} of the task {self.name}", value, get_args(kind))
-            if kind is int or (kind == int | None and value is not None):
-                whole = type(value) is int and 1 <= value <= MOST
-                self.check(whole, field.name, f"a whole number from 1 to {MOST}")
-            if kind is bool:
-                self.check(type(value) is bool, field.name, "true or false")
-
-    def check(self, allowed: bool, knob: str, takes: str) -> None:
-        """Raises `UserError` where a setting is not allowed; `takes` says what it takes."""
-        if not allowed:
-            value = shortened(getattr(self, knob))
-            raise UserError(f"{knob} of the task {self.name} is {value}: it must be {takes}")
-
     @abstractmethod
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         """What example `stream.index` asks. Only demonstrations may depend on the length."""
 
     @abstractmethod
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        """The context, with all that stands before the tail: as many pieces as fit into
-        `budget.tokens` tokens. None where not even the needles fit."""
+        """The context: as many pieces as fit into `budget.tokens` tokens, or as make up
+        `budget.size`, for a family with a `growth`. None where it cannot hold the needles."""
 
     def growth(self, draft: Draft, length: int) -> Growth | None:
         """How upstream finds the size of this context; None where upstream has no such task: then
         all protocols fill the budget."""
         return None
-
-    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        """The context of so many lines, words or documents, whatever it takes of the budget, as
-        upstream makes it; None where so few cannot hold the needles."""
-        return self.fill(draft, budget)
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading | None:
@@ -338,29 +311,44 @@ class Task(ABC):
     # --- judging ----------------------------------------------------------------------------------
 
     @property
-    def rule(self) -> MatchRule:
-        """The family's match rule."""
-        return MATCH_RULES.get(self.match) or own_rule(self.score)
+    def any_is_enough(self) -> bool:
+        """Whether the references are alternatives, of which one is enough."""
+        return self.match == "part"
+
+    def can_judge(self, references: Sequence[str] | None) -> bool:
+        """Whether there are references, none of them empty: an empty text is in every answer. A
+        family with a `score` of its own may have none, where nothing is the right answer."""
+        if not references:
+            may_be_none = self.match not in RULES and not self.any_is_enough
+            return may_be_none and references is not None
+        return all(map(str.strip, references))
 
     def score(self, text: str, references: Sequence[str], /) -> float:
         """The score of an answer, 0 to 1, by the family's match rule. `text` is what is judged: an
         answer without its thought, with the answer prefix where this is a part of the answer.
         Raises UserError where there is no reference, or an empty one."""
-        if not self.rule.can_judge(references):
+        if not self.can_judge(references):
             raise UserError(
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
                 "them empty"
             )
-        return self.rule.score(text, references)
+        match = string_match_part if self.match == "part" else string_match_all
+        return match(text, references)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
         """The answer judged by all that it says; a `score` of one's own is its F1 and precision."""
-        blanks = self.separator == " "
-        return self.rule.strict(text, references, blanks)
+        if self.match == "part":
+            return strict_answer(text, references)
+        if self.match == "all":
+            return strict_items(text, references, blanks=self.separator == " ")
+        value = self.score(text, references)
+        return Strict(value, value, float(value == 1))
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
-        return self.rule.missing(text, references)
+        if self.match in RULES:
+            return not_written(text, references)
+        return () if self.score(text, references) == 1 else tuple(references)
 
     @classmethod
     def items_of(cls, text: str) -> list[str]:
@@ -379,10 +367,6 @@ class Task(ABC):
         where a family has no form of it."""
         return None
 
-    def judged_prefix(self, example: Example) -> str:
-        """The answer prefix of an example where this is a part of the answer, else nothing."""
-        return example.answer_prefix if self.judges_prefix else ""
-
     # --- settings ---------------------------------------------------------------------------------
 
     def shuffle(self, entries: np.ndarray, budget: ContextBudget) -> np.ndarray:
@@ -393,31 +377,25 @@ class Task(ABC):
         return budget.random.permutation(entries)
 
     def settings(self) -> dict[str, Any]:
-        """All that defines this task, ready for JSON."""
-        return {knob: getattr(self, knob) for knob in ("name", *self.knobs())} | {
+        """All that defines this task, ready for JSON: the settings that are not None, and what
+        its family says."""
+        family = type(self)
+        settings: dict[str, Any] = {"name": self.name}
+        for name in self.knobs():
+            if getattr(self, name) is not None:
+                settings[name] = getattr(self, name)
+        settings |= {
             "family": self.family,
             "category": self.category,
             "match": self.match,
             "max_new_tokens": self.answer_tokens,
-            **self._whereabouts(),
         }
-
-    @classmethod
-    def _whereabouts(cls) -> dict[str, Any]:
-        """Where a family from outside the package is, and whether its answers cannot be judged
-        without it."""
-        if not is_outside(cls):
-            return {}
-        names = ("score", "strict", "missing")
-        plain: Any = [getattr(Task, name) for name in names]
-        own: Any = [getattr(cls, name) for name in names]
-        # Class methods are bound to their class: what they are made of is compared.
-        is_plain = all(
-            getattr(a, "__func__", a) is getattr(b, "__func__", b)
-            for a, b in zip(own, plain, strict=True)
-        )
-        judges = not is_plain or cls.separator != Task.separator
-        return {"module": cls.__module__, "judges": judges}
+        if is_outside(family):
+            # Where it is, and whether its answers cannot be judged without it.
+            judging = ("score", "strict", "missing", "separator")
+            judges = any(getattr(family, name) is not getattr(Task, name) for name in judging)
+            settings |= {"module": family.__module__, "judges": judges}
+        return settings
 
     @classmethod
     def knobs(cls) -> list[str]:
@@ -437,19 +415,10 @@ class Task(ABC):
         if self.baseline is None:
             return []
 
-        # The variant differs in this one setting, so a difference in score is its
-        # effect.
+        # The variant differs in this one setting, so a difference in score is its effect.
         knob, value = self.baseline
         variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
         return [] if getattr(self, knob) == value else [variant]
-
-    @classmethod
-    def place(cls, text: str, references: Sequence[str]) -> str | None:
-        """Where the answer stands in the text of a prompt, in words; None where it is not there."""
-        starts = [text.index(reference) for reference in references if reference in text]
-        return (
-            f"about {round(50 * min(starts) / len(text)) * 2} % of the prompt" if starts else None
-        )
 
     def sources(self) -> dict[str, Source]:
         """The corpora that this task reads, by setting; wonderwords' lists have no source."""
@@ -466,8 +435,7 @@ class Task(ABC):
         """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
         of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its name
         stays, and so does a file that a setting of the task names."""
-        # Only names of built-in corpora are swapped; a path that was set in the task
-        # stays.
+        # Only names of built-in corpora are swapped; a path that was set in the task stays.
         chosen = choices(corpora)
         swapped = BASES[chosen["base"]]
         names = {
@@ -506,7 +474,7 @@ class WordCount(Task):
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
         """As of all families; a row of words may also have nothing but blanks between them."""
         blanks = len(named_items(text)) == 1
-        return self.rule.strict(text, references, blanks)
+        return strict_items(text, references, blanks)
 
     @classmethod
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
@@ -517,11 +485,22 @@ class WordCount(Task):
         occurrences = partial(cls.entry.finditer, text, start)
         return Reading(cls.family, words[:number], occurrences, words[number:], **more)
 
-    @classmethod
-    def place(cls, text: str, references: Sequence[str]) -> str | None:
-        words = [match["item"] for match in cls.entry.finditer(text)]
-        places = sorted(words.index(word) for word in references if word in words)
-        return f"the words {', '.join(map(str, places))}" if places else None
+
+def score_of(task: Task, text: str, references: Sequence[str]) -> float:
+    """The score that a task gives an answer; UserError where code of a plug-in gives no number from
+    0 to 1."""
+    # The rules of RULER give a share: there is nothing to check.
+    if not is_outside(type(task)):
+        return task.score(text, references)
+    with errors_of(type(task), f"the score of the answer {shortened(text)}"):
+        value = task.score(text, references)
+    is_number = isinstance(value, int | float | np.number)
+    if not is_number or not 0 <= value <= 1:  # also where it is NaN
+        raise UserError(
+            f"the score of the family {task.family} gave {shortened(value)} for the answer "
+            f"{shortened(text)}: it must give a number from 0 to 1"
+        )
+    return float(value)
 
 
 def shuffled_alike(size: int, seed: int) -> list[int]:

@@ -1,20 +1,44 @@
-"""Common words extraction (paper, section 3.3): which words stand most often in a numbered list."""
+"""Common words extraction (paper, section 3.3): which words stand most often in a numbered list.
+
+A prompt of `{base: cwe, demonstration: false, num_cw: 2}` in 230 tokens, its lines wrapped:
+
+    Below is a numbered list of words. In these words, some appear more often than others.
+    Memorize the ones that appear most often.
+    1. shoreline 2. monsoon 3. fright 4. repository 5. monsoon 6. throne 7. monsoon 8. monsoon 9.
+    monsoon 10. throne 11. weakness 12. throne 13. throne 14. throne 15. monsoon 16. hydrolyze 17.
+    throne
+    Question: What are the 2 most common words in the above list? Answer: The top 2 words that
+    appear most often in the list are:
+
+References: throne, monsoon.
+"""
 
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache
 from itertools import combinations
 from random import Random
 from string import ascii_lowercase
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
+from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
-from rulerkit.generation.tasks.base import Growth, Reading, WordCount, distinct, shuffled_alike
+from rulerkit.generation.tasks.base import (
+    CorpusName,
+    Growth,
+    Positive,
+    Reading,
+    WordCount,
+    distinct,
+    shuffled_alike,
+)
 from rulerkit.generation.tasks.niah import draw_pair
 
 _OPENING = (
@@ -42,22 +66,21 @@ class CommonWords(WordCount):
     entry = re.compile(r"\d+\. (?P<item>.+?)(?= \d+\. |$)")
     baseline = ("demonstration", False)
 
-    freq_cw: int = 30
-    freq_ucw: int = 3
-    num_cw: int = 10
+    freq_cw: Positive = 30
+    freq_ucw: Positive = 3
+    num_cw: Annotated[Positive, Field(le=_MOST_COMMON)] = 10
     demonstration: bool = True
-    words: str = "wonderwords"
+    words: CorpusName = "wonderwords"
     """The list of words: `wonderwords` or a path."""
     corpora = (("words", "words"),)
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-
-        # With equal frequencies nothing in the list would tell the answers from the
-        # others.
-        above = f"more than freq_ucw, {self.freq_ucw}: common words must be the more frequent ones"
-        self.check(self.freq_cw > self.freq_ucw, "freq_cw", above)
-        self.check(self.num_cw <= _MOST_COMMON, "num_cw", f"at most {_MOST_COMMON}")
+        # With equal frequencies nothing in the list would tell the answers from the others.
+        if self.freq_cw <= self.freq_ucw:
+            raise ValueError(
+                f"freq_cw is {self.freq_cw} and freq_ucw {self.freq_ucw}: freq_cw must be more, "
+                "because common words are the more frequent ones"
+            )
 
     @property
     def num_items(self) -> int:
@@ -74,7 +97,7 @@ class CommonWords(WordCount):
         reduced = length < _REDUCED_BELOW and (self.freq_cw, self.freq_ucw) == (30, 3)
         return (6, 1) if reduced else (self.freq_cw, self.freq_ucw)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         # Upstream may ask for any word; `clean` for none that stands inside another, because
         # naming the longer word would score for it.
         words = self._list_of_words
@@ -82,7 +105,11 @@ class CommonWords(WordCount):
 
         # The demonstration, the answers and the rest must not run out of words.
         enough = 3 * max(20, self.num_cw)
-        self.check(len(singles) >= enough, "words", f"a list of {enough} words, none in another")
+        if len(singles) < enough:
+            raise UserError(
+                f"words of the task {self.name} is {self.words}: it must be a list of {enough} "
+                f"words, none in another; it has {len(singles)}"
+            )
 
         # The answers do not depend on the length: the same question at 4K and at 128K.
         common = stream.random.sample(singles, self.num_cw)
@@ -92,7 +119,7 @@ class CommonWords(WordCount):
             question=_QUESTION.format(n=self.num_cw),
             answer_prefix=_PREFIX.format(n=self.num_cw),
             references=tuple(common),
-            plan=common,
+            hidden=common,
         )
 
     def growth(self, draft: Draft, length: int) -> Growth:
@@ -102,6 +129,16 @@ class CommonWords(WordCount):
         return Growth(_ADDED, _ADDED, answer=answer, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
+        if budget.size is not None:
+            # Upstream counts the common words among them.
+            others = budget.size - self.num_cw
+            if others < 0:
+                return None
+            words, common, order = next(
+                enough for enough in self._words_of(draft, budget) if len(enough[-1]) >= others
+            )
+            return [self._list(words, common, order[:others], budget)]
+
         for words, common, order in self._words_of(draft, budget):
             fitting = self._num_fitting(words, common, order, budget)
             if fitting < len(order):
@@ -115,31 +152,22 @@ class CommonWords(WordCount):
                 return [piece]
         return None
 
-    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        # Upstream counts the common words among them.
-        others = size - self.num_cw
-        if others < 0:
-            return None
-        words, common, order = next(
-            enough for enough in self._words_of(draft, budget) if len(enough[-1]) >= others
-        )
-        return [self._list(words, common, order[:others], budget)]
-
     def _words_of(
         self, draft: Draft, budget: ContextBudget
     ) -> Iterator[tuple[Units, np.ndarray, np.ndarray]]:
         """Words, which of them are common, and the others in the order in which a list takes them:
         all single words, and then with ever more pairs behind them."""
         listed = self._list_of_words
-        texts = [" " + word for word in draft.plan]
+        texts = [" " + word for word in draft.hidden]
         words = _words(listed, budget.encoder)
         common = np.array([words.position[text] for text in texts])
         singles = words.others(texts, budget.random)
         yield words, common, singles
 
         # A pair that holds an answer would be counted as naming it.
-        parts = {word.lower() for word in draft.plan}
-        most, num_pairs = len(listed.adjectives) * len(listed.nouns) // 2, 0
+        parts = {word.lower() for word in draft.hidden}
+        most = len(listed.adjectives) * len(listed.nouns) // 2
+        num_pairs = 0
         while True:
             # Upstream takes words of random letters instead.
             num_pairs = max(min(8192, most), 2 * num_pairs)
@@ -194,7 +222,8 @@ class CommonWords(WordCount):
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         # The list is one line; a demonstration, where there is one, stands above it.
-        start, opening = (text.rfind("\n") + 1, text.rfind(_OPENING))  # the list is one line
+        start = text.rfind("\n") + 1
+        opening = text.rfind(_OPENING)
         shown = text[: max(0, opening)]
 
         # A reader that was shown a solved example may copy its answer.
@@ -234,7 +263,8 @@ class CommonWords(WordCount):
             random.shuffle(entries)
 
         gap = "" if self.protocol == "paper" else " "  # in 2024 upstream wrote `are:1. word`
-        question, answer = (_QUESTION.format(n=n) + _PREFIX.format(n=n), self.join(words[:n]))
+        question = _QUESTION.format(n=n) + _PREFIX.format(n=n)
+        answer = self.join(words[:n])
         return f"{_OPENING}{self.join(entries)}\n{question}{gap}{answer}\n"
 
 

@@ -1,20 +1,35 @@
 """Frequent words extraction (paper, section 3.3): the most frequent coded words of a text under a
-zeta distribution."""
+zeta distribution.
+
+A prompt of `{base: fwe, vocabulary: 5}` in 160 tokens, its lines wrapped:
+
+    Read the following coded text and track the frequency of each coded word. Find the three most
+    frequently appeared coded words. jpdxfi ... jpdxfi ... ... jpdxfi ... ... ... ... ... accsan
+    jpdxfi ... ... ... ... ... ... ... ... ... ... ... frooax accsan ... ... ... ... jpdxfi ...
+    jpdxfi
+    Question: Do not provide any explanation. Please ignore the dots '....'. What are the three
+    most frequently appeared words in the above coded text? Answer: According to the coded text
+    above, the three most frequently appeared words are:
+
+References: jpdxfi, accsan, frooax.
+"""
 
 import re
 from bisect import bisect_right
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from string import ascii_lowercase
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined
-from rulerkit.generation.tasks.base import Growth, Reading, WordCount, distinct
+from rulerkit.generation.tasks.base import Growth, Positive, Reading, WordCount, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
@@ -34,7 +49,7 @@ tokens."""
 _LONGEST_WORD = 100
 _LONGEST_IN_TOKENS = 6
 """More tokens than a coded word usually takes, so that no word too many is cut."""
-_NUMBERS = (
+_NUMBERS = [
     "zero",
     "one",
     "two",
@@ -48,7 +63,7 @@ _NUMBERS = (
     "ten",
     "eleven",
     "twelve",
-)
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,32 +83,30 @@ class FrequentWords(WordCount):
     )
     entry = re.compile("(?P<item>[a-z]+)")
 
-    alpha: float = 2.0
-    k: int = 3
-    word_length: int = 6
-    vocabulary: int | None = None
+    alpha: Annotated[float, Field(gt=1, lt=100)] = 2.0
+    """With an alpha of 1 the sum of the frequencies does not converge."""
+    k: Positive = 3
+    word_length: Annotated[Positive, Field(le=_LONGEST_WORD)] = 6
+    vocabulary: Positive | None = None
     """The number of distinct words, dots included; None takes a fiftieth of the length, as upstream
     does."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-
-        # With an alpha of 1 the sum of the frequencies does not converge.
-        number = isinstance(self.alpha, int | float) and 1 < self.alpha < 100
-        self.check(number, "alpha", "a number above 1 and below 100")
-        self.check(
-            self.word_length <= _LONGEST_WORD and 26**self.word_length >= 100 * self.k,
-            "word_length",
-            f"at most {_LONGEST_WORD}, and large enough for {self.k} answers",
-        )
-        enough = self.vocabulary is None or self.vocabulary >= self.k + 2
-        self.check(enough, "vocabulary", f"at least k + 2 = {self.k + 2}")
+        if 26**self.word_length < 100 * self.k:
+            raise ValueError(
+                f"word_length is {self.word_length}: words of so many letters are too few for "
+                f"{self.k} answers"
+            )
+        if self.vocabulary is not None and self.vocabulary < self.k + 2:
+            raise ValueError(
+                f"vocabulary is {self.vocabulary}: it must be at least k + 2 = {self.k + 2}"
+            )
 
     @property
     def num_items(self) -> int:
         return self.k
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         # Only the answers are drawn here: they are the same at every length.
         answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
         n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
@@ -102,24 +115,26 @@ class FrequentWords(WordCount):
             question=_QUESTION.format(n=n),
             answer_prefix=_PREFIX.format(n=n),
             references=tuple(answers),
-            plan=[_DOTS, *answers],
+            hidden=[_DOTS, *answers],
         )
 
     def growth(self, draft: Draft, length: int) -> Growth:
         # Until 2025 upstream kept no tokens free for the answer, so its prompts were too long.
         free = self.protocol != "paper"
         room = length - self.answer_tokens if free else length
-        start, step = room // self.word_length, room // _STEPS
+        start = room // self.word_length
+        step = room // _STEPS
         return Growth(start, step, answer_is_free=free, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         words, ranked = self._ranked_words(draft, budget)
-        counts = words.counts[ranked]
         times = self._times(len(ranked))
+        if budget.size is not None:
+            return self._of_size(words, ranked, times(budget.size), budget)
 
         # The most words that fit, whatever they are.
         totals = range(2 * budget.tokens + 2)
-        total = bisect_right(totals, budget.tokens, key=lambda n: times(n) @ counts)
+        total = bisect_right(totals, budget.tokens, key=lambda n: times(n) @ words.counts[ranked])
 
         # Where the last entries round otherwise than counted, or two ranks are tied, a
         # few words fewer.
@@ -132,9 +147,10 @@ class FrequentWords(WordCount):
                 return [piece]
         return None
 
-    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        words, ranked = self._ranked_words(draft, budget)
-        occurrences = self._times(len(ranked))(size)
+    def _of_size(
+        self, words: Units, ranked: np.ndarray, occurrences: np.ndarray, budget: ContextBudget
+    ) -> list[Piece] | None:
+        """The text in which each word occurs so often, as upstream has it."""
         if occurrences[self.k] <= occurrences[self.k + 1]:
             return None
         text = self._text(words, ranked, occurrences, budget)
@@ -197,7 +213,7 @@ class FrequentWords(WordCount):
         pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
 
         # Rank 1 is the dots, ranks 2 to k + 1 are the answers, all others follow.
-        answers = encode_units([" " + word for word in draft.plan], budget.encoder)
+        answers = encode_units([" " + word for word in draft.hidden], budget.encoder)
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
         words = joined([answers, pool])
         ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])

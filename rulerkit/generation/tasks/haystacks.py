@@ -7,7 +7,7 @@ their depths; it returns None where the items alone do not fit.
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import pairwise, product
+from itertools import pairwise
 from operator import attrgetter
 
 import numpy as np
@@ -33,7 +33,9 @@ _CANDIDATES = 512
 
 def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
-    ordered = [budget.encoded(item) for item in sorted(items, key=attrgetter("depth"))]
+    ordered = []
+    for item in sorted(items, key=attrgetter("depth")):
+        ordered.append(budget.encoded(item))
     return ordered, budget.tokens - num_tokens(ordered)
 
 
@@ -55,7 +57,8 @@ def interleaved(
 ) -> list[Piece]:
     """The haystack from its start to `end` with each item before its place; `haystack(start, stop)`
     gives a part of it."""
-    pieces, start = [], 0
+    pieces = []
+    start = 0
     for item, place in zip(items, places, strict=True):
         pieces += [*haystack(start, place), item]
         start = place
@@ -92,14 +95,13 @@ def num_tokens(pieces: Iterable[Piece]) -> int:
 
 
 def fill_with_sentences(
-    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False, size: int | None = None
+    items: Iterable[Piece], budget: ContextBudget, blanks: bool = False
 ) -> list[Piece] | None:
     """Lines of five sentences with the items before distinct lines.
 
     Lines are joined by newlines, or (variable tracking in the protocol `paper`) by blanks after the
-    newline that ends a line of sentences. `size` is the number of lines; without, as many as fit,
-    and the last one is cut at the sentence that still fits: upstream leaves up to 25 tokens unused,
-    which no score can show.
+    newline that ends a line of sentences. Without a `budget.size` the last line is cut at the
+    sentence that still fits: upstream leaves up to 25 tokens unused, which no score can show.
     """
     blank = ""
     if blanks:
@@ -112,8 +114,8 @@ def fill_with_sentences(
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
 
-    if size is not None:
-        most = size
+    if budget.size is not None:
+        most = budget.size
     # A power of two, so that examples of one length share the encoded lines.
     units = _lines(line, budget.encoder, 1 << most.bit_length())
 
@@ -124,8 +126,8 @@ def fill_with_sentences(
         pieces = interleaved(items, places, end, part)
         return _joined_by_blanks(pieces, budget) if blanks else pieces
 
-    if size is not None:
-        return with_items(size, [])
+    if budget.size is not None:
+        return with_items(budget.size, [])
 
     # From the longest haystack down: whole lines, and the last one cut sentence by sentence.
     for lines in range(most, -1, -1):
@@ -168,17 +170,16 @@ def fill_with_needles(
     keys: Units,
     values: Units,
     taken: tuple[Iterable[str], Iterable[str]],
-    size: int | None = None,
 ) -> list[Piece] | None:
-    """Lines `before[0] key before[1] value` with the items among them: `size` lines, else as many
-    as fit. `taken` are the keys and values that none of these lines has.
+    """Lines `before[0] key before[1] value` with the items among them. `taken` are the keys and
+    values that none of these lines has.
 
     Every example pairs keys and values anew. They come from pools whose sizes follow from the
     length alone, so an example does not depend on what was generated before it. The tokens of every
     line are known before it is written, so the last lines are chosen to fill the budget.
     """
     items, left = by_depth(items, budget)
-    if left < 0 and size is None:
+    if left < 0 and budget.size is None:
         return None
     frames = encode_units(before, budget.encoder)
     taken_keys, taken_values = taken
@@ -186,19 +187,21 @@ def fill_with_needles(
     value_order = values.others(taken_values, budget.random)
     available = min(len(key_order), len(value_order))
     pools = ((keys, key_order[:available]), (values, value_order[:available]))
-    if size is None:
+    if budget.size is None:
         fixed = np.full(available, frames.counts.sum())
         lines = choose_lines(left, fixed, pools)
     else:
-        lines = min(size, available)
+        lines = min(budget.size, available)
 
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
             return []
-        key_numbers, value_numbers = (key_order[start:stop], value_order[start:stop])
+        key_numbers = key_order[start:stop]
+        value_numbers = value_order[start:stop]
 
         def describe(line: int) -> tuple[str, str, str]:
-            key, value = (keys.texts[key_numbers[line]], values.texts[value_numbers[line]])
+            key = keys.texts[key_numbers[line]]
+            value = values.texts[value_numbers[line]]
             key, value = key.strip(' "'), value.strip().removesuffix(".")
             return "distractor", key, value
 
@@ -233,7 +236,8 @@ def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.n
     stops = [lines + 1, lines] if one_more else [lines]
     line = first
     for stop in stops:
-        line, rest = first, for_last
+        line = first
+        rest = for_last
         while line < stop:
             # Each of the lines that are left gets an equal part of the tokens that are left.
             candidates = [column[line : line + _CANDIDATES] for column in counts]
@@ -256,31 +260,33 @@ def _swap(entries: np.ndarray, one: int, other: int) -> None:
 
 
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
-    """Positions of a key and a value whose counts together come nearest to `tokens` from below."""
-    key_at, value_at = (
-        dict(zip(*np.unique(counts, return_index=True), strict=True)) for counts in (keys, values)
-    )
-    fitting = [
-        (key + value, -key) for key, value in product(key_at, value_at) if key + value <= tokens
-    ]
-    if not fitting:
-        return None
-    total, less_key = max(fitting)  # of several pairs the one with the shortest key
-    return int(key_at[-less_key]), int(value_at[total + less_key])
+    """Positions of a key and a value whose counts together come nearest to `tokens` from below; of
+    several pairs the one with the shortest key."""
+    best = None
+    best_total = -1
+    key_counts, key_places = np.unique(keys, return_index=True)
+    value_counts, value_places = np.unique(values, return_index=True)
+    for key, key_place in zip(key_counts.tolist(), key_places.tolist(), strict=True):
+        for value, value_place in zip(value_counts.tolist(), value_places.tolist(), strict=True):
+            if best_total < key + value <= tokens:
+                best = (key_place, value_place)
+                best_total = key + value
+    return best
 
 
 # --- essays ---------------------------------------------------------------------------------------
 
 
 def fill_with_essay(
-    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack, size: int | None = None
+    items: Iterable[Piece], budget: ContextBudget, corpus: Haystack
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
-    nearest to its depth in tokens. With a `size`, so many words, and each item behind the share of
-    the sentences that its depth says, as upstream counts. In scripts without blanks a word is a
-    sentence, and the last one is cut where the budget ends."""
+    nearest to its depth in tokens. With a `budget.size`, so many words, and each item behind the
+    share of the sentences that its depth says, as upstream counts. In scripts without blanks a word
+    is a sentence, and the last one is cut where the budget ends."""
     # A corpus that is too short is repeated.
     passes = 1
+    size = budget.size
     units, starts = _essay_units(corpus, budget.encoder, passes)
     while len(units) < size if size else units.offsets[-1] < budget.tokens:
         passes *= 2
@@ -290,15 +296,24 @@ def fill_with_essay(
     items, left = by_depth([replace(item, text=" " + item.text) for item in items], budget)
 
     if size is not None:
-        boundaries = [*starts[: np.searchsorted(starts, size)].tolist(), size]
-        places = [boundaries[int((len(boundaries) - 1) * item.depth)] for item in items]
+        boundaries = np.append(starts[: np.searchsorted(starts, size)], size)
+        places = [int(boundaries[int((len(boundaries) - 1) * item.depth)]) for item in items]
         pieces = interleaved(items, places, size, partial(part_of, units))
         return _joined_by_blanks(pieces, budget)
 
     # The count is exact but for the words at a needle: from the most words down.
     most = int(np.searchsorted(units.offsets, left, side="right")) + 1
     for words in range(min(most, len(units)), -1, -1):
-        places = _sentence_boundaries(items, units, starts, words)
+        # Each item at the boundary nearest to its depth, of all that there are in so many words.
+        boundaries = np.append(starts[: np.searchsorted(starts, words)], words)
+        offsets = units.offsets[boundaries]
+        wanted = np.array([item.depth for item in items]) * offsets[-1]
+        after = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
+        before = np.maximum(after - 1, 0)
+        is_before = wanted - offsets[before] < offsets[after] - wanted
+        nearest = np.where(is_before, before, after).tolist()
+        places = boundaries[_apart(nearest, len(boundaries))].tolist()
+
         pieces = interleaved(items, places, words, partial(part_of, units))
         context = _joined_by_blanks(pieces, budget)
         if num_tokens(context) <= budget.tokens:
@@ -310,23 +325,10 @@ def fill_with_essay(
 def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
     """The words of a corpus, each with the blank before it, and where sentences start; later passes
     begin at the second essay, so that the opening comes only once."""
-    words, starts = list(corpus.words), [np.asarray(corpus.sentence_starts)]
+    words = list(corpus.words)
+    starts = [np.asarray(corpus.sentence_starts)]
     again = starts[0][starts[0] >= corpus.restart]
     for _ in range(passes - 1):
         starts.append(again - corpus.restart + len(words))
         words += corpus.words[corpus.restart :]
     return encode_units([" " + word for word in words], encoder), np.concatenate(starts)
-
-
-def _sentence_boundaries(
-    items: list[Piece], units: Units, starts: np.ndarray, words: int
-) -> list[int]:
-    """For each item the word before which it stands: distinct boundaries while there are enough."""
-    boundaries = np.append(starts[: np.searchsorted(starts, words)], words)
-    offsets = units.offsets[boundaries]
-    wanted = np.array([item.depth for item in items]) * offsets[-1]
-    right = np.minimum(np.searchsorted(offsets, wanted), len(offsets) - 1)
-    left = np.maximum(right - 1, 0)
-    nearest = np.where(wanted - offsets[left] < offsets[right] - wanted, left, right)
-    places: list[int] = boundaries[_apart(nearest.tolist(), len(boundaries))].tolist()
-    return places

@@ -1,14 +1,31 @@
-"""Needle in a haystack (paper, section 3.1): eight of the thirteen tasks."""
+"""Needle in a haystack (paper, section 3.1): eight of the thirteen tasks.
+
+A prompt of `{base: niah_multikey_1, num_keys: 2}` in 256 tokens, its lines wrapped:
+
+    A special magic number is hidden within the following text. Make sure to memorize it. I will
+    quiz you about the number afterwards.
+    One of the special magic numbers for merciful-typewriter is: 8760371. In early summer, the
+    field books were brought out of the ridge and counted in the open air. One of the special
+    magic numbers for magnificent-messy is: 2629859. Every generation believes that it discovered
+    confidence. They used to keep the tracing paper at the mountain
+    What is the special magic number for magnificent-messy mentioned in the provided text? The
+    special magic number for magnificent-messy mentioned in the provided text is
+
+References: 2629859.
+"""
 
 import re
 import uuid
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
-from itertools import compress, product
+from itertools import product
 from math import inf
 from operator import itemgetter
 from random import Random
-from typing import Any, Literal
+from typing import Annotated, Literal
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import Words, load
@@ -16,8 +33,10 @@ from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Pie
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,
+    CorpusName,
     Growth,
     JudgedAnswer,
+    Positive,
     Reading,
     Rule,
     Task,
@@ -89,7 +108,8 @@ def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
             continue
 
         # Hyphens may be left out; a UUID that was begun rightly counts, too.
-        digits, wanted = part.replace("-", ""), missing.replace("-", "").lower()
+        digits = part.replace("-", "")
+        wanted = missing.replace("-", "").lower()
         same_start = digits[:_SHORTEST_UUID] == wanted[:_SHORTEST_UUID]
         if len(digits) < len(wanted) and (digits in wanted or same_start):
             return str(part)
@@ -130,50 +150,44 @@ class Needles(Task):
     haystack: Literal["essay", "noise", "needle"] = "essay"
     key: Kind = "words"
     value: Kind = "numbers"
-    num_keys: int = 1
+    num_keys: Positive = 1
     """Needles with different keys; `haystack: needle` fills the whole context with such needles."""
-    num_values: int = 1
-    num_queries: int = 1
-    essays: str = "paul_graham"
+    num_values: Positive = 1
+    num_queries: Positive = 1
+    essays: CorpusName = "paul_graham"
     """The corpus behind `haystack: essay`: `paul_graham`, `prose` (its stand-in) or a path."""
-    words: str = "wonderwords"
+    words: CorpusName = "wonderwords"
     """The list behind keys and values that are words: `wonderwords` or a path."""
-    depths: Literal["free", "even"] = "free"
-    """`free` draws depths evenly from 0 to 100 %; `even` takes upstream's 40 fixed depths, as the
-    protocols `paper` and `upstream` do in essays."""
-    depth: float | None = None
-    """Percent of the context at which every needle asked for stands, instead of `depths`."""
+    depth: Annotated[float, Field(ge=0, le=100)] | None = None
+    """Percent of the context at which every needle asked for stands; None draws depths evenly from
+    0 to 100 %, and the protocols `paper` and `upstream` take 40 fixed ones in essays."""
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        most_needles = _EVEN_DEPTHS if self._even_depths else MOST
-        self.check(
-            max(self.num_keys, self.num_queries) * self.num_values <= most_needles,
-            "num_keys",
-            f"such that it and num_queries ask for at most {most_needles} needles in all, "
-            "num_values for "
-            "each (`depths: even` and `protocol: paper` or `upstream` have 40 places)",
-        )
-        in_range = type(self.depth) in (int, float) and 0 <= float(self.depth or 0) <= 100
-        self.check(self.depth is None or in_range, "depth", "percent of the context, 0 to 100")
+        is_even = self.protocol != "clean" and self.haystack == "essay"
+        most_needles = _EVEN_DEPTHS if is_even else MOST
+        needles = max(self.num_keys, self.num_queries) * self.num_values
+        if needles > most_needles:
+            raise ValueError(
+                f"num_keys and num_queries ask for {needles} needles, num_values for each: at most "
+                f"{most_needles} are possible (essays in the protocols `paper` and `upstream` have "
+                f"{_EVEN_DEPTHS} places)"
+            )
 
     @property
     def num_items(self) -> int:
         return self.num_queries * self.num_values
 
-    def settings(self) -> dict[str, Any]:
-        settings = super().settings()
-        if self.depth is None:  # a record names only a depth that was asked for
-            del settings["depth"]
-        return settings
-
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
         # A task that does not read a corpus does not depend on which one is chosen.
-        read = self.haystack == "essay", "words" in (self.key, self.value)
-        return tuple(compress((("essay", "essays"), ("words", "words")), read))
+        read = []
+        if self.haystack == "essay":
+            read.append(("essay", "essays"))
+        if "words" in (self.key, self.value):
+            read.append(("words", "words"))
+        return tuple(read)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         draw = partial(_draw, random, load("words", self.words))
         keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
@@ -182,11 +196,10 @@ class Needles(Task):
 
         # A needle for each value; `depth` moves only those that are asked for.
         needles = []
-        depths = self._depths(random, len(values))
-        if self.protocol != "clean":
-            depths = self._in_upstreams_order(depths, stream.seed)
+        depths = self._depths(random, len(values), stream.seed)
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
-            key, role = keys[number // self.num_values], "distractor"
+            key = keys[number // self.num_values]
+            role = "distractor"
             if key in queried:
                 role = "needle"
                 depth = depth if self.depth is None else self.depth / 100
@@ -209,7 +222,7 @@ class Needles(Task):
             references=tuple(
                 str(needle.value) for key in queried for needle in needles if needle.key == key
             ),
-            plan=needles,
+            hidden=needles,
         )
 
     def growth(self, draft: Draft, length: int) -> Growth:
@@ -222,21 +235,11 @@ class Needles(Task):
         return Growth(step, step, answer=answer, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        return self._filled(draft, budget)
-
-    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        return self._filled(draft, budget, size)
-
-    def _filled(
-        self, draft: Draft, budget: ContextBudget, size: int | None = None
-    ) -> list[Piece] | None:
-        """The haystack with the needles: as much as fits, or so many words or lines."""
         if self.haystack == "essay":
-            essays = load("essay", self.essays)
-            return fill_with_essay(draft.plan, budget, essays, size)
-        lines = [replace(needle, text=needle.text + "\n") for needle in draft.plan]
+            return fill_with_essay(draft.hidden, budget, load("essay", self.essays))
+        lines = [replace(needle, text=needle.text + "\n") for needle in draft.hidden]
         if self.haystack == "noise":
-            return fill_with_sentences(lines, budget, size=size)
+            return fill_with_sentences(lines, budget)
         before, between, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
 
         # Lines of needles are made of the texts around key and value, and of pools of both.
@@ -250,10 +253,9 @@ class Needles(Task):
             keys,
             values,
             (
-                [f" {needle.key}" for needle in draft.plan],
-                [f" {needle.value}{end}\n" for needle in draft.plan],
+                [f" {needle.key}" for needle in draft.hidden],
+                [f" {needle.value}{end}\n" for needle in draft.hidden],
             ),
-            size,
         )
 
     @staticmethod
@@ -272,28 +274,22 @@ class Needles(Task):
             empty="not found",
         )
 
-    @property
-    def _even_depths(self) -> bool:
-        return self.depths == "even" or (self.protocol != "clean" and self.haystack == "essay")
+    def _depths(self, random: Random, count: int, seed: int) -> list[float]:
+        """So many depths, 0 to 1, in the order of the needles."""
+        if self.protocol == "clean" or self.haystack != "essay":
+            depths = [random.random() for _ in range(count)]
+        else:
+            # Upstream has even depths in essays, rounded to whole percents.
+            steps = random.sample(range(_EVEN_DEPTHS), count)
+            depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
+        if self.protocol == "clean":
+            return depths
 
-    def _in_upstreams_order(self, depths: list[float], seed: int) -> list[float]:
-        """The depths of the needles, whose order in the text is one for all examples: upstream
-        shuffles them with one seed, and counts the places of lines from the end."""
+        # Upstream shuffles the needles with one seed, so that their order in the text is one for
+        # all examples, and counts the places of lines from the end.
         places = sorted(depths, reverse=self.haystack != "essay")
-        order = shuffled_alike(len(depths), seed)
-        ranked = dict(zip(order, places, strict=True))
-        return [ranked[number] for number in range(len(depths))]
-
-    def _depths(self, random: Random, count: int) -> list[float]:
-        if not self._even_depths:
-            # Ours: anywhere, evenly.
-            return [random.random() for _ in range(count)]
-        steps = random.sample(range(_EVEN_DEPTHS), count)
-        depths = [step / (_EVEN_DEPTHS - 1) for step in steps]
-        # Upstream rounds its depths to whole percents.
-        if self.protocol != "clean":
-            depths = [round(100 * depth) / 100 for depth in depths]
-        return depths
+        ranked = dict(zip(shuffled_alike(count, seed), places, strict=True))
+        return [ranked[number] for number in range(count)]
 
 
 # --- keys and values ------------------------------------------------------------------------------

@@ -1,21 +1,61 @@
 """Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented
-stand-ins."""
+stand-ins.
+
+A prompt of `{base: qa_1}` in 360 tokens, its lines wrapped:
+
+    Answer the question based on the given documents. Only give me the answer and do not output
+    any other words.
+
+    The following are given documents.
+
+    Document 1:
+    Merchants from Kourvland stop in Toskeillow for straw and for the difficult inns. Half of
+    Toskeillow was lost in the great fire, which broke out on 28 December 1776, a market day. The
+    first mayor of Toskeillow was Skopten Seistell, a tanner who could not read. Above the well
+    hangs a bold bridle, the pride of the guild. People there are said to value caution above
+    wealth. At the last census Toskeillow had 41,576 inhabitants, a few more than before. There is
+    nothing sober about a coach until you need one and cannot find it. The mills of Toskeillow are
+    driven by the river Quuxulela, as they have been for centuries. The houses are strange, and
+    most of them smell of iron.
+
+    Document 2:
+    In the schools of Vounimia, The Clocks of Trordeimbune is still read aloud on winter evenings.
+    The first edition of The Clocks of Trordeimbune appeared on 15 August 1420, bound in green
+    cloth. The accounts show that The Clocks of Trordeimbune found 98,941 buyers in the first
+    year. Though it appeared without a name, The Clocks of Trordeimbune is the work of Baende
+    Trikidge, as the drafts show. Collectors look for the rare copies of The Clocks of
+    Trordeimbune that were printed in Tuthontness, where it first went to press.
+
+    Answer the question based on the given documents. Only give me the answer and do not output
+    any other words.
+
+    Question: On which day did the great fire of Toskeillow break out? Answer:
+
+References: 28 December 1776.
+"""
 
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
 from random import Random
 from typing import Literal
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import QASet, Question, known_questions, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.prompt_format import DIRECT
-from rulerkit.generation.tasks.base import Growth, JudgedAnswer, Reading, Rule, Task, shuffled_alike
+from rulerkit.generation.tasks.base import (
+    CorpusName,
+    Growth,
+    JudgedAnswer,
+    Reading,
+    Rule,
+    Task,
+    shuffled_alike,
+)
 
 _INSTRUCTION = (
     "Answer the question based on the given documents. Only give me the answer and "
@@ -26,8 +66,6 @@ _ALONE = "Answer the question. Only give me the answer and do not output any oth
 _LONGEST_GOLD = 3000
 """Questions whose gold documents have more characters than this are not asked (23 of SQuAD's
 5,928), so that every question fits at every length from 1024 tokens on."""
-
-
 _HEADER = "Document {}:\n"
 _ADDED = 10
 """By how many documents upstream lengthens its first prompt and shortens one that does not fit."""
@@ -46,8 +84,7 @@ def _plain(text: str) -> str:
 
 
 def _answer_without_context(answer: JudgedAnswer) -> str | None:
-    # Only an answer that was also asked without context can be told from a remembered
-    # one.
+    # Only an answer that was also asked without context can be told from a remembered one.
     alone = answer.without_context
     if not alone or answer.settings.get("context") == "none":
         return None
@@ -91,7 +128,7 @@ class QuestionAnswering(Task):
         ),
     )
 
-    dataset: str = "squad"
+    dataset: CorpusName = "squad"
     """`squad`, `hotpotqa`, `fictional`, `fictional_two_hop` or the path of a file of questions."""
     context: Literal["documents", "none"] = "documents"
     """`none` asks the question alone: the paper's no-context baseline (its wording is ours; the
@@ -102,27 +139,27 @@ class QuestionAnswering(Task):
         data: QASet = load("qa", self.dataset)
         return data
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         # Upstream asks the first questions of the file; `clean` draws from all.
         order = _question_order(self._data, None if self.protocol != "clean" else stream.seed)
         question = self._data.questions[order[stream.index % len(order)]]
 
-        # The same question with and without documents, so that the two can be held side
-        # by side.
+        # The same question with and without documents, so that the two can be held side by side.
         alone = self.context == "none"
         return Draft(
             instruction="" if alone else _INSTRUCTION + _GIVEN,
             question=f"{_ALONE if alone else _INSTRUCTION}Question: {question.text}",
             answer_prefix=" Answer:",
             references=question.answers,
-            plan=(question, [stream.random.random() for _ in question.gold]),
+            hidden=(question, [stream.random.random() for _ in question.gold]),
             group=self._data.groups[question.gold[0]],
         )
 
     def growth(self, draft: Draft, length: int) -> Growth | None:
         if self.context == "none":
             return None
-        most, searched = len(self._data.documents), self.protocol != "paper"
+        most = len(self._data.documents)
+        searched = self.protocol != "paper"
         answer = "" if searched else f" {list(draft.references)}"
         return Growth(_ADDED, _ADDED, most, searched, answer)
 
@@ -130,25 +167,14 @@ class QuestionAnswering(Task):
         # Nothing to fill: the question stands alone.
         if self.context == "none":
             return []
-        question, depths = draft.plan
+        question, depths = draft.hidden
         bodies = _bodies(self._data, budget.encoder)
-
-        # Documents repeat only in prompts longer than the whole data set.
-        most = len(bodies) + budget.tokens // int(bodies.counts.min())
-        headers = numbered(_HEADER, budget.encoder, most)
-        order = _documents_at_depths(question, depths, bodies, headers, budget)
-        return None if order is None else self._written(question, order, budget)
-
-    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        question, _ = draft.plan
-        bodies = _bodies(self._data, budget.encoder)
-        order = self._documents_of_the_paper(question, bodies, size, budget)
-        return None if order is None else self._written(question, order, budget)
-
-    def _written(self, question: Question, order: list[int], budget: ContextBudget) -> list[Piece]:
-        """Documents in this order, each below its number."""
-        bodies = _bodies(self._data, budget.encoder)
-        headers = numbered(_HEADER, budget.encoder, len(order))
+        if budget.size is None:
+            order = _documents_at_depths(question, depths, bodies, budget)
+        else:
+            order = self._upstreams_documents(question, bodies, budget.size, budget)
+        if order is None:
+            return None
 
         # A distractor from the same article is more misleading than any other document,
         # so the view and the analysis of failures tell the two apart.
@@ -164,16 +190,8 @@ class QuestionAnswering(Task):
 
         # Headers count upwards, whatever document stands below them.
         numbers = np.arange(len(order))
+        headers = numbered(_HEADER, budget.encoder, len(order))
         return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
-
-    @classmethod
-    def place(cls, text: str, references: Sequence[str]) -> str | None:
-        # The text between two headers is one document.
-        parts = re.split(r"Document (\d+):\n", text)
-        for number, document in zip(parts[1::2], parts[2::2], strict=True):
-            if any(reference.lower() in document.lower() for reference in references):
-                return f"document {number}"
-        return None
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
@@ -188,7 +206,7 @@ class QuestionAnswering(Task):
             empty="not found",
         )
 
-    def _documents_of_the_paper(
+    def _upstreams_documents(
         self, question: Question, bodies: Units, size: int, budget: ContextBudget
     ) -> list[int] | None:
         """So many documents in upstream's order: gold and same article first, then others, all
@@ -213,8 +231,7 @@ class QuestionAnswering(Task):
         all others."""
         groups = self._data.groups
 
-        # HotpotQA's questions bring their own distractors; SQuAD's have those of the
-        # article.
+        # HotpotQA's questions bring their own distractors; SQuAD's have those of the article.
         number = groups[question.gold[0]]
         article = question.related or [i for i, group in enumerate(groups) if group == number]
         shuffled = random.permutation(article).tolist()
@@ -223,18 +240,25 @@ class QuestionAnswering(Task):
 
 
 def _documents_at_depths(
-    question: Question, depths: list[float], bodies: Units, headers: Units, budget: ContextBudget
+    question: Question, depths: list[float], bodies: Units, budget: ContextBudget
 ) -> list[int] | None:
     """The gold documents at their depths among as many others as fit: the question's own are chosen
     first, then any. None where the gold ones do not fit.
 
     The last is chosen for its length. None repeats before all were used; gold never.
     """
+    # Documents repeat only in prompts longer than the whole data set.
+    most = len(bodies) + budget.tokens // int(bodies.counts.min())
+    headers = numbered(_HEADER, budget.encoder, most)
+
     # Tokens are counted before anything is written: documents and their headers.
-    gold, chosen = question.gold, list[int]()
+    gold = question.gold
+    chosen = list[int]()
 
     def tokens_left() -> int:
-        return budget.tokens - _cost([*gold, *chosen], bodies, headers)
+        documents = [*gold, *chosen]
+        taken = bodies.counts[documents].sum() + headers.counts[: len(documents)].sum()
+        return budget.tokens - int(taken)
 
     if tokens_left() < 0:
         return None
@@ -257,8 +281,7 @@ def _documents_at_depths(
         chosen += candidates.tolist()
         excluded = list(gold)
 
-    # All but the last as they come, and the last by its length, so that the budget is
-    # filled.
+    # All but the last as they come, and the last by its length, so that the budget is filled.
     before_last = max(0, fitting - 1)
     chosen += candidates[:before_last].tolist()
     next_headers = header_counts[before_last:][:2].tolist()
@@ -283,8 +306,8 @@ def _last_documents(
     if fit < 0:
         return []
 
-    # Two short documents may come nearer than one long one: for each of the first
-    # candidates the best second one.
+    # Two short documents may come nearer than one long one: for each of the first candidates the
+    # best second one.
     tokens_for_second = tokens_left - header - second_header - counts[:_CANDIDATES]
     other = np.searchsorted(lengths, tokens_for_second, side="right") - 1
     other -= (other >= 0) & (by_length[other] == np.arange(len(other)))  # not the same twice
@@ -295,10 +318,6 @@ def _last_documents(
     if gaps[pick] < tokens_left - header - lengths[fit]:
         return [int(candidates[pick]), int(candidates[by_length[other[pick]]])]
     return [int(candidates[by_length[fit]])]
-
-
-def _cost(documents: Sequence[int], bodies: Units, headers: Units) -> int:
-    return int(bodies.counts[list(documents)].sum() + headers.counts[: len(documents)].sum())
 
 
 @lru_cache(maxsize=8)

@@ -1,15 +1,47 @@
 """Variable tracking (paper, section 3.2): follow a chain of assignments between haystack
-sentences."""
+sentences.
+
+A prompt of `{base: vt, demonstration: false}` in 256 tokens, its lines wrapped:
+
+    Memorize and track the chain(s) of variable assignment hidden in the following text.
+
+    VAR HWHFH = 14118
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    VAR LCPPJ = VAR HWHFH
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    VAR GTQTD = VAR LCPPJ
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    VAR KAYIC = VAR GTQTD
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    VAR NYDWX = VAR KAYIC
+    The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again.
+    Question: Find all variables that are assigned the value 14118 in the text above. Answer:
+    According to the chain(s) of variable assignment in the text above, 5 variables are assigned
+    the value 14118, they are:
+
+References: HWHFH, LCPPJ, GTQTD, KAYIC, NYDWX.
+"""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from random import Random
 from string import ascii_uppercase
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import Growth, JudgedAnswer, Reading, Rule, Task, distinct
+from rulerkit.generation.tasks.base import (
+    Growth,
+    JudgedAnswer,
+    Positive,
+    Reading,
+    Rule,
+    Task,
+    distinct,
+)
 from rulerkit.generation.tasks.haystacks import LINE, fill_with_sentences
 
 _OPENING = "Memorize and track the chain(s) of variable assignment hidden in the following text."
@@ -23,7 +55,8 @@ _PREFIX = (
 _LINES_ADDED, _FEW_LINES_ADDED = 10, 5
 """By how many lines upstream lengthens a context, and since 2025 one below 4096 tokens."""
 _SHORT = 4096
-_MOST_NAMES = 10_000  # of the 17,576 names of three letters that a demonstration has
+_MOST_CHAINS = 100
+"""And names in each: 10,000 of the 17,576 names of three letters that a demonstration has."""
 
 
 _Chains = dict[str, list[str]]
@@ -56,23 +89,15 @@ class VariableTracking(Task):
         Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
     )
 
-    num_chains: int = 1
-    num_hops: int = 4
+    num_chains: Annotated[Positive, Field(le=_MOST_CHAINS)] = 1
+    num_hops: Annotated[Positive, Field(lt=_MOST_CHAINS)] = 4
     demonstration: bool = True
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            self.num_chains * self.num_items <= _MOST_NAMES,
-            "num_chains",
-            f"such that num_chains times num_hops + 1 is at most {_MOST_NAMES}",
-        )
 
     @property
     def num_items(self) -> int:
         return self.num_hops + 1
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         # The demonstration of `paper` is one and the same; its values are not asked for again.
         fixed = self._fixed_chains() if self.protocol == "paper" else ()
         chains = self._chains(stream.random, 5, fixed)
@@ -87,11 +112,11 @@ class VariableTracking(Task):
             question=_QUESTION.format(value=value),
             answer_prefix=self._prefix(value),
             references=tuple(names),
-            plan=statements,
+            hidden=statements,
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        return fill_with_sentences(draft.plan, budget, blanks=self.protocol == "paper")
+        return fill_with_sentences(draft.hidden, budget, blanks=self.protocol == "paper")
 
     def growth(self, draft: Draft, length: int) -> Growth:
         if self.protocol != "paper":
@@ -100,20 +125,15 @@ class VariableTracking(Task):
         names = list(draft.references)
         return Growth(_LINES_ADDED, _LINES_ADDED, answer=f" {names}")
 
-    def fill_with(self, draft: Draft, budget: ContextBudget, size: int) -> list[Piece] | None:
-        blanks = self.protocol == "paper"
-        return fill_with_sentences(draft.plan, budget, blanks, size)
-
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        # A solved example may stand before the text; its chains are not those that are
-        # asked.
-        queried, opening = question[1], text.rfind(_OPENING)
+        # A solved example may stand before the text; its chains are not those that are asked.
+        queried = question[1]
+        opening = text.rfind(_OPENING)
         start = max(0, opening)
         assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
 
-        # Statements are read in order: the value of a variable is that of its source so
-        # far.
+        # Statements are read in order: the value of a variable is that of its source so far.
         values: dict[str, str] = {}
         for name, source, value in assignment.findall(text, start):
             values[name] = value or values.get(source, "")
@@ -165,8 +185,7 @@ class VariableTracking(Task):
         if self.protocol != "clean":  # as many as upstream takes
             least_lines = 10 if is_of_2024 else 16
 
-        # From the last statement to the first, so that inserting one does not move the
-        # others.
+        # From the last statement to the first, so that inserting one does not move the others.
         num_lines = max(len(statements), least_lines)
         lines = [LINE] * num_lines
         for statement in sorted(statements, key=lambda statement: -statement.depth):

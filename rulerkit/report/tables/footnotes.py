@@ -56,7 +56,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     # For each field its values, and who had each of them, in the order of the cells.
     facts: dict[str, dict[str, dict[str, None]]] = {}
     for name, of_model in by_name.items():
-        with_rows = [cell for cell in of_model if cell.present]
+        with_rows = [cell for cell in of_model if cell.coverage.have]
         answered += with_rows
         for cell in with_rows:
             for field, value in _facts(cell):
@@ -65,7 +65,7 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
         # A model without any answer has no row: its failures must not go unseen.
         failures = []
         if not with_rows:
-            failures = [f for cell in of_model for f in cell.failures.values()]
+            failures = [f for cell in of_model for f in cell.coverage.failed.values()]
         if failures:
             silent.append(
                 f"{name} has no answer: {len(failures)} requests failed, the first: "

@@ -5,10 +5,9 @@ import math
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known, check_type, counted, listed
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables.layout import Field, ordinal, render
+from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
@@ -33,30 +32,40 @@ def table_text(
     """The leaderboard of a category: claimed and effective length, score by length, averages and
     ranks, a row a model.
 
-    `format` is text, 'markdown', 'latex', 'html', or 'csv': then it is the cells instead,
-    whatever the category. `notes` are further lines to stand below; a CSV has no place for any.
+    `format` is 'text', 'markdown', 'latex', 'html', or 'csv' or 'json': then it is the cells
+    instead, whatever the category. `notes` are further lines to stand below; CSV and JSON have no
+    place for any.
     """
     check_type(summary, Summary, "table_text", "a summary, such as `rk.summarize(...)`")
     of_others = summary.models["category"]
     check_known("category", category, dict.fromkeys([*CATEGORIES, *of_others]))
-    if format == "csv":
-        return escape.csv_text(summary.cells, "%.4f")
+    if format in ("csv", "json"):
+        return render(summary.cells, format)
     summary = summary.of(category)
     if summary.models.empty:
         raise UserError(
             f"no task of category {category!r} was scored; score one, or ask for another category"
         )
     models = board_rows(summary, ["score", "have"])
-    rank_rule = _rank_rule(models)
-    models["model"] = names_of(models)
-    # as the paper sorts its Table 3
-    models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+
+    # What the scores are means of, and among whom they are ranked.
+    mean = f"mean of {counted(models['tasks'].iloc[0], 'task')}"
+    ranks = "their ranks are among models of the same alignment, protocol and texts"
+    if not models["whole"].all():
+        mean += f" ({listed(summary.cells['task'].unique(), 6)})"
+        ranks = "ranks need all tasks of the benchmark"
+    elif models.duplicated(["model", "setup"]).any():
+        ranks += "; a model in several runs has one rank, by its mean over them"
+
     percent = f"{100 * summary.confidence:g} %"
     judged = models["effective_length"] != ""
     marks = "marked scores reach the threshold; " if judged.any() else ""
-    further = [
-        f"Scores: {_mean_of(summary)}; {marks}± is the wider side of the {percent} interval.",
-        f"wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; {rank_rule}.",
+    # as the paper sorts its Table 3
+    models = models.assign(model=names_of(models))
+    models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+    below = [
+        f"Scores: {mean}; {marks}± is the wider side of the {percent} interval.",
+        f"wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; {ranks}.",
         *_effective_rules(models, category, percent),
         *model_notes(models),
         *cell_notes(summary.cells, marked=True),
@@ -66,28 +75,10 @@ def table_text(
     models["origin"] = [origin(row, of_all=of_all) for _, row in models.iterrows()]
     # What was run in another way is set apart, and not ranked against the others.
     models["group"] = models["setup"]
-    # of other tasks than those of the threshold no score is marked
+    # Of other tasks than those of the threshold no score is marked.
     models["threshold"] = models["threshold"].where(judged)
     columns = ["claimed_length", "effective_length", *summary.lengths["length"].unique(), *AVERAGES]
-    return models_text(models, columns, format, further)
-
-
-def _mean_of(summary: Summary) -> str:
-    """What the scores of a summary of one category are means of."""
-    text = f"mean of {counted(summary.models['tasks'].iloc[0], 'task')}"
-    if summary.models["whole"].all():
-        return text
-    return f"{text} ({listed(summary.cells['task'].unique(), 6)})"
-
-
-def _rank_rule(models: "pd.DataFrame") -> str:
-    """Among whom the models of a table are ranked, or why there are no ranks."""
-    if not models["whole"].all():
-        return "ranks need all tasks of the benchmark"
-    rule = "their ranks are among models of the same alignment, protocol and texts"
-    if models.duplicated(["model", "setup"]).any():
-        rule += "; a model in several runs has one rank, by its mean over them"
-    return rule
+    return models_text(models, columns, format, below)
 
 
 def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
@@ -115,23 +106,24 @@ def models_text(
     rows: "pd.DataFrame", columns: Sequence[str | int], format: str, notes: Sequence[str]
 ) -> str:
     """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
-    which follows a name in small letters, and with `group`: lines separate groups; `bold` may hold
-    the names of the bold fields of each row.
+    which follows a name in small letters, and with `group`: lines separate groups; `bold` may say
+    whether a name is bold.
 
     Numbers whose limits are among the rows have their interval: ± the wider side.
     """
-    names = ["model", *columns]
+    import pandas as pd
 
-    # Groups, such as chat and base models, are set apart by a line.
-    body: list[list[Field] | None] = []
-    for _, group in rows.groupby("group", sort=False):
-        if body:
-            body.append(None)
-        for _, row in group.iterrows():
-            bold = row.get("bold", ())
-            body.append([_model_field(row, name)._replace(bold=name in bold) for name in names])
-    header = [TITLES.get(name) or length_name(int(name)) for name in names]
-    return render(header, body, format, notes)
+    # Groups, such as chat and base models, stand together.
+    rows = pd.concat([group for _, group in rows.groupby("group", sort=False)])
+    frame = pd.DataFrame(
+        {
+            TITLES.get(name) or length_name(int(name)): [
+                _model_field(row, name) for _, row in rows.iterrows()
+            ]
+            for name in ["model", *columns]
+        }
+    )
+    return render(frame, format, notes, rows["group"])
 
 
 def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
@@ -140,7 +132,9 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
         possible = row["effective_set"]
         return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
     if isinstance(value, str):
-        return Field(value, small=row["origin"] if column == "model" else "")
+        if column == "model":
+            return Field(value, bold=bool(row.get("bold", False)), small=row["origin"])
+        return Field(value)
 
     # An incomplete score shows what there is of it.
     if math.isnan(value):
@@ -155,7 +149,10 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
         small.append(f"±{max(value - low, high - value):.1f}")
     rank = row.get(RANKS.get(str(column)), math.nan)
     if not math.isnan(rank):
-        small.append(f"({ordinal(int(rank))})")
+        # 1st, 2nd, 3rd, 4th, 11th ...
+        ending = {1: "st", 2: "nd", 3: "rd"}.get(int(rank) % 10, "th")
+        ending = "th" if int(rank) % 100 in (11, 12, 13) else ending
+        small.append(f"({int(rank)}{ending})")
 
     # The paper compares scores as they are printed.
     number = f"{value:.1f}"

@@ -4,10 +4,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.analysis.selection import model_rows
-from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
-from rulerkit.report.tables.layout import Field, render
+from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes
 from rulerkit.scoring.summary import Summary
 
@@ -33,23 +32,20 @@ def task_table_text(
         raise UserError(f"model {model!r} is in the runs {', '.join(runs)}: name one of them")
     check_known("run", run or runs[0], runs)
     cells = cells[cells["run"] == (run or runs[0])]
-    if format == "csv":
-        return escape.csv_text(cells, "%.4f")
+    if format in ("csv", "json"):
+        return render(cells, format)
+
+    import pandas as pd
 
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
-    by_task: dict[str, list[Field | str]] = {task: [task] for task in cells["task"]}
-    for cell in cells.to_dict("records"):
-        by_task[cell["task"]].append(_cell_field(cell))
-
-    # Below a task that can be answered in part without reading stands what that scores.
-    rows = []
-    for task, row in by_task.items():
-        rows.append(row)
-        copied = cells.loc[cells["task"] == task, "copied"]
-        if copied.notna().any():
-            scores = copied.map("{:.1f}".format).where(copied.notna(), "")
-            rows.append(["  copying the beginning", *scores])
+    rows: list[list[Field | str]] = []
+    for task, of_task in cells.groupby("task", sort=False):
+        rows.append([str(task), *map(_cell_field, of_task.to_dict("records"))])
+        # Below a task that can be answered in part without reading stands what that scores.
+        if of_task["copied"].notna().any():
+            copied = [f"{score:.1f}" if score == score else "" for score in of_task["copied"]]
+            rows.append(["  copying the beginning", *copied])
 
     # A mean over one task would be the same row once more.
     num_tasks = means["tasks"].max()
@@ -59,14 +55,14 @@ def task_table_text(
         texts = map(_score_text, means.to_dict("records"))
         rows.append([f"mean of {num_tasks}{kind} tasks", *texts])
 
-    below = [
-        *_effective_notes(of_model),
-        *model_notes(of_model),
-        *cell_notes(cells, marked=True),
-        *_mark_notes(cells),
-        *notes,
-    ]
-    return render([str(model), *map(length_name, means["length"])], rows, format, below)
+    below = _effective_notes(of_model) + model_notes(of_model) + cell_notes(cells, marked=True)
+    for name, (letter, what) in _COUNT_MARKS.items():
+        if cells[name].any():
+            below.append(f"{letter}: number of {what}.")
+    if cells["reasoning_tokens"].any():
+        below.append("w: tokens thought, on average.")
+    header = [str(model), *map(length_name, means["length"])]
+    return render(pd.DataFrame(rows, columns=header), format, [*below, *notes])
 
 
 def _effective_notes(models: "pd.DataFrame") -> list[str]:
@@ -102,15 +98,3 @@ def _cell_field(cell: Any) -> Field:
     if cell["reasoning_tokens"]:
         marks.append(f"w{cell['reasoning_tokens']:.0f}")
     return Field(_score_text(cell), small=" ".join(marks))
-
-
-def _mark_notes(cells: "pd.DataFrame") -> list[str]:
-    """What the marks beside the scores of a table of tasks mean."""
-    notes = [
-        f"{letter}: number of {what}."
-        for name, (letter, what) in _COUNT_MARKS.items()
-        if cells[name].any()
-    ]
-    if cells["reasoning_tokens"].any():
-        notes.append("w: tokens thought, on average.")
-    return notes

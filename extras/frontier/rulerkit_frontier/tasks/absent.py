@@ -1,19 +1,52 @@
 """Values that may not be there: which of several keys have a value in the text, as OneRuler asks
-(arXiv 2503.01996), which has two keys."""
+(arXiv 2503.01996), which has two keys.
+
+A prompt of `{base: absent_4, num_queries: 2, near: 1}` in 280 tokens, its lines wrapped:
+
+    Please read and memorize the text below. I will ask you about it later.
+
+    <text>
+    The special magic number for "flashy-midline" is: 5169571
+    The special magic number for "clever-fencing" is: 9340309
+    The special magic number for "black-craft" is: 5517988
+    The special magic number for "sneaky-rocket-ship" is: 6089184
+    The special magic number for "black-dividend" is: 7524333
+    The special magic number for "clever-reasoning" is: 8097226
+    </text>
+
+    <Question> What special magic numbers associated with "black-craft" and "clever-fencing" are
+    mentioned in the provided text? Please list all that apply. If no such numbers exist, please
+    answer "none".</Question>
+
+    Write your final answer in the very last line of your response, in the form 'Final Answer:
+    [1111111, 2222222]', or 'Final Answer: []' for none.
+    Final Answer:
+
+References: 5517988, 9340309.
+"""
 
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache, partial
 from random import Random
 from typing import Literal
+
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
+from rulerkit.generation.tasks.base import (
+    CorpusName,
+    JudgedAnswer,
+    Positive,
+    Reading,
+    Rule,
+    distinct,
+)
 from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
 from rulerkit_frontier.answer_line import in_doubt, says_nothing
 from rulerkit_frontier.tasks.base import (
@@ -54,7 +87,8 @@ def _keys(answer: JudgedAnswer) -> list[str]:
 
 def _value_of_other_key(answer: JudgedAnswer, near: bool) -> str | None:
     """Values of keys that share a word with an asked one, or of all others."""
-    asked, said = _keys(answer), items_of(answer)
+    asked = _keys(answer)
+    said = items_of(answer)
     values = [
         str(piece.value)
         for piece, _ in answer.needles
@@ -104,13 +138,13 @@ class Absent(Frontier):
         Rule("invented number", "A number that is not in the text.", _invented_number),
     )
 
-    num_queries: int = 4
+    num_queries: Positive = 4
     haystack: Literal["needle", "essay"] = "needle"
-    near: int = 2
+    near: Positive = 2
     """Keys that share a word with each asked one."""
-    essays: str = "paul_graham"
+    essays: CorpusName = "paul_graham"
     """The corpus behind `haystack: essay`: `paul_graham`, `prose` (its stand-in) or a path."""
-    words: str = "wonderwords"
+    words: CorpusName = "wonderwords"
     """The list behind the keys: `wonderwords` or a path."""
 
     @property
@@ -128,8 +162,9 @@ class Absent(Frontier):
         essays = ("essay", "essays")
         return (essays, words) if self.haystack == "essay" else (words,)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
-        random, words = stream.random, load("words", self.words)
+    def make(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
+        words = load("words", self.words)
         asked = draw_things(random, words, self.num_queries)
         near = _near_keys(random, words, asked, self.near)
 
@@ -162,11 +197,11 @@ class Absent(Frontier):
             references=tuple(
                 str(needle.value) for key in asked for needle in needles if needle.key == key
             ),
-            plan=(asked, needles),
+            hidden=(asked, needles),
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        asked, needles = draft.plan
+        asked, needles = draft.hidden
         if self.haystack == "essay":
             return fill_with_essay(needles, budget, load("essay", self.essays))
 
@@ -231,7 +266,8 @@ def _near_keys(random: Random, words: Words, asked: list[str], count: int) -> li
     """For each asked key so many others that share its first or its last word."""
 
     def draw(key: str) -> str:
-        first, last = key.split("-")[0], key.split("-")[-1]
+        first = key.split("-")[0]
+        last = key.split("-")[-1]
         other = draw_things(random, words, 1)[0]
         if random.random() < 0.5:
             return f"{first}-{other.split('-')[-1]}"

@@ -7,13 +7,13 @@ lines come from the second.
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache, lru_cache, partial
 from hashlib import md5
 from random import Random
 from typing import ClassVar
 
 import numpy as np
+from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.answers import comparable, plain
@@ -31,7 +31,14 @@ from rulerkit.generation.tasks.haystacks import (
 )
 from rulerkit.generation.tasks.niah import draw_pair
 from rulerkit_frontier.answer_line import final_items
-from rulerkit_frontier.match_rules import RULES, LineRule, is_at_the_end
+from rulerkit_frontier.match_rules import (
+    WHOLE,
+    is_at_the_end,
+    missing,
+    rule_score,
+    strict_score,
+    written,
+)
 
 ANSWER_PREFIX = "\nFinal Answer:"
 """How the answer of a base model begins, on a line of its own; models with a chat template write
@@ -105,32 +112,32 @@ class FrontierTask(Task):
         return super().items_of(text) if items is None else items
 
     @property
-    def rule(self) -> LineRule:
-        return RULES[self.match]
+    def any_is_enough(self) -> bool:
+        return self.match in WHOLE
 
     def score(self, text: str, references: Sequence[str], /) -> float:
-        if not self.rule.can_judge(references):
+        if not self.can_judge(references):
             raise UserError(
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
                 "them empty"
             )
-        return self.rule.score(self.evened(text), references, self.item_form)
+        return rule_score(self.match, self.evened(text), references, self.item_form)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        return self.rule.strict(self.evened(text), references, self.item_form)
+        return strict_score(self.match, self.evened(text), references, self.item_form)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
-        return self.rule.missing(self.evened(text), references, self.item_form)
+        return missing(self.match, self.evened(text), references, self.item_form)
 
     def right_answer(self, references: Sequence[str], /) -> str | None:
-        return self.rule.written(references) if self.rule.written else None
+        return written(self.match, references)
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
-        if self.rule.written is None or self.score(text, references) == 1:
+        if self.match == "ratio" or self.score(text, references) == 1:
             return False
         if references and not self.missing(text, references):
             return False
-        return is_at_the_end(self.rule, text, references)
+        return is_at_the_end(self.match, text, references)
 
     @classmethod
     def tasks(cls) -> Sequence[Task]:
@@ -347,7 +354,9 @@ def with_items(
 ) -> list[Piece]:
     """The lines of these columns with the items, ordered, among them at their depths; `ending`
     follows the last line, which is none of the items."""
-    rows, width, lines = row_by_row(columns), len(columns), len(columns[0][1])
+    rows = row_by_row(columns)
+    width = len(columns)
+    lines = len(columns[0][1])
 
     # The last text is encoded anew with what follows it, because the two may share a token.
     last = encode_units([rows.texts[-1] + ending], budget.encoder)

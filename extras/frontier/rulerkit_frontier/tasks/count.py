@@ -1,18 +1,42 @@
 """How many, and how many different: count the orders of a log that fit a description, or the people
 who gave them. The task asks what Oolong (arXiv 2511.02817) asks of third-party texts; the log is
-ours."""
+ours.
+
+A prompt of `{base: count_64, most: 4}` in 240 tokens, its lines wrapped:
+
+    Below is a log of orders, one in each line. Read all of it: I will ask how many of them fit a
+    description.
+    Order 4340: Anton Carver bought a beige bucket.
+    Order 525: Hector Sawyer bought a beige teapot.
+    Order 602: Nils Reuter bought a bronze table.
+    Order 234390: Erna Cooper bought a jade table.
+    Order 9855: Ida Keller bought a beige lamp.
+    Order 427443: Astrid Falk bought a beige bowl.
+    Order 110883: Flora Wolff bought a cream plate.
+    Order 6149212: Erna Walker bought a beige bucket.
+    Order 990451: Gustav Graves bought a green bucket.
+    Order 16435: Cecil Garner bought a maroon clock.
+
+    How many orders in the log are for a beige bucket? Several orders of one buyer count each.
+    Write your final answer in the very last line of your response, in the form 'Final Answer: 7',
+    or 'Final Answer: 0' if there is none.
+    Final Answer:
+
+References: 2.
+"""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct
+from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.answer_line import said_number
 from rulerkit_frontier.tasks.base import (
@@ -135,12 +159,8 @@ class Count(Frontier):
     )
 
     ask: Literal["orders", "people"] = "orders"
-    most: int = 64
+    most: Annotated[Positive, Field(le=_MOST)] = 64
     """The largest number that is right; of people with up to twice as many orders."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(self.most <= _MOST, "most", f"a whole number from 1 to {_MOST}")
 
     @property
     def floor(self) -> float:
@@ -152,20 +172,23 @@ class Count(Frontier):
         guess = empty * np.mean(0.75**numbers) + (1 - empty) * np.mean(0.75**distances)
         return float(max(score_of_zero, guess))
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         number = 0 if self.is_empty(stream.index) else random.randint(1, self.most)
 
         # Every buyer has one order, some have several.
         if self.ask == "orders":
-            num_orders, num_people = (number, random.randint((number + 1) // 2, number))
+            num_orders = number
+            num_people = random.randint((number + 1) // 2, number)
         else:
-            num_orders, num_people = random.randint(number, 2 * number), number
+            num_orders = random.randint(number, 2 * number)
+            num_people = number
         people = distinct(num_people, partial(draw_person, random))
         buyers = people + [random.choice(people) for _ in range(num_orders - num_people)]
         random.shuffle(buyers)
 
-        color, thing = random.choice(COLORS), random.choice(THINGS)
+        color = random.choice(COLORS)
+        thing = random.choice(THINGS)
         asked = f"{color} {thing}"
         orders = [
             Piece(
@@ -183,14 +206,15 @@ class Count(Frontier):
             question=f"{question}\n{_FORM}",
             answer_prefix=ANSWER_PREFIX,
             references=(str(number),),
-            plan=(color, thing, orders),
+            hidden=(color, thing, orders),
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        color, thing, orders = draft.plan
+        color, thing, orders = draft.hidden
         numbers, *pools = _pools(budget.length, budget.encoder)
         order = numbers.others([f"Order {piece.key}:" for piece in orders], budget.random)
-        size, random = len(order), budget.random
+        size = len(order)
+        random = budget.random
 
         # Of four lines one shares the colour, one the thing, and two share neither.
         shared = random.randint(4, size=size)

@@ -3,16 +3,18 @@ of one. The prompt is that of GraphWalks; `docs/frontier.md` says what differs."
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from random import Random
-from typing import Literal, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -115,7 +117,8 @@ def _steps(edges: _Edges, nodes: Iterable[str]) -> list[str]:
 
 def _levels(edges: _Edges, start: str, depth: int) -> list[list[str]]:
     """The nodes at each distance from 0 up to `depth`."""
-    levels, visited = [[start]], {start}
+    levels = [[start]]
+    visited = {start}
     for _ in range(depth):
         found = _steps(edges, levels[-1])
         levels.append([node for node in found if node not in visited])
@@ -139,7 +142,8 @@ def _revisited(answer: JudgedAnswer) -> list[str]:
     question = re.search(Graph.question_form, answer.example.text_of("question"))
     if not question or not question["start"]:
         return []
-    edges, nodes = _edges_of(answer.example.context_text), [question["start"]]
+    edges = _edges_of(answer.example.context_text)
+    nodes = [question["start"]]
     for _ in range(int(question["depth"])):
         nodes = _steps(edges, nodes)
     return [item for item in wrong_items(answer) if item in nodes]
@@ -211,26 +215,22 @@ class Graph(Frontier):
     )
 
     operation: Literal["bfs", "parents"] = "bfs"
-    depth: int = 2
+    depth: Annotated[Positive, Field(le=16)] = 2
     """How many steps from the first node the nodes lie that are asked for."""
-    width: int = 8
+    width: Annotated[Positive, Field(ge=2, le=64)] = 8
     """The most nodes at one distance, and the most parents; there are at least two."""
-    back_edges: int = 3
+    back_edges: Positive = 3
     """Edges from the last nodes but one to nodes that were visited before, at most."""
     order: Literal["shuffled", "grouped"] = "shuffled"
     """`grouped` lets all edges from one node stand together."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(2 <= self.width <= 64, "width", "a whole number from 2 to 64")
-        self.check(self.depth <= 16, "depth", "a whole number from 1 to 16")
 
     @property
     def num_items(self) -> int:
         return self.width
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
-        random, is_empty = stream.random, self.is_empty(stream.index)
+    def make(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
+        is_empty = self.is_empty(stream.index)
         numbers = random.sample(range(_FIRST_NODES), _NEAR_NODES)
         near = [node_name(number) for number in numbers]
         draw = self._search if self.operation == "bfs" else self._parents
@@ -242,7 +242,7 @@ class Graph(Frontier):
             question=form.format(node=core.node, depth=self.depth) + _CLOSING,
             answer_prefix=ANSWER_PREFIX,
             references=tuple(core.found),
-            plan=(near, self._pieces(random, core)),
+            hidden=(near, self._pieces(random, core)),
         )
 
     def _search(self, random: Random, is_empty: bool, near: Sequence[str]) -> "_Core":
@@ -250,7 +250,8 @@ class Graph(Frontier):
         back."""
         # Each node has one parent in the level above.
         names = _new_nodes(random, near)
-        levels, edges = [[next(names)]], list[tuple[str, str]]()
+        levels = [[next(names)]]
+        edges = list[tuple[str, str]]()
         for _ in range(self.depth - is_empty):
             level = list(islice(names, random.randint(2, self.width)))
             edges += [(random.choice(levels[-1]), node) for node in level]
@@ -282,7 +283,8 @@ class Graph(Frontier):
 
     def _pieces(self, random: Random, core: "_Core") -> list[Piece]:
         """The edges at free depths; with `order: grouped` those from one node have one depth."""
-        pieces, depth_of = [], dict[str, float]()
+        pieces = []
+        depth_of = dict[str, float]()
         for role, edges in (("needle", core.edges), ("distractor", core.others)):
             for source, target in edges:
                 depth = random.random()
@@ -298,7 +300,7 @@ class Graph(Frontier):
         targets = pool("nodes", " -> {}\n", size, budget.encoder)
 
         # Nodes of filler that the core knows come first, then any others.
-        near, edges = draft.plan
+        near, edges = draft.hidden
         known = [sources.position[node] for node in near]
         named = {node for edge in edges for node in (edge.key, edge.value)}
         others = sources.others(sorted({*near, *named}), budget.random)

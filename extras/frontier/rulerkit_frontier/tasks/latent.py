@@ -1,17 +1,51 @@
 """Needles without the question's words: one person in an essay is asked for by something that her
 needle implies and does not say. The idea is that of NoLiMa (arXiv 2502.05167); needles and
-questions are ours."""
+questions are ours.
+
+A prompt of `{base: latent_3, num_distractors: 1}` in 280 tokens, its lines wrapped:
+
+    Read the text below. I will ask about one person in it; for who did what, only the text
+    counts.
+    Erna Baker spends each day among hooves. In early summer, the field books were brought out of
+    the ridge and counted in the open air. Every generation believes that it discovered
+    confidence. They used to keep the tracing paper at the mountain pass, which was dry and out of
+    the wind, though it was nearly dark. My uncle thought that routine was a thing you could save,
+    like string. Once a season, the shepherd smiled, marked the spring, and asked whether I had
+    eaten. It is no secret that three doors from the border post lived a shepherd whose boundary
+    stones were famous in the district. Emil Cole spends each day among beehives. I was told that
+    drawing coastlines would make me respectable, which turned out to be half true, for reasons
+    nobody ever explained. A geographer who is good at naming hills will usually be bad at
+    explaining it, with one eye on the clouds.
+    Which person is a farrier by trade?
+    Write your final answer in the very last line of your response, in the form 'Final Answer:
+    [Jane Doe]', or 'Final Answer: []' for nobody.
+    Final Answer:
+
+References: Erna Baker.
+"""
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass as plain_dataclass
 from functools import lru_cache, partial
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule, distinct, shuffled_alike
+from rulerkit.generation.tasks.base import (
+    CorpusName,
+    JudgedAnswer,
+    Positive,
+    Reading,
+    Rule,
+    distinct,
+    shuffled_alike,
+)
 from rulerkit.generation.tasks.haystacks import fill_with_essay
 from rulerkit_frontier.data_files import read_data
 from rulerkit_frontier.tasks.base import (
@@ -34,7 +68,7 @@ _NAME = "[A-Z][a-z]+ [A-Z][a-z]+"
 _TWO_LINES = re.compile(rf"\b({'|'.join(FIRST_NAMES)})\n({'|'.join(LAST_NAMES)})\b", re.IGNORECASE)
 
 
-@dataclass(frozen=True)
+@plain_dataclass(frozen=True)
 class Relation:
     """A form of needles, `{name}` and `{x}`, and of questions, `{y}`, with the y of each x."""
 
@@ -89,6 +123,9 @@ def _names(answer: JudgedAnswer, known: bool) -> str | None:
 # --- the family -----------------------------------------------------------------------------------
 
 
+_MOST_DISTRACTORS = min(len(relation.pairs) for relation in RELATIONS) - 2
+
+
 @dataclass(frozen=True, kw_only=True)
 class Latent(Frontier):
     """Name the person whose needle, in essays, implies what is asked; `num_distractors` needles of
@@ -111,17 +148,10 @@ class Latent(Frontier):
         Rule("said nobody", "Nobody is said where somebody is right.", said_nothing),
     )
 
-    num_distractors: int = 3
+    num_distractors: Annotated[Positive, Field(le=_MOST_DISTRACTORS)] = 3
     """Needles of the asked relation with other pairs."""
-    essays: str = "paul_graham"
+    essays: CorpusName = "paul_graham"
     """The corpus: `paul_graham`, `prose` (its stand-in) or a path."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        most = min(len(relation.pairs) for relation in RELATIONS) - 2
-        self.check(
-            self.num_distractors <= most, "num_distractors", f"a whole number from 1 to {most}"
-        )
 
     @classmethod
     def evened(cls, text: str) -> str:
@@ -132,7 +162,7 @@ class Latent(Frontier):
     def corpora(self) -> tuple[tuple[str, str], ...]:
         return (("essay", "essays"),)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         essays = load("essay", self.essays)
         usable = usable_pairs(essays, self.num_distractors)
@@ -172,12 +202,12 @@ class Latent(Frontier):
             question=f"{question}\n{answer_form('Jane Doe', 'for nobody')}",
             answer_prefix=ANSWER_PREFIX,
             references=() if is_empty else (persons[0],),
-            plan=needles,
+            hidden=needles,
             group=asked,
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        return fill_with_essay(draft.plan, budget, load("essay", self.essays))
+        return fill_with_essay(draft.hidden, budget, load("essay", self.essays))
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading | None:

@@ -1,14 +1,44 @@
-"""Which lines of a list were left out of its copy."""
+"""Which lines of a list were left out of its copy.
+
+A prompt of `{base: missing_8, most_missing: 2}` in 330 tokens, its lines wrapped:
+
+    Here is a list, and below it a copy of the list in the same order. I will ask which lines were
+    left out of the copy.
+    List:
+    angry-flair 80932
+    fine-scenario 51325
+    naive-stitcher 40131
+    laughable-conductor 98501
+    rich-hill 27277
+    delicious-shame 89737
+    nice-comfortable 95667
+    Copy:
+    fine-scenario 51325
+    naive-stitcher 40131
+    laughable-conductor 98501
+    delicious-shame 89737
+    nice-comfortable 95667
+
+    Which lines of the list are missing from the copy?
+    Write your final answer in the very last line of your response, in the form 'Final Answer:
+    [blue-door 11111, red-roof 22222]', or 'Final Answer: []' if none is.
+    Final Answer:
+
+References: angry-flair 80932, rich-hill 27277.
+"""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import pairwise
+from typing import Annotated
+
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -113,14 +143,10 @@ class Missing(Frontier):
         ),
     )
 
-    most_missing: int = 8
+    most_missing: Annotated[Positive, Field(le=1000)] = 8
     """The most lines that are left out; where any is, there is at least one."""
-    words: str = "wonderwords"
+    words: CorpusName = "wonderwords"
     """The list behind things: `wonderwords` or a path."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(self.most_missing <= 1000, "most_missing", "a whole number from 1 to 1000")
 
     @classmethod
     def evened(cls, text: str) -> str:
@@ -135,7 +161,7 @@ class Missing(Frontier):
     def corpora(self) -> tuple[tuple[str, str], ...]:
         return (("words", "words"),)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         number = random.randint(1, self.most_missing)
         if self.is_empty(stream.index):
@@ -155,14 +181,14 @@ class Missing(Frontier):
             question=_QUESTION + answer_form(form, "if none is"),
             answer_prefix=ANSWER_PREFIX,
             references=tuple(line.text.strip() for line in lines),
-            plan=lines,
+            hidden=lines,
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         size = pool_size(budget.length, _TOKENS_FOR_A_LINE)
         things = pool("things", "{}", size, budget.encoder, self.words)
         numbers = pool("numbers", " {}\n", size, budget.encoder)
-        order = things.others([line.key for line in draft.plan], budget.random)
+        order = things.others([line.key for line in draft.hidden], budget.random)
         number_order = budget.random.randint(len(numbers), size=len(order))
         border = budget.encoded(Piece(_COPY, "haystack"))
 
@@ -176,7 +202,7 @@ class Missing(Frontier):
             listed = with_items(items, budget, columns, ending="")
             return [*listed, border, *with_items([], budget, columns)]
 
-        return fill_with_lines(draft.plan, budget, choose, build)
+        return fill_with_lines(draft.hidden, budget, choose, build)
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:

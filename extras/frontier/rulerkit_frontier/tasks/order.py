@@ -1,18 +1,37 @@
 """Everything that one person brought, in the order of the days: several needles, sorted by what
-they say and not by where they stand."""
+they say and not by where they stand.
+
+A prompt of `{base: order_8, num_items: 2}` in 300 tokens, its lines wrapped:
+
+    Below are entries of a diary, not in the order of the days. I will ask about one person.
+    Day 94910: Carla Zeller brought the sneaky-hierarchy.
+    Day 78036: Carla Chapman brought the panoramic-colonialism.
+    Day 4492: Hector Falk brought the high-pitched-identity.
+    Day 30899: Carla Zeller brought the teeny-grant.
+    Day 73439: Carla Jansen brought the black-ash.
+    Day 5745: Hector Falk brought the substantial-cross-contamination.
+
+    What did Carla Zeller bring? List everything in the order of the days, the earliest day first.
+    Write your final answer in the very last line of your response, in the form 'Final Answer:
+    [blue-door, red-roof]', or 'Final Answer: []' for nothing.
+    Final Answer:
+
+References: teeny-grant, sneaky-hierarchy.
+"""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import cycle, pairwise
 from random import Random
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -116,22 +135,18 @@ class Order(Frontier):
         ),
     )
 
-    num_items: int = 8
+    num_items: Annotated[Positive, Field(ge=2, le=1000)] = 8
     """Things that the person brought."""
     by: Literal["day", "text"] = "day"
     """The order that is asked for: that of the days, or that of the entries in the text."""
-    words: str = "wonderwords"
+    words: CorpusName = "wonderwords"
     """The list behind things: `wonderwords` or a path."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(2 <= self.num_items <= 1000, "num_items", "a whole number from 2 to 1000")
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
         return (("words", "words"),)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
         first, *firsts = random.sample(FIRST_NAMES, 1 + _NEAR_PERSONS // 2)
         last, *lasts = random.sample(LAST_NAMES, 1 + _NEAR_PERSONS // 2)
@@ -164,16 +179,14 @@ class Order(Frontier):
             question=question + answer_form(", ".join(FORM_THINGS), "for nothing"),
             answer_prefix=ANSWER_PREFIX,
             references=tuple(thing for _, thing in entries),
-            plan=(first, last, pieces),
+            hidden=(first, last, pieces),
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        first, last, pieces = draft.plan
-        size, encoder, random = (
-            pool_size(budget.length, _TOKENS_FOR_AN_ENTRY),
-            budget.encoder,
-            budget.random,
-        )
+        first, last, pieces = draft.hidden
+        size = pool_size(budget.length, _TOKENS_FOR_AN_ENTRY)
+        encoder = budget.encoder
+        random = budget.random
         days = pool("days", "Day {}:", size, encoder)
         things = pool("things", " {}.\n", size, encoder, self.words)
         firsts = pool("first names", " {}", 64, encoder)
@@ -207,7 +220,8 @@ class Order(Frontier):
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        person, begins = question["person"], text.rfind(_OPENING)
+        person = question["person"]
+        begins = text.rfind(_OPENING)
         entries = list(_LINE.finditer(text))
 
         # Entries stand in the order in which they were written, which is not that of the days.

@@ -3,19 +3,21 @@ its order, as in MRCR v2 (github.com/google-deepmind/eval_hub, eval_hub/mrcr_v2)
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from itertools import product
 from random import Random
 from string import ascii_letters, digits
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import by_depth, interleaved, part_of, pool_size
 from rulerkit_frontier.data_files import read_data
 from rulerkit_frontier.tasks.base import FrontierTask
@@ -104,12 +106,16 @@ def _no_hash(answer: JudgedAnswer) -> str | None:
 
 def _cut_copy(answer: JudgedAnswer) -> str | None:
     """How much of the reply was copied, where it is a beginning."""
-    passage, copied = answer.references[0].partition(" ")[2], _copied(answer)
+    passage = answer.references[0].partition(" ")[2]
+    copied = _copied(answer)
     is_cut = len(copied) < len(passage) and passage.startswith(copied)
     return f"{len(copied)} of {len(passage)} characters" if is_cut else None
 
 
 # --- the family -----------------------------------------------------------------------------------
+
+
+_MOST_NEAR = len(FORMATS) + len(TOPICS) + len(STYLES) - 3
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,32 +150,23 @@ class OrdinalCopy(FrontierTask):
         Rule("cut copy", "The beginning of the right reply, and no more.", _cut_copy),
     )
 
-    num_replies: int = 8
-    near: int = 6
+    num_replies: Annotated[Positive, Field(ge=2, le=len(ORDINALS))] = 8
+    near: Annotated[Positive, Field(le=_MOST_NEAR)] = 6
     """Requests that agree with the asked one in two of three words."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            2 <= self.num_replies <= len(ORDINALS),
-            "num_replies",
-            f"a whole number from 2 to {len(ORDINALS)}",
-        )
-        most = len(FORMATS) + len(TOPICS) + len(STYLES) - 3
-        self.check(self.near <= most, "near", f"a whole number from 1 to {most}")
 
     @property
     def floor(self) -> float:
         # Any of the replies to the request, behind the hash.
         return (1 + (self.num_replies - 1) * _OF_ANOTHER) / self.num_replies
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
+    def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
 
         # The replies to the asked request share no form of a sentence, so that a wrong one scores
         # next to nothing.
         number = random.randrange(len(REQUESTS))
-        asked, sentences = (REQUESTS[number], random.sample(SENTENCES, len(SENTENCES)))
+        asked = REQUESTS[number]
+        sentences = random.sample(SENTENCES, len(SENTENCES))
         replies = [
             _reply(random, asked, opening, sentences[_MORE * place :])
             for place, opening in enumerate(random.sample(OPENINGS, self.num_replies))
@@ -207,11 +204,11 @@ class OrdinalCopy(FrontierTask):
             question=_QUESTION.format(hash=hash_, ordinal=ORDINALS[right], **asked._asdict()),
             answer_prefix="",
             references=(f"{hash_} {replies[right]}",),
-            plan=(number, items),
+            hidden=(number, items),
         )
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        asked, items = draft.plan
+        asked, items = draft.hidden
         items, left = by_depth(items, budget)
         pools = _pools(budget.length, budget.encoder)
 
@@ -274,11 +271,6 @@ class OrdinalCopy(FrontierTask):
             demonstration="".join(re.findall(r"Assistant: (.+)\n\n$", text[: max(0, start - 1)])),
             opening=text[start:],
         )
-
-    @classmethod
-    def place(cls, text: str, references: Sequence[str]) -> str | None:
-        passages = [reference.partition(" ")[2] for reference in references]
-        return super().place(text, passages)
 
 
 # --- conversations --------------------------------------------------------------------------------

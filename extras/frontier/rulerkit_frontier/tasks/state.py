@@ -1,17 +1,42 @@
-"""What is where in the end: a log of lockers whose contents are put in, swapped and emptied."""
+"""What is where in the end: a log of lockers whose contents are put in, swapped and emptied.
+
+A prompt of `{base: state_4, num_operations: 3, num_lockers: 3}` in 300 tokens, its lines wrapped:
+
+    Below is a log of what happened to some lockers, in order. Every locker was empty at first.
+    Keep track of what is in which locker. Swapping works with empty lockers, too.
+    Put the panoramic-banyan into locker 87694, in place of what is in it.
+    Put the old-fashioned-subsidence into locker 82135, in place of what is in it.
+    Swap what is in lockers 65252 and 87694.
+    Swap what is in lockers 82135 and 76150.
+    Swap what is in lockers 55732 and 82135.
+    Put the stingy-mother-in-law into locker 47098, in place of what is in it.
+    Put the substantial-cross-contamination into locker 45872, in place of what is in it.
+    Swap what is in lockers 45872 and 57003.
+    Put the legal-antler into locker 87694, in place of what is in it.
+    Put the deafening-evening-wear into locker 55732, in place of what is in it.
+
+    What is in locker 65252 at the end of the log?
+    Write your final answer in the very last line of your response, in the form 'Final Answer:
+    [blue-door]', or 'Final Answer: []' if it is empty.
+    Final Answer:
+
+References: panoramic-banyan.
+"""
 
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import partial
 from random import Random
+from typing import Annotated
 
 import numpy as np
+from pydantic import Field
+from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import encode_units, joined
-from rulerkit.generation.tasks.base import JudgedAnswer, Reading, Rule
+from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -96,7 +121,8 @@ class _Log:
     def things_of_group(self, locker: str) -> list[str]:
         """All that was ever in a locker or in those that are connected with it by swaps; first
         what was in the locker itself."""
-        group, found = [locker], {locker}
+        group = [locker]
+        found = {locker}
         for member in group:
             new = sorted(self.swapped_with.get(member, set()) - found)
             group += new
@@ -154,26 +180,20 @@ class State(Frontier):
         Rule("said full", "The answer names something, and the locker is empty.", _said_full),
     )
 
-    num_operations: int = 4
+    num_operations: Annotated[Positive, Field(ge=3, le=1000)] = 4
     """Operations on the lockers of the group that is asked about."""
-    num_lockers: int = 4
+    num_lockers: Annotated[Positive, Field(ge=3, le=100)] = 4
     """Lockers of the group."""
-    words: str = "wonderwords"
+    words: CorpusName = "wonderwords"
     """The list behind things: `wonderwords` or a path."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.check(
-            3 <= self.num_operations <= 1000, "num_operations", "a whole number from 3 to 1000"
-        )
-        self.check(3 <= self.num_lockers <= 100, "num_lockers", "a whole number from 3 to 100")
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
         return (("words", "words"),)
 
-    def draft(self, stream: ExampleStream, length: int) -> Draft:
-        random, is_empty = stream.random, self.is_empty(stream.index)
+    def make(self, stream: ExampleStream, length: int) -> Draft:
+        random = stream.random
+        is_empty = self.is_empty(stream.index)
         lockers = draw_numbers(random, self.num_lockers)
         words = load("words", self.words)
         things = draw_things(random, words, self.num_operations)
@@ -192,7 +212,7 @@ class State(Frontier):
             question=_QUESTION.format(locker=asked) + answer_form(FORM_THINGS[0], "if it is empty"),
             answer_prefix=ANSWER_PREFIX,
             references=() if answer is None else (answer,),
-            plan=(lockers, things, pieces),
+            hidden=(lockers, things, pieces),
         )
 
     def _operations(
@@ -214,7 +234,9 @@ class State(Frontier):
 
         # The log from its beginning. Behind the origin other operations touch no locker that
         # holds the answer at that time.
-        log, operations, new = _Log(), list[tuple[str, str]](), iter(things)
+        log = _Log()
+        operations = list[tuple[str, str]]()
+        new = iter(things)
         for step in range(self.num_operations):
             # A locker that is emptied is full before, so that emptying it matters.
             is_before = is_empty and step == origin - 1
@@ -237,8 +259,9 @@ class State(Frontier):
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         # Lines have two columns. Pools of numbers have the same ones at the same places.
-        group, things_of_group, operations = draft.plan
-        size, encoder = (pool_size(budget.length, _TOKENS_FOR_A_THING), budget.encoder)
+        group, things_of_group, operations = draft.hidden
+        size = pool_size(budget.length, _TOKENS_FOR_A_THING)
+        encoder = budget.encoder
         put, into = _PUT.format(thing="{}", locker="|").split(" |")
         swap = _SWAP.format(locker="{}", other="|").split(" |")[0]
         empty = _EMPTY.split(" {")[0]

@@ -1,0 +1,173 @@
+"""The one builder of tables: a DataFrame as plain text, Markdown, LaTeX (booktabs), HTML, CSV or
+JSON."""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from rulerkit.common import escape
+from rulerkit.common.errors import unknown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+FORMATS = ("text", "csv", "json", "markdown", "latex")
+
+
+class Field(NamedTuple):
+    """One field of a table: `marked` where its score reaches the threshold; `small` follows in
+    small letters."""
+
+    text: str
+    marked: bool = False
+    bold: bool = False
+    small: str = ""
+
+
+_MARKDOWN = """\
+{% macro field(f) -%}
+{% set stars = "*" * (3 if f.bold and f.marked else 2 if f.bold or f.marked else 0) -%}
+[[ stars ]][[ f.text ]][[ stars ]][[ " " ~ f.small if f.small ]]
+{%- endmacro -%}
+| [[ header | join(" | ") ]] |
+| :--- |[[ " ---: |" * (header | length - 1) ]]
+{% for row in rows %}
+| {% for f in row %}[[ field(f) ]][[ " | " if not loop.last ]]{% endfor %} |
+{% endfor %}
+
+{% for note in notes %}
+- [[ note ]]
+{% endfor %}
+"""
+
+_LATEX = r"""
+{%- macro field(f) -%}
+{% set text = "\\textbf{" ~ f.text ~ "}" if f.bold else f.text -%}
+[[ "\\underline{" ~ text ~ "}" if f.marked else text ]]
+[[- "\\textsubscript{" ~ f.small ~ "}" if f.small ]]
+{%- endmacro -%}
+\begin{tabular}{[[ columns ]]}
+\toprule
+{% for name in header %}\textbf{[[ name ]]}[[ " & " if not loop.last ]]{% endfor %} \\
+\midrule
+{% for row in rows %}
+{% if loop.index0 in firsts %}
+\midrule
+{% endif %}
+{% for f in row %}[[ field(f) ]][[ " & " if not loop.last ]]{% endfor %} \\
+{% endfor %}
+\bottomrule
+\end{tabular}
+{% if notes %}
+{\par\smallskip\footnotesize
+{% for note in notes %}
+[[ note ]]
+{% endfor %}
+\par}
+{% endif %}
+"""
+
+_HTML = """\
+{% macro field(f) -%}
+{% set text = "<b>" ~ f.text ~ "</b>" if f.bold else f.text -%}
+[[ "<u>" ~ text ~ "</u>" if f.marked else text ]]
+[[- " <small>" ~ f.small ~ "</small>" if f.small ]]
+{%- endmacro -%}
+<table><thead><tr>{% for name in header %}<th>[[ name ]]</th>{% endfor %}</tr></thead><tbody>
+{% for row in rows %}
+{% if loop.index0 in firsts %}
+</tbody><tbody>
+{% endif %}
+<tr>{% for f in row %}<td>[[ field(f) ]]</td>{% endfor %}</tr>
+{% endfor %}
+</tbody></table>
+{% for note in notes %}
+<p>[[ note ]]</p>
+{% endfor %}
+"""
+
+_MEDIA = {
+    "markdown": (escape.markdown, _MARKDOWN),
+    "latex": (escape.latex, _LATEX),
+    "html": (escape.html, _HTML),
+}
+"""How a format escapes a text, and its template."""
+_LONG = 25  # letters; LaTeX breaks longer texts into lines, of which three stand side by side
+
+
+def render(
+    frame: "pd.DataFrame",
+    format: str = "text",
+    notes: Sequence[str] = (),
+    groups: Iterable[object] | None = None,
+) -> str:
+    """A DataFrame without its index, with notes below it, as plain text ('text'), Markdown, LaTeX
+    (booktabs) or HTML; as CSV or JSON (a list of rows), which have no place for notes.
+
+    Its values are texts, numbers (shown to three decimals, nothing where one is missing), or a
+    `Field`: a name in the first column, a number in the others. `groups` says the group of each
+    row: LaTeX and HTML draw a line between neighbours of two groups.
+    """
+    if format == "csv":
+        return escape.csv_text(frame, "%.4f")
+    if format == "json":
+        return str(frame.to_json(orient="records", double_precision=4)) + "\n"
+    header = [str(name) for name in frame.columns]
+    rows = [[_field(value) for value in row] for row in frame.itertuples(index=False, name=None)]
+    if format == "text":
+        return _plain(header, rows, notes)
+    if format not in _MEDIA:
+        raise unknown("format", format, FORMATS)
+
+    # Each text is escaped for its medium before it stands in a template.
+    escaped, template = _MEDIA[format]
+    body = [[f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in rows]
+    names = list(groups) if groups is not None else []
+    firsts = [n for n in range(1, len(names)) if names[n] != names[n - 1]]
+    columns = ""
+    for position in range(len(header)):
+        values = [value for value in frame.iloc[:, position] if value is not None]
+        if all(type(value) is str for value in values):
+            is_long = any(len(value) > _LONG for value in values)
+            columns += r"p{0.3\linewidth}" if is_long else "l"
+        else:
+            is_name = position == 0 and isinstance(values[0], Field)
+            columns += "l" if is_name else "r"
+    return escape.fill(
+        template,
+        header=list(map(escaped, header)),
+        rows=body,
+        firsts=firsts,
+        columns=columns,
+        notes=list(map(escaped, notes)),
+    )
+
+
+def _field(value: Any) -> Field:
+    if isinstance(value, Field):
+        return value
+    if isinstance(value, float):
+        # A minus sign, as a hyphen is shorter.
+        return Field("" if value != value else f"{round(value, 3):.12g}".replace("-", "\u2212"))
+    return Field("" if value is None else str(value))
+
+
+def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
+    # A column of numbers stays aligned where some of them have a star.
+    has_marks = any(field.marked for row in rows for field in row)
+    texts = [list(map(escape.one_line, header))]
+    for row in rows:
+        texts.append(
+            [
+                escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
+                + " " * (has_marks and not f.marked)
+                for f in row
+            ]
+        )
+
+    # Names stand on the left, numbers on the right.
+    widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
+    form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))
+    lines = [form.format(*row).rstrip() for row in texts]
+    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
+    lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
+    return "\n".join(lines) + "\n"
