@@ -141,9 +141,13 @@ def saved_notes(cells: pd.DataFrame) -> list[str]:
     return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
 
 
+_FLUSH_LEFT = "text-align: left; vertical-align: top"
+
+
 def show(frame: pd.DataFrame, index: bool = False, **format: Any) -> "Styler":
     """A DataFrame for a notebook: its text is never read as HTML or mathematics. Its caption says
     where the texts are not the paper's. `format` goes to `Styler.format`."""
+    from pandas.api.types import is_numeric_dtype
 
     def visible(value: Any) -> Any:
         return escape.one_line(value) if isinstance(value, str) else value
@@ -152,6 +156,10 @@ def show(frame: pd.DataFrame, index: bool = False, **format: Any) -> "Styler":
     styler = shown.style.format(escape="html", **format)
     for axis in (0, 1):
         styler = styler.format_index(escape="html", axis=axis)
+    # pandas sets all columns flush right, which is for numbers
+    texts = [f".col{i}" for i, kind in enumerate(shown.dtypes) if not is_numeric_dtype(kind)]
+    if texts:
+        styler = styler.set_table_styles([{"selector": ", ".join(texts), "props": _FLUSH_LEFT}])
     styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
     if words := texts_words(frame):
         styler = styler.set_caption(f"{words}: not comparable with the paper")

@@ -5,7 +5,7 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.analysis.claims import model_rows
+from rulerkit.analysis.selection import model_rows
 from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
