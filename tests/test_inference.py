@@ -460,3 +460,5 @@ def test_each_example_is_made_once(tmp_path, monkeypatch):
     cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
     assert set(made.values()) == {2}  # one at each length
     assert made.total() == sum(len(cell.rows) for cell in cells) == 30
+    rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
+    assert made.total() == 30  # nothing is left to ask

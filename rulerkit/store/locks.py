@@ -148,16 +148,6 @@ def holder(path: Path) -> Owner | None:
     return None if is_dead or expires < time.time() else owner
 
 
-def wait_for(path: Path) -> Owner | None:
-    """As `holder`, but an owner on another machine counts only once it refreshes its lock. Waits
-    for that, or until the lock is free."""
-    first = owner = holder(path)
-    while owner and first and not owner.here and owner.expires == first.expires:
-        time.sleep(1.0)
-        owner = holder(path)
-    return owner
-
-
 @cache
 def _machine() -> str:
     """Distinguishes machines and containers with the same host name: each has its own process
