@@ -221,7 +221,7 @@ class Project:
 
     def out(self, subject, name=""):
         """What the jobs of a model have said, or others in this folder."""
-        return (self.folder / subject / f"{name or f'{self.run}.job'}.out").read_text()
+        return (self.folder / subject / f"{name or subject}.out").read_text()
 
     def wait(self, what, until):
         """Wait until something holds."""

@@ -2,6 +2,7 @@
 lists of models, and why nothing answers."""
 
 import json
+import shutil
 import socket
 import ssl
 import subprocess
@@ -21,6 +22,7 @@ from rulerkit.inference.model import load_model
 from rulerkit.inference.reply import Reply
 from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
+from tests.projects import REPOSITORY
 from tests.test_openai import ask_and_check, client, error, serving, some
 from tests.text_server import Handler, ReaderServer
 
@@ -565,3 +567,29 @@ def test_a_server_that_runs_already_is_the_same_model_where_it_lists_it(server, 
     server.listing = {"data": [{"id": "warm", "root": "/ck/other"}]}
     with pytest.raises(UserError, match=r"model mine: http.* serves /ck/other, and not /"):
         load_model({"base": base, "base_url": server.url}).open()
+
+
+def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_path):
+    """One that is kept warm for several notebooks: `base_url` beside the model's own mapping."""
+    folder, tokenizer = tmp_path / "m", str(REPOSITORY / "rulerkit/data/small/tokenizer")
+    shutil.copytree(REPOSITORY / "rulerkit/data/small/llama", folder)
+    base = {"path": str(folder), "engine": "vllm", "dtype": "bfloat16", "name": "mine"}
+    base |= {"template": "base", "tokenizer": tokenizer, "max_length": 2048}
+    small = {"base": "niah_single_2", "name": "small", "suite": "small", "max_new_tokens": 12}
+    asked = {"tasks": [small], "lengths": [512], "num_examples": 3, "outputs": str(tmp_path)}
+
+    def amend(body, reply):
+        choice = reply["choices"][0]
+        choice["token_ids"] = server.tokenizer.encode(choice["text"]).tolist() or [5]
+        choice["prompt_token_ids"] = body["prompt"]
+
+    with serving(ReaderServer(load_tokenizer(tokenizer))) as server:
+        server.listing = {"data": [{"id": "warm", "root": str(folder), "max_model_len": 2048}]}
+        server.amend = amend
+        warm = {"base": base, "base_url": server.url}
+        (cell,) = rk.evaluate(rk.study(asked, model=warm), progress=False)
+        assert (len(cell.rows), len(server.real)) == (3, 3)
+        assert {body["model"] for body in server.real} == {"warm"}
+    # vLLM is not installed here, and nothing is left to ask.
+    (same,) = rk.evaluate(rk.study(asked, model=base), progress=False)
+    assert (same.path, len(same.rows)) == (cell.path, 3)

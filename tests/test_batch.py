@@ -16,9 +16,8 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.batch.execution import execute, predictions
-from rulerkit.batch.jobs import read_job
-from rulerkit.batch.status import jobs_in, report, statuses
+from rulerkit.batch.execution import execute
+from rulerkit.batch.status import report, statuses
 from rulerkit.common.errors import UserError
 from tests.batches import Project, outcomes, printed, told
 from tests.conftest import needs_extras
@@ -53,20 +52,20 @@ def test_the_demo_as_it_would_run(tmp_path):
     assert (ended.returncode, ended.stderr) == (0, "")
     *lines, total = ended.stdout.splitlines()
     models = ("reader-4096", "reader-8192", "reader-16384", "perfect", "mute")
-    single = [
-        f"{name} {what}"
-        for name in models
-        for what in ("predictions", "01_main_results", "20_frontier")
-        if what != "20_frontier" or name == "reader-8192"
+    over_all = ("all 00_tasks", "all 01_main_results", "all leaderboard")
+    steps = [
+        *(f"{name} predictions" for name in models),
+        *(f"{name} 01_main_results" for name in models),
+        "reader-8192 20_frontier",
+        *over_all,
     ]
-    titles = [" ".join(line.split()[:3]) for line in lines]
-    assert titles == [
-        f"missing {name}" for name in (*single, "all 00_tasks", "all 01_main_results")
-    ]
+    titles = [" ".join(line.split()[1:3]) for line in lines]
+    assert sorted(titles) == sorted(steps)
+    assert titles[-1] == "all leaderboard"
     # 13 tasks x 20 examples x (4K + 8K + 16K + 32K)
     assert lines[0].endswith(" 0/52 cells, 0/1,040 examples; 15,974,400 tokens left")
     # and of the frontier suite 13 tasks x 5 examples for one reader
-    assert total == "13 steps: 13 missing; 83,865,600 tokens left, at most"
+    assert total == "14 steps: 14 missing; 83,865,600 tokens left, at most"
     assert sorted(project.root.rglob("*")) == before
 
 
@@ -109,7 +108,7 @@ def test_a_pattern_of_checkpoints_takes_settings(project):
         (project / f"checkpoints/{number}").mkdir(parents=True)
     own = {"path": "checkpoints/1000", "name": "ours", "label": "Ours", "hours": 2}
     pattern = {"base": own, "path": "checkpoints/*", "template": "base"}
-    jobs = plan(project, ONE | {"models": [pattern]}).jobs
+    jobs = [job for job in plan(project, ONE | {"models": [pattern]}).jobs if job.model]
     assert [job.name for job in jobs] == ["1000", "2000"]
     last = jobs[1].model
     assert (last["template"], last["hours"]) == ("base", 2)
@@ -184,28 +183,23 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     jobs = batch.jobs
     folder = project / "outputs/notebooks/r"
     assert batch.corpora == "original"
-    assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
-        ("mute", ["mute 10_small", "mute 20_fails"], ()),
-        ("perfect", ["perfect 10_small"], ()),
-        ("reader-1024", [], ()),
-        ("10_small", ["all 10_small"], ("perfect", "reader-1024")),
-        ("40_found", ["all 40_found"], ("mute", "perfect", "reader-1024")),
+    assert [(job.name, job.title, job.after) for job in jobs] == [
+        ("mute", "mute predictions", ()),
+        ("perfect", "perfect predictions", ()),
+        ("reader-1024", "reader-1024 predictions", ()),
+        ("mute", "mute 10_small", ("mute",)),
+        ("perfect", "perfect 10_small", ("perfect",)),
+        ("mute", "mute 20_fails", ("mute",)),
+        ("10_small", "all 10_small", ("perfect", "reader-1024")),
+        ("40_found", "all 40_found", ("mute", "perfect", "reader-1024")),
     ]
-    files = [folder / "reader-1024/mine.job.yaml", folder / "all/mine-10_small.job.yaml"]
-    assert [job.file for job in jobs[2:4]] == files
-    assert [(need.task, need.length, need.wanted) for need in jobs[0].steps[0].needs] == [
-        ("vt", 1024, 4)
-    ]
-    assert [need.wanted for need in jobs[0].steps[1].needs] == [2]
-    assert {need.model for need in jobs[4].steps[0].needs} == {"mute", "perfect", "reader-1024"}
-    for job in jobs:
-        job.save()
-        assert read_job(job.file) == job
-    shutil.copytree(project / "outputs", project / "copy")
-    place = f"'outputs: {project}/copy'"
-    planned = f"was planned for {folder}, not here: run `rulerkit batch .*mine.yaml -y {place}`"
-    with pytest.raises(UserError, match=planned):
-        jobs_in(project / "copy/notebooks/r")
+    assert jobs[2].record == folder / "reader-1024/predictions.json"
+    assert jobs[6].record == folder / "all/10_small.json"
+    assert [(need.task, need.length, need.wanted) for need in jobs[0].needs()] == [("vt", 1024, 4)]
+    assert [need.wanted for need in jobs[3].needs()] == [2]
+    assert {need.model for need in jobs[7].needs()} == {"mute", "perfect", "reader-1024"}
+    mine = project / "params/batches/mine.yaml"
+    assert jobs[0].command == f"rulerkit batch {mine} --only mute"
 
 
 def test_no_notebook_is_forgotten_whomever_it_asks(project):
@@ -217,12 +211,14 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
     notebook(project / "notebooks/41_beside.ipynb", parameters, asks)
     names = ["40_asks_nobody", "41_beside"]
     jobs = plan(project, {"models": ["mute", "reader-1024"], "notebooks": names}).jobs
-    assert [(job.name, [run.title for run in job.runs], job.after) for job in jobs] == [
-        ("mute", ["mute 40_asks_nobody"], ()),
-        ("perfect", [], ()),
-        ("reader-1024", ["reader-1024 40_asks_nobody"], ()),
-        ("mute-41_beside", ["mute 41_beside"], ("mute", "perfect")),
-        ("reader-1024-41_beside", ["reader-1024 41_beside"], ("perfect", "reader-1024")),
+    assert [(job.name, job.title, job.after) for job in jobs] == [
+        ("mute", "mute predictions", ()),
+        ("perfect", "perfect predictions", ()),
+        ("reader-1024", "reader-1024 predictions", ()),
+        ("mute-41_beside", "mute 41_beside", ("mute", "perfect")),
+        ("reader-1024-41_beside", "reader-1024 41_beside", ("perfect", "reader-1024")),
+        ("mute", "mute 40_asks_nobody", ("mute",)),
+        ("reader-1024", "reader-1024 40_asks_nobody", ("reader-1024",)),
     ]
 
 
@@ -327,7 +323,6 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
     models = ("first", "second")
     titles = [f"{model} {what}" for model in models for what in ("predictions", "50_own")]
     assert sorted(done) == sorted([*titles, "all 52_both"])
-    assert done[-1] == "all 52_both"
     root, lines = story.project.root, story.first.ended.stdout.splitlines()
     (place,) = (number for number, line in enumerate(lines) if line.startswith("failed"))
     reason = r"failed +first 51_fails +AssertionError: the first line the last line"
@@ -336,8 +331,8 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
     assert all(line.startswith("    | ") for line in last)
     log = root / "outputs/notebooks/r/first/51_fails.log"
     assert where.split() == ["log:", str(log)]
-    job = str(root / "outputs/notebooks/r/first/mine.job.yaml")
-    assert again.split() == ["again:", "rulerkit", "run", job]
+    batch = str(root / "params/batches/mine.yaml")
+    assert again.split() == ["again:", "rulerkit", "batch", batch, "--only", "first"]
     said = log.read_text()
     assert re.match(r"\$ \S+ -m papermill ", said)
     assert "1 step is not done: first 51_fails (failed)" in story.first.ended.stderr
@@ -394,39 +389,35 @@ def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, capsys):
 def status_of(project, content):
     """The state and message of each notebook, and all that the report says."""
     found = statuses(plan(project, content).jobs)
-    return [(s.state, s.message) for s in found if s.step.run], "\n".join(report(found))
+    return [(s.state, s.message) for s in found if s.job.run], "\n".join(report(found))
 
 
 def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
-    for job in plan(project, ONE).jobs:
-        job.save()
-        assert [status.state for status in outcomes(execute([job]))] == ["done", "done"]
+    assert [one.state for one in outcomes(execute(plan(project, ONE).jobs))] == ["done", "done"]
     edited = ONE | {"parameters": {"tasks": ["vt"]}}
     states, said = status_of(project, edited)
     assert states == [("outdated", "the notebook or its parameters have changed since")]
     assert f"again: rulerkit batch {project}/params/batches/mine.yaml" in said
     assert "    | " not in said
-    _, said = status_of(project, ONE | {"parameters": {"num_examples": 2}})
-    assert "again: rulerkit run" not in said, "its job file plans something else"
     rows = project / "outputs/predictions/main/mute/vt/1024.jsonl"
     change_rows(rows, pred="x")
     states, said = status_of(project, ONE)
     assert states == [("outdated", "its answers have changed since")]
     rows.unlink()
-    assert status_of(project, ONE)[0] == [("outdated", "answers that it read are gone")]
+    assert status_of(project, ONE)[0] == [("outdated", "its answers have changed since")]
 
 
 def test_an_error_of_the_model_names_no_notebook(project):
     """One that concerns one notebook alone names it."""
     (project / "empty").mkdir()
     notebooks = [*ONE["notebooks"], {"notebook": "20_fails", "parameters": {"seed": 3}}]
-    (job,) = plan(project, {"models": ["empty"], "notebooks": notebooks}).jobs
-    (problem,) = predictions(job)
-    assert problem.startswith("model empty: ")
+    job, *_ = plan(project, {"models": ["empty"], "notebooks": notebooks}).jobs
+    ended, *_ = outcomes(execute([job]))
+    assert (ended.state, ended.message.partition(" empty: ")[0]) == ("failed", "model")
     notebooks[1]["parameters"] = {"lengths": [100]}
-    (job,) = plan(project, {"models": ["mute"], "notebooks": notebooks}).jobs
-    (problem,) = predictions(job)
-    assert problem.startswith("20_fails: ")
+    job, *_ = plan(project, {"models": ["mute"], "notebooks": notebooks}).jobs
+    ended, *_ = outcomes(execute([job]))
+    assert (ended.state, ended.message.partition(": ")[0]) == ("failed", "20_fails")
 
 
 @pytest.mark.slow
@@ -441,8 +432,6 @@ def test_a_changed_checkpoint_is_noticed(project):
 
     def execute_all():
         jobs = plan(project, content).jobs
-        for job in jobs:
-            job.save()
         before = [status.state for status in statuses(jobs)]
         return before, [(status.state, status.message) for status in outcomes(execute(jobs))]
 
@@ -468,9 +457,7 @@ def test_a_changed_checkpoint_is_noticed(project):
 def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
     path = project / "notebooks/10_small.ipynb"
     path.write_text(path.read_text().replace('"python3"', '"no-such-kernel"'))
-    (job,) = plan(project, ONE).jobs
-    job.save()
-    predictions, failed = outcomes(execute([job]))
+    predictions, failed = outcomes(execute(plan(project, ONE).jobs))
     assert (predictions.state, failed.state) == ("done", "failed")
     assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.message)
-    assert failed.step.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])
+    assert failed.job.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])

@@ -35,7 +35,6 @@ COMMANDS = [
     "report",
     "browse",
     "batch",
-    "run",
     "status",
     "fetch",
     "notebooks",
@@ -503,5 +502,4 @@ def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch)
     assert done.returncode == 0, done.stderr[-2000:]
     assert "100.0" in done.stdout
     monkeypatch.setattr("rulerkit.cli.many_models.os", SimpleNamespace(name="nt"))
-    for command in (["batch", "b.yaml"], ["run", "j.job.yaml"]):
-        refused(rulerkit(*command), "run this command in WSL")
+    refused(rulerkit("batch", "b.yaml"), "run this command in WSL")

@@ -1,69 +1,16 @@
-"""Beyond one machine: job files that are read where the project lies elsewhere, and answers to one cell
-that lie in several places."""
+"""Beyond one machine: answers to one cell that lie in several places."""
 
 import json
-import os
 import shutil
 from pathlib import Path
 
 import pytest
 
 import rulerkit as rk
-from rulerkit.batch.batch_file import read_batch
-from rulerkit.batch.jobs import read_job
 from rulerkit.common.errors import UserError
 from rulerkit.store.cells import load_cell
 from rulerkit.store.records import parse_record, row_line
-from tests.conftest import needs_extras
-from tests.projects import make_project
 from tests.records import record_text
-
-
-@pytest.fixture
-def home(monkeypatch):
-    """No project root is named: it is found."""
-    monkeypatch.delenv("RULERKIT_HOME", raising=False)
-    yield
-    os.environ.pop("RULERKIT_HOME", None)
-
-
-def test_a_job_file_is_read_where_the_project_was_copied_to(tmp_path, monkeypatch, home):
-    root = make_project(tmp_path / "here")
-    file = root / "params/batches/mine.yaml"
-    content = {"models": ["mute"], "notebooks": ["10_small"]}
-    file.write_text(json.dumps(content))
-    monkeypatch.chdir(root)
-    (job,) = read_batch(file, {"outputs": str(root / "some/outputs")}).jobs
-    job.save()
-    text = job.file.read_text()
-    # Where it was planned is said once, in the last line.
-    assert str(tmp_path) not in text.rpartition("home: ")[0]
-
-    # The first place is still there, and is not meant.
-    copy = shutil.copytree(root, tmp_path / "there")
-    moved = read_job(copy / job.file.relative_to(root))
-    os.environ.pop("RULERKIT_HOME")
-    assert moved.file == copy / job.file.relative_to(root)
-    assert moved.runs[0].notebook == copy / "notebooks/10_small.ipynb"
-    assert moved.runs[0].studies[0].outputs == copy / "some/outputs"
-    assert moved.runs[0].parameters["outputs"] == "some/outputs"
-    assert str(copy / "params/batches/mine.yaml") in moved.planned_by
-    assert read_job(job.file) == job
-
-
-@needs_extras
-def test_a_plan_writes_job_files_for_any_scheduler_and_asks_nothing(tmp_path, rulerkit):
-    ended = rulerkit("batch", "demo", "--plan", "-y", f"outputs: {tmp_path}")
-    assert ended.status == 0
-    files = [Path(line) for line in ended.out.splitlines()]
-    assert files
-    assert all(file.name.endswith(".job.yaml") for file in files)
-    assert all(file.is_file() for file in files)
-    # Models come before what reads several of them.
-    reads_models = ["model: null" in file.read_text() for file in files]
-    assert reads_models == sorted(reads_models)
-    assert not list(tmp_path.glob("predictions/**/*.jsonl"))
-
 
 # --- one cell in several places -------------------------------------------------------------------
 

@@ -1,7 +1,6 @@
 """The jobs of one machine: one model after the other, and one process at each."""
 
 import os
-import re
 import stat
 import subprocess
 import sys
@@ -14,7 +13,7 @@ from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import check, execute
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import visible_gpus
-from tests.batches import Project, outcomes, told
+from tests.batches import Project, outcomes, told, wait_until
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -33,15 +32,12 @@ def jobs_of(project, models, **parameters):
     """The models' jobs alone, without notebooks: they are asked what a notebook over all would
     need."""
     content = {"models": models, "together": ["50_asks"], "parameters": parameters}
-    jobs = [job for job in read_batch(project.batch(content)).jobs if job.model]
-    for job in jobs:
-        job.save()
-    return jobs
+    return [job for job in read_batch(project.batch(content)).jobs if job.model]
 
 
 def run(jobs):
     states = outcomes(execute(jobs))
-    assert {each.step.title: each.message for each in states if each.state != "done"} == {}
+    assert {each.job.title: each.message for each in states if each.state != "done"} == {}
 
 
 def overlapping(rows):
@@ -93,36 +89,23 @@ def test_one_model_answers_after_the_other(project):
 
 
 @pytest.mark.slow
-def test_a_job_is_done_by_one_process_and_named_by_the_other(project, tmp_path):
-    """From another folder, so that only the job file says where the project is."""
-    (job,) = jobs_of(project, [told("a")], num_examples=3)
+def test_a_job_is_done_by_one_process_and_waited_for_by_the_other(project):
+    batch = project.batch({"models": [told("a"), told("b")], "together": ["50_asks"]})
     project.set("a", "meets", "go")
-    with project.started("run", job.file) as first:
+    with project.started("batch", batch) as first:
         project.wait_for("a")
-        second = project.call("run", job.file)
-        whole = project.call(
-            "batch", project.root / "params/batches/mine.yaml", "-y", "num_examples: 3"
-        )
-        status = project.call("status", job.file.parents[1])
-        project.go()
-        pid = first.process.pid
-        ended, said = first.end()
-        # on a busy machine a line of progress comes first
-    assert ended == 0
-    assert re.search(r"^done +a predictions", said, re.MULTILINE), said
-    assert (second.returncode, second.stderr) == (75, "")
-    assert re.match(rf"elsewhere +a predictions .*; process {pid} on host ", second.stdout)
-    assert (whole.returncode, status.returncode) == (75, 3)
-    assert (
-        "another process is doing a part of this batch: run the same command again" in whole.stderr
-    )
-    assert "page:" not in whole.stdout
-    assert set(project.asked("a").values()) == {1}
-    (tmp_path / "empty").mkdir()
-    file = os.path.relpath(job.file, tmp_path / "empty")
-    again = project.call("run", file, file, cwd=tmp_path / "empty", RULERKIT_HOME="")
-    assert again.stdout == "1 step was done before; nothing was asked again\n"
-    assert list((tmp_path / "empty").iterdir()) == []
+        with project.started("batch", batch) as second:
+            # It does others first, then it waits.
+            project.wait_for("b")
+            words = f"waiting for another process: process {first.process.pid} on host "
+            wait_until("it waits", lambda: words in second.out.read_text())
+            assert project.call("status", batch).returncode == 3
+            project.go()
+            ended = [each.end() for each in (first, second)]
+    assert [status for status, _ in ended] == [0, 0], ended
+    assert [set(project.asked(name).values()) for name in "ab"] == [{1}] * 2
+    assert "a+b 4 rows" in project.said("all/50_asks")
+    assert list(project.root.rglob("*.lock")) == []
 
 
 def test_gpus_are_seen_without_nvidia_smi(tmp_path, monkeypatch):

@@ -163,8 +163,8 @@ def test_planted_keys_stand_in_nothing_that_others_can_read(tmp_path):
             found = [form for form in FORMS if form in file.read_bytes()]
             private += bool(found)
             assert found == [] or not file.stat().st_mode & 0o077, file
-    # The three files above and the two files of jobs.
-    assert private == 5
+    # The three files above.
+    assert private == 3
     assert len(list((project.root / "made").iterdir())) == 4
     rows = (tmp_path / "project/outputs/predictions/main").rglob("1024.jsonl")
     assert sum(file.stat().st_size > 0 for file in rows) == 4

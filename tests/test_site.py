@@ -8,7 +8,7 @@ import subprocess
 import pytest
 
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.batch.slurm import submissions, submit
+from rulerkit.batch.slurm import open_jobs, script_text, submit
 from rulerkit.common.errors import UserError
 from rulerkit.common.settings import Site, read_site
 from tests.projects import REPOSITORY, make_project
@@ -39,7 +39,8 @@ def scripts(root, site, *models):
     """The job scripts, which bash can read."""
     (root / "params/site.yaml").write_text(json.dumps(site))
     lab = read_site()
-    texts = [each.text(lab) for each in submissions(read_batch(batch(root, *models)).jobs, lab)]
+    groups = open_jobs(read_batch(batch(root, *models)).jobs)
+    texts = [script_text(group, lab) for group in groups]
     for text in texts:
         read = subprocess.run(["/bin/bash", "-n"], input=text, text=True, check=False)
         assert read.returncode == 0
@@ -74,14 +75,14 @@ def test_what_a_site_says_stands_in_the_scripts(root):
         assert line in small.splitlines()
     assert small.index("trap ") < small.index("module load cuda")  # whatever the set-up takes
     python = "apptainer exec --nv $HOME/kit.sif ~/bin/python3"
-    assert f"\n{python} -m rulerkit run " in small  # as the shell reads it
+    assert f"\n{python} -m rulerkit batch " in small  # as the shell reads it
     assert "HF_HUB_OFFLINE" not in small
     assert "srun" not in small + over_all
     # not before half of its time
     assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large
     assert "#SBATCH --nodes=2\n" in large
-    assert f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit.batch." in large
-    rank = r"/large/some batch\.job\.yaml\S+ \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
+    assert f"--nodes=1 --ntasks=1 --relative=1 bash -c 'exec {python} -m rulerkit batch " in large
+    rank = r"some batch\.yaml.* --only large --node \$\(\(SLURM_PROCID \+ 1\)\)' &\n"
     assert re.search(rank, large)
     assert "#SBATCH --partition=cheap\n" in over_all
     assert "gpus-per-node" not in over_all
@@ -99,27 +100,17 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert read_site(REPOSITORY / "params/site-example.yaml").partition == "gpu"
 
 
-@pytest.mark.parametrize(
-    ("gpus", "nodes"), [((1,), 1), ((3, 3, 2), 2), ((1, 3, 2, 2), 2), ((3, 3, 3), 3)]
-)
-def test_whole_nodes_are_as_many_as_all_models_need(root, gpus, nodes):
-    models = [model(f"m{n}", each, hours=n + 1) for n, each in enumerate(gpus)]
+def test_whole_nodes_are_one_for_each_model(root):
     site = {"whole_nodes": 4, "hours": 2}
-    *shared, free, over_all = scripts(root, site, *models, model("free", 0))
-    assert len(shared) == nodes
-    hours = f"#SBATCH --time=0-{len(gpus):02}:00:00"
-    for text in shared:
-        assert {"#SBATCH --gres=gpu:4", "#SBATCH --exclusive", hours} < {*text.split("\n")}
-        assert text.count(".job.yaml") == len(gpus)  # each does whatever is free
+    large, free, over_all = scripts(root, site, model("large", 3, hours=5), model("free", 0))
+    lines = {"#SBATCH --gres=gpu:4", "#SBATCH --exclusive", "#SBATCH --time=0-05:00:00"}
+    assert lines < {*large.split("\n")}
     assert "--exclusive" not in free + over_all
-    assert free.count(".job.yaml") == 1
 
 
-def test_whole_nodes_have_a_script_and_a_log_each_and_a_limit(root):
-    path = batch(root, model("a", 4), model("b", 4), name="qwen2.5")
-    nodes = submissions(read_batch(path).jobs, Site(whole_nodes=4))[:2]
-    assert [each.script.name for each in nodes] == ["qwen2.5-node1.sh", "qwen2.5-node2.sh"]
+def test_a_model_that_no_node_holds_and_a_machine_without_slurm(root):
+    groups = open_jobs(read_batch(batch(root, model("a", 4), name="qwen2.5")).jobs)
     with pytest.raises(UserError, match="a needs 4 GPUs, a node has 3"):
-        submissions(read_batch(path).jobs, Site(whole_nodes=3))
+        script_text(groups[0], Site(whole_nodes=3))
     with pytest.raises(UserError, match="sbatch is not here: run this"):
-        list(submit(nodes, Site()))
+        list(submit(groups, Site()))

@@ -144,7 +144,7 @@ def test_a_night_with_every_accident(make):
     assert seen["all 50_first"] == "incomplete"
     assert re.search(
         "incomplete +all 50_first +1 of 4 cells are incomplete, the first is cancelled vt",
-        night.out("all", "night-50_first.job"),
+        night.out("all", "50_first"),
     )
 
     last = night.submit()
@@ -274,51 +274,16 @@ def test_an_adaptive_run_that_is_requeued_ends_as_any_other(make):
         assert file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
 
 
-def test_jobs_that_take_whole_nodes_share_the_models_out(make):
+def test_a_model_that_takes_a_whole_node_has_all_its_gpus(make):
     place = make("whole")
-    models = [held("a", 3), held("b", 3), held("c", 1), held("d", 1), held("e", 0)]
-    site = {"whole_nodes": 4, "hours": 0.2}
-    place.plan(models, ONE, site, together=["50_first"])
-    assert place.submit() == Counter(
-        {
-            "submitted": 4,
-            **dict.fromkeys(("submitted whole-node1", "submitted whole-node2", "submitted e"), 1),
-        }
-        | {"submitted 50_first": 1}
-    )
-    names = [model["name"] for model in models]
-    place.wait("all hold", lambda: all(place.holds(name) for name in "abcd"))
-    nodes = {row.model: (row.job, row.node) for row in place.journal()}
-    assert len({nodes[name] for name in "abcd"}) == 2
-    assert [len(place.lives(name)) for name in "abcd"] == [1] * 4
-    assert [len((place.lives(name)[0][0].gpus or "").split(",")) for name in "abcd"] == [3, 3, 1, 1]
-    seen = place.status()
-    assert [seen[f"{name} predictions"] for name in names] == [
-        *["running"] * 4,
-        "queued",
-    ]  # no node is left for the last
-    assert place.submit()["submitted"] == 0
-
-    job, _ = nodes["a"]
-    place.call("scancel", job)
-    place.wait(
-        "one node is given back",
-        lambda: job not in {each.number for each in place.queue().values()},
-    )
-    lost = [name for name in "abcd" if nodes[name][0] == job]
-    again = place.submit()  # while the other one runs
-    assert (again["submitted"], again["in queue"]) == (
-        1,
-        2,
-    )  # the new one, that of `e` and the comparison
+    place.plan([held("a", 3), held("b", 0)], ONE, {"whole_nodes": 4, "hours": 0.2})
+    assert place.submit()["submitted"] == 2
+    place.wait("both hold", lambda: all(place.holds(name) for name in "ab"))
+    seen = [(place.lives(name)[0][0].gpus or "").split(",") for name in "ab"]
+    assert [len(gpus) for gpus in seen] == [4, 1]
     place.go()
     place.wait("all have ended", lambda: not place.queue())
     assert set(place.status().values()) == {"done"}
-    for name in names:
-        assert place.indices(name) == {"vt": [*range(8)]}
-        assert len(place.lives(name)) == 1 + (name in lost)
-        assert asked_in_vain(place.lives(name)) == []
-    assert clashes(place.journal()) == []
 
 
 def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):

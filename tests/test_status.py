@@ -10,8 +10,7 @@ import pytest
 
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.jobs import Status
-from rulerkit.batch.status import exit_code, grid, jobs_in, report, statuses
-from rulerkit.common.errors import UserError
+from rulerkit.batch.status import exit_code, grid, report, statuses
 from tests.batches import Project, told, wait_until
 
 pytestmark = pytest.mark.slow
@@ -22,7 +21,6 @@ class Seen(NamedTuple):
 
     steps: dict[str, Status]
     text: list[str]
-    from_folder: list[str]
     cells: dict[str, list[str]]
     exit_code: int
 
@@ -39,22 +37,18 @@ def look(project, batch):
     before = files(project.root)
     jobs = read_batch(batch).jobs
     found = statuses(jobs)
-    folder = project.root / "outputs/notebooks/main"
-    from_folder = report(statuses(jobs_in(folder))) if folder.is_dir() else []
     cells = {
-        job.name: grid(job.name, job.steps[0].cells, job.not_run(job.name)).splitlines()
-        for job in jobs
-        if job.model
+        one.job.name: grid(one.job.name, one.needs, one.job.not_run(one.job.name)).splitlines()
+        for one in found
+        if one.job.model
     }
     assert files(project.root) == before, "status writes nothing"
-    return Seen(
-        {s.step.title: s for s in found}, report(found), from_folder, cells, exit_code(found)
-    )
+    return Seen({s.job.title: s for s in found}, report(found), cells, exit_code(found))
 
 
 def files(root):
     """All files but locks, which are touched while their owners live."""
-    paths = [p for p in root.rglob("*") if p.suffix != ".lock" and "tmp" not in p.parts[-2:]]
+    paths = [p for p in root.rglob("*") if ".lock" not in p.name and "tmp" not in p.parts[-2:]]
     return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
 
 
@@ -93,7 +87,7 @@ def story(tmp_path_factory):
         project.set("slow", "pace", 0.2)
         project.set("broken", "broken", 1)
         project.set("short", "longest", 5000)
-        with project.started("batch", batch, "--jobs", 1) as killed:
+        with project.started("batch", batch) as killed:
             project.wait_for("slow")
             wait_until("it has answered something", lambda: project.rows().get("slow/vt/1024"))
             project.set("slow", "meets", "go")
@@ -147,8 +141,7 @@ def test_after_a_power_cut(story):
     assert changed == {"slow predictions": "interrupted", "all 51_all": "missing"}
     place = story.killed.text.index(story.killed.line("slow predictions"))
     assert story.killed.text[place].endswith("its process is gone; what it wrote is kept")
-    file = story.project.root / "outputs/notebooks/main/slow/mine.job.yaml"
-    assert story.killed.text[place + 1] == f"    again: rulerkit run {file}"
+    assert story.killed.text[place + 1] == f"    again: rulerkit batch {story.batch} --only slow"
 
 
 def test_after_it_has_ended(story):
@@ -181,7 +174,7 @@ def test_after_it_has_ended(story):
     assert story.after.line("short predictions").endswith(" 1/1 cells, 3/3 examples; not run: 2K")
     assert not story.project.rows().get("short/vt/2048")
     place = story.after.text.index(story.after.line("broken predictions"))
-    assert story.after.text[place + 1].startswith("    again: rulerkit run ")
+    assert story.after.text[place + 1].endswith(" --only broken")
 
 
 def test_after_rows_were_lost(story):
@@ -204,15 +197,6 @@ def test_the_exit_code_is_0_where_all_is_done_1_where_something_stopped_and_else
     assert [seen.exit_code for seen in moments] == [3, 1, 1, 1, 0]
 
 
-def test_the_folder_shows_what_the_batch_file_shows(story):
-    for seen in (story.during, story.killed, story.after, story.cut, story.repaired):
-        both = [
-            sorted(re.sub(r"about [\d:]+", "about", line) for line in lines[:-1])
-            for lines in (seen.from_folder, seen.text)
-        ]
-        assert both[0] == both[1]
-
-
 def test_the_command_works_where_nothing_can_be_written(story):
     root = story.project.root
     try:
@@ -221,13 +205,8 @@ def test_the_command_works_where_nothing_can_be_written(story):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a folder can be made read-only for root by root only")
     try:
-        ended = story.project.call("status", root / "outputs/notebooks/main", "--cells")
+        ended = story.project.call("status", story.batch, "--cells")
     finally:
         subprocess.run(["umount", root], check=True)
     assert (ended.returncode, ended.stderr) == (0, "")
     assert ended.stdout.endswith("6 steps: 6 done\n")
-
-
-def test_a_folder_without_jobs_is_refused(tmp_path):
-    with pytest.raises(UserError, match="holds no job: give a batch file, or outputs/notebooks"):
-        jobs_in(tmp_path)

@@ -16,20 +16,12 @@ from typing import Any
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
-from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters
-from rulerkit.evaluation.study import (
-    Study,
-    check_used,
-    expand,
-    load_files,
-    name_of,
-    study_as_json,
-)
+from rulerkit.evaluation.study import Study, check_used, expand, load_files, name_of
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.store.places import find_cells
 
@@ -48,7 +40,7 @@ class Batch:
     """The parameters of the whole batch, over all its models."""
     runs: list[Notebook]
     jobs: list[Job]
-    """One for each model that any notebook asks, then one for each notebook over several models."""
+    """One for each model that any notebook asks, then one for each execution of a notebook."""
     keys: BatchKeys
     """What the file holds."""
 
@@ -105,7 +97,10 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         )
 
     whole = make_study(parameters | {"models": models})
-    planner = _Planner(path, whole, models, parameters, fixed)
+    again = dict(settings or {})
+    if "outputs" in again:
+        again["outputs"] = from_root(whole.outputs)
+    planner = _Planner(path, whole, models, parameters, fixed, again)
     single = [run for entry in alone for run in planner.runs_of(entry)]
     over_all = [run for entry in together for run in planner.runs_of(entry, once=True)]
 
@@ -116,16 +111,7 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             find_cells([keys.baseline], outputs=whole.outputs)
         except UserError as error:
             raise UserError(f"baseline in {path}: {error}") from error
-    command = ["rulerkit", "batch", str(path.absolute())]
-    if settings:
-        shown = dict(settings)
-        if "outputs" in shown:
-            shown["outputs"] = from_root(whole.outputs)
-        command += ["-y", one_line(shown)]
-    jobs = [
-        replace(job, plugins=tuple(plugins))
-        for job in _jobs_of(path, planner.folder, runs, over_all, shlex.join(command))
-    ]
+    jobs = _jobs_of(path, planner.folder, runs, over_all, planner.command)
     return Batch(path, whole, runs, jobs, keys)
 
 
@@ -202,10 +188,19 @@ class _Planner:
     fixed: JSON
     """Those of the command line: they win over what an entry says."""
 
+    settings: JSON
+    """All that the command line gives, as it is given again."""
+
     @property
     def folder(self) -> Path:
-        """Where executed notebooks and job files lie."""
+        """Where executed notebooks and the records of jobs lie."""
         return self.whole.outputs / "notebooks" / self.whole.run
+
+    @property
+    def command(self) -> list[str]:
+        """The command that plans this batch again."""
+        given = ["-y", one_line(self.settings)] if self.settings else []
+        return ["rulerkit", "batch", str(self.path.absolute()), *given]
 
     def runs_of(self, entry: NotebookKeys, once: bool = False) -> list[Notebook]:
         """The runs of an entry: one for each model where the notebook takes `model` and not `once`,
@@ -221,16 +216,22 @@ class _Planner:
         # A wrong value is found before anything starts.
         checked = make_study(values | {"models": models})
         if values.get("seed") == "fresh":
-            # Notebooks that a machine of its own executes ask the questions of all others.
+            # All notebooks ask the same questions.
             values["seed"] = checked.seed
         if "outputs" in values:
-            # The job's file may be read on another machine.
+            # An executed notebook may be read on another machine.
             values["outputs"] = from_root(self.whole.outputs)
 
         notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
         known = notebook_parameters(notebook)
+        if "batch" in known:
+            # It shows how far the batch is.
+            values |= {"batch": from_root(self.path.absolute()), "settings": self.settings}
         if "model" in known and not once:
-            by_subject = {read_spec(model)["name"]: values | {"model": model} for model in models}
+            names = map(name_of, checked.models)
+            by_subject = {
+                name: values | {"model": model} for name, model in zip(names, models, strict=True)
+            }
         elif "models" in known:
             by_subject = {"all": values | {"models": models}}
         elif entry.models and "model" not in known:
@@ -244,7 +245,6 @@ class _Planner:
             by_subject = {"all": own}
         runs = []
         for subject, own in by_subject.items():
-            # What it asks is found out once, here, and stands in the job's file.
             studies = studies_of(notebook, own)
             for asked_model in [model for study in studies for model in study.models]:
                 if not isinstance(asked_model, dict):
@@ -253,42 +253,55 @@ class _Planner:
                         "model made in Python, which no other process has: describe it in "
                         "params/models, a function by `entry: package.module:load`"
                     )
-            asked = tuple(map(study_as_json, studies))
             place = self.folder / subject / notebook.name
-            runs.append(Notebook(notebook, own, subject, place, asked))
+            runs.append(Notebook(notebook, own, subject, place, tuple(studies)))
         return runs
 
 
 def _jobs_of(
-    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], planned_by: str
+    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], command: list[str]
 ) -> list[Job]:
-    """A job for each model that a notebook asks, then one for each notebook that is not about one
-    model alone."""
+    """A job for each model that a notebook asks, then one for each execution of a notebook."""
     models = _models_asked(path, runs)
     jobs = []
     for name, described in models.items():
-        asks = tuple(run for run in runs if name in run.models)
-        about_it = [run for run in runs if run.subject == name and run.models <= {name}]
-        # A notebook that does not say what it asks runs last, and asks its model itself.
-        about_it.sort(key=lambda run: not run.asked)
-        file = folder / name / f"{path.stem}.job.yaml"
-        jobs.append(Job(name, file, described, asks, (*about_it,), (), planned_by))
+        studies = [
+            (run.notebook.stem, replace(study, models=(model,)))
+            for run in runs
+            for study in run.studies
+            for model in study.models
+            if name_of(model) == name
+        ]
+        record = folder / name / "predictions.json"
+        again = shlex.join([*command, "--only", name])
+        title = f"{name} predictions"
+        jobs.append(Job(name, title, record, tuple(studies), again, described))
 
-    done = {run.output for job in jobs for run in job.runs}
-    for run in runs:
-        if run.output in done:
-            continue
+    notebooks: list[Job] = []
+    # What shows how far the others are comes last, and before it what asks its models itself.
+    for run in sorted(runs, key=lambda run: (run.is_page, not run.studies)):
         # A notebook over all models that asks nobody reads whatever the others have asked.
         reads_all = run in over_all and not run.models
-        asks = tuple(other for other in runs if other.models) if reads_all else (run,)
-        # One that does not say what it asks runs last, and asks its models itself.
-        is_last = reads_all or not run.asked
-        after = tuple(name for name in models if is_last or name in run.models)
+        read = [other for other in runs if other.models] if reads_all else [run]
+        after = [name for name in models if reads_all or name in run.models]
         stem = run.output.stem
         name = stem if run.subject == "all" else f"{run.subject}-{stem}"
-        file = folder / "all" / f"{path.stem}-{name}.job.yaml"
-        jobs.append(Job(name, file, None, asks, (run,), after, planned_by))
-    return jobs
+        if run.subject in models and run.models <= {run.subject}:
+            # It is about one model, whose answers it follows.
+            name, after = run.subject, [run.subject]
+        notebooks.append(
+            Job(
+                name,
+                run.title,
+                run.output.with_suffix(".json"),
+                tuple((each.notebook.stem, study) for each in read for study in each.studies),
+                shlex.join([*command, "--only", name]),
+                run=run,
+                after=tuple(after),
+                reads=tuple(job.record for job in (*jobs, *notebooks) if run.is_page),
+            )
+        )
+    return jobs + notebooks
 
 
 def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:

@@ -1,10 +1,10 @@
-"""Jobs on this machine: each asks its model, then executes its notebooks.
+"""Jobs on this machine: the models answer one after the other, then notebooks are executed.
 
-Every step (the predictions, each notebook) is a process of its own, which ends with this one.
-`python -m rulerkit.batch.execution JOB` is the step that asks the model; with the number of a node
-behind it, the share of that node in a server over several.
+Every job is a process of its own, which ends with this one. `python -m rulerkit.batch.execution
+FILE` is the process that asks a model.
 """
 
+import json
 import os
 import shlex
 import signal
@@ -20,26 +20,23 @@ from rulerkit.batch.jobs import (
     Job,
     Notebook,
     Status,
-    Step,
-    fingerprint,
     lines_of_log,
     one_line,
-    read_job,
     read_record,
     update_record,
     version_of,
 )
-from rulerkit.common.errors import UserError, listed
+from rulerkit.common.errors import Elsewhere, UserError, listed, remark
 from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import Session, evaluate
-from rulerkit.inference.model import load_model
+from rulerkit.evaluation.study import study_as_json, study_from_json
 from rulerkit.inference.process import start_guarded
-from rulerkit.inference.vllm import MASTER, Vllm
+from rulerkit.inference.vllm import MASTER
 from rulerkit.store.files import disk, write_whole
-from rulerkit.store.locks import Lock, wait_for
+from rulerkit.store.locks import Lock, holder
 from rulerkit.store.records import plain
 
 CHAIN = "RULERKIT_JOB"
@@ -47,110 +44,207 @@ CHAIN = "RULERKIT_JOB"
 another one."""
 RESTARTS = 2
 """A job that a scheduler restarted this often without a new answer gives up."""
-_INTERVAL = 0.2  # seconds between two looks at the processes and at GPUs that others hold
+_INTERVAL = 0.2  # seconds between two looks at the processes
+# A job of a scheduler may have a few of the machine's.
+_PROCESSORS = (
+    len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+)
 
 
 # --- several jobs ---------------------------------------------------------------------------------
 
 
-def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
-    """Do jobs on this machine, one after the other, those of models first; yields each step as it
-    starts and as it ends, and None several times a second meanwhile. Closing the iterator ends the
-    step that runs."""
-    for job in sorted(jobs, key=lambda job: bool(job.after)):
-        for status in perform(job):
-            yield status
-            if status is None:
-                time.sleep(_INTERVAL)
-
-
 def check(jobs: Sequence[Job]) -> None:
     """`UserError` where a job can never run here; on a machine without GPUs everything runs on its
     processors."""
-    if any(job.runs for job in jobs) and find_spec("papermill") is None:
+    if any(job.run for job in jobs) and find_spec("papermill") is None:
         raise missing_extra("batches need", "papermill", "notebooks")
     gpus = visible_gpus()
     for job in jobs:
         needed, nodes = job.resources
-        # The job itself reports what is wrong with its answers.
-        with suppress(UserError):
-            if job.steps[0].is_done:
-                continue
-        if needed and nodes > 1 and MASTER not in os.environ:
+        cannot = (nodes > 1 and MASTER not in os.environ) or (gpus and needed > len(gpus))
+        if not needed or not cannot or job.is_done():
+            continue
+        if nodes > 1:
             raise UserError(
                 f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm"
             )
-        if gpus and needed > len(gpus):
-            raise UserError(
-                f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
-                "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y "
-                "'models: [...]'"
-            )
+        raise UserError(
+            f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
+            "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y "
+            "'models: [...]'"
+        )
+
+
+def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
+    """Do jobs on this machine; yields each as it starts and as it ends, and None several times a
+    second meanwhile. Closing the iterator ends what runs.
+
+    Models answer one after the other. Notebooks follow, one for each processor; a notebook waits
+    for the models whose answers it reads. What another process does is left to it while there is
+    other work, and then waited for.
+    """
+    waiting = sorted(jobs, key=lambda job: job.model is None)
+    running: list[tuple[Job, Generator[Status | None]]] = []
+    has_waited = False
+    try:
+        while waiting or running:
+            idle, before = not running, len(waiting)
+            yield from _round(waiting, running)
+            # Nothing ran, and nothing could be started.
+            if idle and len(waiting) == before and not has_waited:
+                has_waited = True
+                others = filter(None, map(_elsewhere, waiting))
+                remark(f"waiting for another process: {next(others, 'it has just ended')}")
+            yield None
+            time.sleep(_INTERVAL if running or waiting else 0)
+    finally:
+        for _, statuses in running:
+            statuses.close()
+
+
+def _round(
+    waiting: list[Job], running: list[tuple[Job, Generator[Status | None]]]
+) -> Iterator[Status]:
+    """Start what may start, and yield what happened to the jobs that run."""
+    for job in list(waiting):
+        if _may_start(job, waiting, [other for other, _ in running]):
+            waiting.remove(job)
+            running.append((job, perform(job)))
+    for job, statuses in list(running):
+        state = yield from _news(statuses)
+        if state != "running":
+            running.remove((job, statuses))
+        if state == "elsewhere":
+            waiting.append(job)
+
+
+def _news(statuses: Generator[Status | None]) -> Generator[Status, None, str]:
+    """The statuses of a job since the last look; returns whether it is `running`, has `ended`, or
+    another process was faster (`elsewhere`)."""
+    try:
+        while status := next(statuses):
+            yield status
+    except StopIteration:
+        return "ended"
+    except Elsewhere:
+        return "elsewhere"
+    return "running"
+
+
+def _may_start(job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool:
+    """Whether a job can be started now."""
+    if _elsewhere(job):
+        return False
+    # A model takes all GPUs and processors, and so does a notebook that asks models itself.
+    if job.model or not (job.run and job.run.studies):
+        is_last = job.model or not any(other.run and other.run.studies for other in waiting)
+        return bool(is_last) and not running
+    if any(other.model for other in running) or len(running) >= _PROCESSORS:
+        return False
+    return not any(other.model and not _elsewhere(other) for other in waiting)
+
+
+def _elsewhere(job: Job) -> str:
+    """Which other process does this job, or answers what it reads; "" where none does."""
+    others = {f"{name}'s answers": job.predictions(name).with_suffix(".lock") for name in job.after}
+    for what, lock in {job.title: job.lock, **others}.items():
+        owner = holder(lock)
+        if owner and owner.pid != os.getpid():
+            return f"process {owner.pid or '?'} on host {owner.host} is at {what}"
+    return ""
 
 
 # --- one job --------------------------------------------------------------------------------------
 
 
 def perform(job: Job) -> Generator[Status | None]:
-    """Do what is left of a job; yields each step as it starts and as it ends, and None whenever its
-    process was looked at. A step that fails raises nothing."""
-    first = job.steps[0]
+    """Do a job that is not done; yields its status when it starts and when it ends, and None
+    whenever its process was looked at. A job that fails raises nothing; `Elsewhere` where another
+    process was faster by a moment."""
     try:
-        reason = _running_elsewhere(job)
-        if reason:
-            yield Status(first, "elsewhere", reason)
-        elif not job.is_open:
-            for step in job.steps:
-                yield Status(step, "done before")
-        else:
-            with Lock(job.lock):
-                yield from _perform_steps(job)
+        if job.is_done():
+            yield Status(job, "done before")
+            return
+        with disk(job.lock):
+            job.lock.parent.mkdir(parents=True, exist_ok=True)
+        with Lock(job.lock):
+            yield from _perform(job)
+    except Elsewhere:
+        raise
     except UserError as error:
-        # Another process may have been faster by a moment.
-        reason = _running_elsewhere(job)
-        if reason:
-            yield Status(first, "elsewhere", reason)
-        else:
-            yield Status(first, "failed", str(error))
+        yield Status(job, "failed", str(error))
 
 
-def _perform_steps(job: Job) -> Generator[Status | None]:
-    """Do the steps of a job that are left, one after the other."""
+def _perform(job: Job) -> Generator[Status | None]:
+    """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
+    wrong plot costs no GPU."""
+    stuck = _start(job)
+    if stuck:
+        update_record(job.record, state="failed", error=stuck)
+        yield Status(job, "failed", stuck)
+        return
+    if job.run and not job.run.is_page:
+        missing = job.changed
+        needs = job.needs()
+        if needs and not any(need.have for need in needs):
+            missing = missing or f"none of its {len(needs)} cells has an answer yet"
+        if missing:
+            yield Status(job, "missing", missing)
+            return
+
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
         jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
-        stuck = _start(job)
-        for step in job.steps:
-            if step.is_done:
-                yield Status(step, "done before")
-                continue
-            if stuck:
-                update_record(step.record, state="failed", error=stuck)
-                yield Status(step, "failed", stuck)
-                return
-            yield from _perform_step(step, {**os.environ, **jupyter}, folder)
+        if job.run:
+            command = _papermill(job.run, folder)
+            shown = shlex.join([sys.executable, "-m", "papermill", *job.run.command])
+            about: JSON = {"source": job.run.source, "answers": job.answers()}
+            with disk(job.run.output):
+                job.run.output.unlink(missing_ok=True)
+        else:
+            studies = [(name, study_as_json(study)) for name, study in job.studies]
+            file = Path(folder, "studies.json")
+            write_whole(file, json.dumps([str(job.record), studies]), private=True)
+            command = [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
+            shown = job.command
+            model = hide(plain(job.model or {}))
+            about = {"model": model, "not_run": job.not_run(job.name)}
 
+        # The version is taken before: a checkpoint that changes meanwhile was not what answered.
+        version = version_of(job.model or {})
+        update_record(job.record, started=time.time(), error=None, state="running", **about)
+        with disk(job.log), job.log.open("w", encoding="utf-8", errors="surrogateescape") as log:
+            print("$", shown, file=log, flush=True)
+            process = start_guarded(command, log, {**os.environ, **jupyter})
+        try:
+            yield Status(job, "running", "executing" if job.run else "")
+            while process.poll() is None:
+                yield None
+            if process.returncode:
+                # A scheduler signals the job and this process, one a moment before the other.
+                time.sleep(2)
+        finally:
+            process.communicate()  # closes its standard input, which ends it
 
-def _running_elsewhere(job: Job) -> str:
-    """Which other process does this job, or a job whose answers it reads; "" where none does."""
-    others = {f"{name}'s answers": job.predictions(name) for name in job.after}
-    for what, file in {"it": job.lock, **others}.items():
-        if owner := wait_for(file.with_suffix(".lock")):
-            return f"process {owner.pid or '?'} on host {owner.host} is at {what}"
-    return ""
+    ended = _status_of_ended(job, process.returncode)
+    fields: JSON = {"state": ended.state, "error": ended.message or None, "ended": time.time()}
+    if job.model and process.returncode == 0:
+        # `evaluate` has compared the weights themselves.
+        fields["answered_by"] = version
+    update_record(job.record, **fields)
+    yield ended
 
 
 def _start(job: Job) -> str:
     """Add this start to those of the same job of a scheduler, each with how far the job was;
     returns why it should stop where it was restarted again and again without a new answer."""
-    first = job.steps[0]
     number = os.environ.get(CHAIN)
-    starts = read_record(first.record).get("starts", []) if number else []
+    starts = read_record(job.record).get("starts", []) if number else []
+    left = sum(need.tokens_left for need in job.needs()) if job.model else 0
     of_this_job = [start for start in starts if start["job"] == number]
-
-    left = [first.tokens_left, sum(not step.is_done for step in job.steps)]
     starts = [*of_this_job, {"job": number, "time": time.time(), "left": left}]
-    update_record(first.record, starts=starts)
+    update_record(job.record, starts=starts)
 
     last = [start["left"] for start in starts[-1 - RESTARTS :]]
     if len(last) <= RESTARTS or any(other != left for other in last):
@@ -159,57 +253,6 @@ def _start(job: Job) -> str:
         f"no new answer in {RESTARTS} restarts: stopped; look at its log, raise `hours` of the "
         "model or signal_before of params/site.yaml, then submit again"
     )
-
-
-def _perform_step(step: Step, environment: dict[str, str], folder: str) -> Generator[Status | None]:
-    """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
-    wrong plot costs no GPU. `folder` is for files that end with the job."""
-    if step.run:
-        missing = step.changed
-        if step.unanswered and not any(need.have for need in step.needs):
-            missing = f"none of its {len(step.needs)} cells has an answer yet"
-        if missing:
-            yield Status(step, "missing", missing)
-            return
-        command = _papermill(step.run, folder)
-        shown = shlex.join([sys.executable, "-m", "papermill", *step.run.command])
-        about: JSON = {"source": step.run.source, "answers": fingerprint(step.cells)}
-        with disk(step.run.output):
-            step.run.output.unlink(missing_ok=True)
-    else:
-        job = step.job
-        module = "rulerkit.batch.execution"
-        command = [sys.executable, "-m", module, str(job.file)]
-        shown = job.command
-        model, not_run = hide(plain(job.model or {})), job.not_run(job.name)
-        about = {"model": model, "not_run": not_run}
-
-    # The version is taken before: a checkpoint that changes meanwhile was not what answered.
-    version = version_of(step.job.model or {})
-    now = {"started": time.time(), "error": None, "state": "running"}
-    update_record(step.record, **now, **about)
-    with disk(step.log), step.log.open("w", encoding="utf-8", errors="surrogateescape") as log:
-        print("$", shown, file=log, flush=True)
-        process = start_guarded(command, log, environment)
-    try:
-        yield Status(step, "running", "executing" if step.run else "")
-        while process.poll() is None:
-            yield None
-        if process.returncode:
-            # A scheduler signals the step and this process, one a moment before the other.
-            time.sleep(2)
-    finally:
-        process.communicate()  # closes its standard input, which ends it
-
-    ended = _status_of_ended(step, process.returncode)
-    of_answers = {}
-    if not step.run and process.returncode == 0:
-        # `evaluate` has compared the weights themselves.
-        of_answers["answered_by"] = version
-    update_record(
-        step.record, **of_answers, state=ended.state, error=ended.message or None, ended=time.time()
-    )
-    yield ended
 
 
 def _papermill(run: Notebook, folder: str) -> list[str]:
@@ -225,24 +268,6 @@ def _papermill(run: Notebook, folder: str) -> list[str]:
     return [sys.executable, "-c", code, *places, "-f", str(parameters)]
 
 
-def _status_of_ended(step: Step, exit_status: int) -> Status:
-    """The status of a step whose process has ended."""
-    if exit_status:
-        return Status(step, "failed", _last_line(step.log, exit_status))
-    unanswered = step.unanswered
-    if not unanswered:
-        return Status(step, "done", "")
-
-    first = unanswered[0]
-    message = (
-        f"{len(unanswered)} of {len(step.needs)} cells are incomplete, the first is {first}: "
-        f"{first.have} of {first.wanted} examples"
-    )
-    if first.problem:
-        message += f" ({first.problem})"
-    return Status(step, "incomplete", message)
-
-
 _PAPERMILL = """\
 import sys
 sys.modules["rfc3987_syntax"] = None  # optional for jsonschema, and half of the start-up time
@@ -256,62 +281,65 @@ except PapermillExecutionError as error:
     sys.exit("rulerkit: " + " ".join(text.split()))"""
 
 
-def _last_line(log: Path, status: int) -> str:
-    """The last line of a log, behind what the exit status means."""
-    last = (lines_of_log(log)[1:] or ["no message"])[-1].strip()
-    if last.startswith("rulerkit: "):
-        return last.removeprefix("rulerkit: ")
-    with suppress(ValueError):
-        return f"killed by {signal.Signals(status - 128).name} (out of memory?): {last}"
-    return f"exit status {status}: {last}"
+def _status_of_ended(job: Job, exit_status: int) -> Status:
+    """The status of a job whose process has ended."""
+    if exit_status:
+        last = (lines_of_log(job.log)[1:] or ["no message"])[-1].strip()
+        if last.startswith("rulerkit: "):
+            return Status(job, "failed", last.removeprefix("rulerkit: "))
+        with suppress(ValueError):
+            killed_by = signal.Signals(exit_status - 128).name
+            return Status(job, "failed", f"killed by {killed_by} (out of memory?): {last}")
+        return Status(job, "failed", f"exit status {exit_status}: {last}")
+
+    needs = tuple(job.needs())
+    unanswered = [need for need in needs if need.tokens_left]
+    if not unanswered or (job.run and job.run.is_page):
+        return Status(job, "done", "", needs)
+    first = unanswered[0]
+    message = (
+        f"{len(unanswered)} of {len(needs)} cells are incomplete, the first is {first}: "
+        f"{first.have} of {first.wanted} examples"
+    )
+    if first.problem:
+        message += f" ({first.problem})"
+    return Status(job, "incomplete", message, needs)
 
 
-def predictions(job: Job) -> list[str]:
-    """Let the model answer all that is asked of it; returns what went wrong, and in which
-    notebook's study where it is not the same in all."""
+# --- the process that asks a model ----------------------------------------------------------------
+
+
+def main(file: Path) -> None:
+    """Let a model answer what the notebooks of a batch ask of it; loaded once. `file` holds the
+    record of the job and the studies, each with the name of its notebook. Says in one line what
+    went wrong, and in which notebook's study where it is not the same in all."""
+    place, given = json.loads(file.read_text(encoding="utf-8"))
+    record = Path(place)
     problems: dict[str, set[str]] = {}
 
     def not_run(_: str, length: int, reason: str) -> None:
-        record = job.predictions(job.name)
         lengths = read_record(record).get("not_run", {})
         update_record(record, not_run=lengths | {str(length): reason})
 
-    # The model is loaded once for all notebooks.
     with Session() as session:
-        for notebook, study in job.studies:
+        for notebook, values in given:
             errors: list[UserError] = []
             try:
+                study = study_from_json(values)
                 evaluate(study, not_run=not_run, failed=errors.append, session=session)
             except UserError as error:
                 # The other notebooks can still have their answers.
                 errors.append(error)
             for problem in map(str, errors):
-                problems.setdefault(problem, set()).add(notebook.notebook.stem)
-    everywhere = {notebook.notebook.stem for notebook in job.asks}
-    return [
+                problems.setdefault(problem, set()).add(notebook)
+    everywhere = {notebook for notebook, _ in given}
+    said = [
         problem if names == everywhere else f"{listed(sorted(names), 3)}: {problem}"
         for problem, names in problems.items()
     ]
-
-
-def follow(job: Job, node: int) -> None:
-    """Become the process that follows the first node, on another node of several that share a
-    model. Does not return."""
-    engine = load_model(job.model or {})
-    if isinstance(engine, Vllm):
-        command = engine.follow(node)
-        os.execvpe(command[0], command, os.environ | engine.variables())
-
-
-def main(job: Job, *node: str) -> None:
-    """Let the model of a job answer, or follow the first node of those that share it."""
-    if node:
-        follow(job, int(node[0]))
-        return
-    problems = predictions(job)
-    if problems:
-        sys.exit("rulerkit: " + "; ".join(problems))
+    if said:
+        sys.exit("rulerkit: " + "; ".join(said))
 
 
 if __name__ == "__main__":
-    main(read_job(Path(sys.argv[1])), *sys.argv[2:])
+    main(Path(sys.argv[1]))

@@ -4,84 +4,62 @@ that sees the files."""
 import time
 from collections.abc import Collection, Iterable, Mapping
 from datetime import timedelta
-from pathlib import Path
 
 from rulerkit.batch import slurm
-from rulerkit.batch.jobs import Job, Need, Status, Step, lines_of_log, read_job, read_record
-from rulerkit.common.errors import UserError, counted, listed
+from rulerkit.batch.jobs import Job, Need, Status, lines_of_log, read_record
+from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.store.locks import holder
 
 
-def jobs_in(folder: Path) -> list[Job]:
-    """The jobs that were planned in `outputs/notebooks/<run>`."""
-    jobs = [read_job(file) for file in sorted(folder.glob("*/*.job.yaml"))]
-    if not jobs:
-        raise UserError(
-            f"{folder} holds no job: give a batch file, or outputs/notebooks/RUN of a batch that "
-            "was begun"
-        )
-    return sorted(jobs, key=lambda job: job.model is None)
-
-
 def statuses(jobs: Iterable[Job]) -> list[Status]:
-    """Every step of some jobs, those of models first, from their files now."""
+    """Every job, those of models first, from their files now; each cell is read once."""
     in_queue = slurm.queue()
     active_models, found = set[str](), list[Status]()
-    for job in jobs:
+    for job in sorted(jobs, key=lambda job: job.model is None):
         activity, where = _activity(job, in_queue)
         if job.model and activity:
             active_models.add(job.name)
-        # A notebook over several models waits for those that still answer.
+        # A notebook waits for the models that still answer.
         waits_for = [name for name in job.after if name in active_models]
-        if waits_for:
-            activity, where = "queued", f"for {listed(waits_for, 3)}"
-        found += [_status(step, activity, where) for step in job.steps]
+        if waits_for and activity != "running":
+            activity, where = "waiting", f"for {listed(waits_for, 3)}"
+        found.append(_status(job, activity, where))
     return found
 
 
 def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]:
-    """Whether a process does a job, or will: `running` or `queued`, else "", and where."""
+    """Whether a process does a job, or will: `running`, `queued` or `waiting`, else "", and
+    where."""
     owner = holder(job.lock)
     if owner:
         number = f", job {owner.job}" if owner.job else ""
         return "running", f"on {owner.host}{number}"
-
-    # The job may be in Slurm's queue alone, or be done by a whole node that several models share.
-    alone = slurm.name_of(job)
-    names = [alone]
-    if job.model:
-        names += slurm.whole_nodes(job)
-    for name in names:
-        entry = in_queue.get(name)
-        if entry and entry.runs and name == alone:
-            return "running", f"job {entry.number} begins"
-        if entry:
-            place = f"job {entry.number}, {entry.state.lower()}, {entry.reason}"
-            return "queued", place
-    return "", ""
+    entry = in_queue.get(slurm.name_of(job))
+    if entry is None:
+        return "", ""
+    if entry.runs:
+        return ("waiting" if job.run else "running"), f"job {entry.number} begins"
+    place = f"job {entry.number}, {entry.state.lower()}, {entry.reason}"
+    return ("waiting" if job.run else "queued"), place
 
 
-def _status(step: Step, activity: str, where: str) -> Status:
-    """The status of a step whose job is `running`, `queued` or neither."""
-    record = read_record(step.record)
-    last = record.get("state")
-    state, reason = step.state
+def _status(job: Job, activity: str, where: str) -> Status:
+    """The status of a job that is `running`, `queued`, `waiting` or none of these."""
+    needs = () if job.run else tuple(job.needs())
+    state, reason = job.state(needs)
     if state == "done":
-        return Status(step, state, str(step.run.output) if step.run else "")
-
+        return Status(job, state, str(job.run.output) if job.run else "", needs)
     if activity:
-        # Of a running job one step runs; its notebooks wait for the answers.
-        is_running = activity == "running" and last == "running"
-        if step.run and not is_running:
-            return Status(step, "waiting", where)
-        return Status(step, activity, where)
+        return Status(job, activity, where, needs)
 
+    record = read_record(job.record)
+    last = record.get("state")
     if last in ("failed", "incomplete"):
-        return Status(step, last, str(record.get("error")))
+        return Status(job, last, str(record.get("error")), needs)
     if last == "running":
-        return Status(step, "interrupted", "its process is gone; what it wrote is kept")
-    return Status(step, state, reason)
+        return Status(job, "interrupted", "its process is gone; what it wrote is kept", needs)
+    return Status(job, state, reason, needs)
 
 
 def exit_code(statuses: Iterable[Status]) -> int:
@@ -98,11 +76,13 @@ def exit_code(statuses: Iterable[Status]) -> int:
 
 
 def report(statuses: list[Status]) -> list[str]:
-    """What there is to say of each step, and a line over all."""
+    """What there is to say of each job, and a line over all."""
     states = [status.state for status in statuses]
     counts = ", ".join(f"{states.count(state)} {state}" for state in dict.fromkeys(states))
-    left = sum(status.step.tokens_left for status in statuses)
-    most = sum(status.step.most_tokens_left for status in statuses)
+    # Cells of models' jobs alone: notebooks read the same ones.
+    needs = [need for status in statuses if status.job.model for need in status.needs]
+    left = sum(need.tokens_left for need in needs)
+    most = sum(need.most_tokens_left for need in needs if need.tokens_left)
     total = f"; {tokens_left(left, most)}" if left else ""
     lines = [line for status in statuses for line in describe(status)]
     return [*lines, f"{counted(len(states), 'step')}: {counts}{total}"]
@@ -117,17 +97,17 @@ def tokens_left(least: int, most: int) -> str:
 
 
 def describe(status: Status) -> list[str]:
-    """A line about a step; of one that was not done the last lines of its log and the command that
+    """A line about a job; of one that was not done the last lines of its log and the command that
     helps. A notebook that read incomplete answers needs those first."""
-    step, state, message = status
-    lines = [f"{state:12} {step.title:40} {details(status)}".rstrip()]
+    job, state, message, _ = status
+    lines = [f"{state:12} {job.title:40} {details(status)}".rstrip()]
 
     log_lines: list[str] = []
     if state in ("failed", "interrupted", "missing"):
-        log = step.log
-        if state != "failed" and not step.run:
-            # The step wrote nothing: what the scheduler's job has said.
-            log = step.job.file.with_suffix(".out")
+        log = job.log
+        if state != "failed" and not job.run:
+            # The job wrote nothing: what the scheduler's job has said.
+            log = slurm.script_of(job).with_suffix(".out")
         shown_already = f"rulerkit: {message}"
         log_lines = [line for line in lines_of_log(log)[-5:] if line != shown_already]
         lines += [f"    | {line[:300]}" for line in log_lines]
@@ -135,33 +115,35 @@ def describe(status: Status) -> list[str]:
             lines.append(f"    log: {log}")
 
     stopped = state in ("failed", "interrupted", "outdated")
-    lacks_answers = state == "incomplete" and not step.run
+    lacks_answers = state == "incomplete" and not job.run
     if log_lines or stopped or lacks_answers:
-        lines.append(f"    again: {step.job.command}")
+        lines.append(f"    again: {job.command}")
     return lines
 
 
 def details(status: Status) -> str:
-    """How far a step is beside its title and state, in words."""
-    step, state, message = status
-    if step.run:
+    """How far a job is beside its title and state, in words."""
+    job, state, message, needs = status
+    if job.run:
         return message
 
-    needs, left = step.needs, step.tokens_left
+    if state == "running" and not needs:
+        needs = tuple(job.needs())
+    left = sum(need.tokens_left for need in needs)
     have = sum(need.have for need in needs)
     wanted = sum(need.wanted for need in needs)
-    complete = len(needs) - len(step.unanswered)
+    complete = sum(not need.tokens_left for need in needs)
     parts = [f"{complete}/{len(needs)} cells, {have:,}/{wanted:,} examples"]
     if left:
         parts.append(f"{left:,} tokens left")
-        gpus, _ = step.job.resources
+        gpus, _ = job.resources
         if gpus:
             parts.append(counted(gpus, "GPU"))
     if state == "running":
-        parts.append(_time_left(step, left))
+        parts.append(_time_left(job, left))
     parts.append(message)
 
-    not_run = step.job.not_run(step.job.name)
+    not_run = job.not_run(job.name)
     if not_run:
         names = ", ".join(length_name(length) for length in sorted(not_run))
         parts.append(f"not run: {names}")
@@ -171,21 +153,20 @@ def details(status: Status) -> str:
     return "; ".join(part for part in parts if part)
 
 
-def _time_left(step: Step, tokens_left: int) -> str:
-    """The time that is left at the pace since the process of a step began; empty where it is not
+def _time_left(job: Job, tokens_left: int) -> str:
+    """The time that is left at the pace since the process of a job began; empty where it is not
     known yet."""
-    starts = read_record(step.record).get("starts")
+    starts = read_record(job.record).get("starts")
     if not starts:
         return ""
-    left_at_start, _ = starts[-1]["left"]
-    done = left_at_start - tokens_left
+    done = starts[-1]["left"] - tokens_left
     if done <= 0:
         return ""
     seconds = tokens_left * (time.time() - starts[-1]["time"]) / done
     return f"about {timedelta(seconds=round(seconds))}"
 
 
-def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
+def grid(model: str, needs: Iterable[Need], not_run: Collection[int] = ()) -> str:
     """The cells of a model: a line per task, a column per length; how many examples are answered of
     how many."""
     import pandas as pd
@@ -195,6 +176,8 @@ def grid(model: str, needs: list[Need], not_run: Collection[int] = ()) -> str:
     # The cells of repetitions are counted together.
     counts = frame.groupby(["task", "length"]).sum().astype(str)
     texts = counts["have"] + "/" + counts["wanted"]
-    texts[counts.index.isin([*not_run], level="length")] = "not run"
     wide = texts.unstack(fill_value="").loc[frame["task"].unique()]
+    for length in not_run:
+        wide[length] = "not run"
+    wide = wide[sorted(wide.columns)]
     return wide.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()

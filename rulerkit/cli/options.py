@@ -75,14 +75,6 @@ DryRun = Annotated[
         "--dry-run", help="Only list what would be done; asks no model and downloads nothing."
     ),
 ]
-PlanOnly = Annotated[
-    bool,
-    typer.Option(
-        "--plan",
-        help="Write the job files, print their paths, models first, and run nothing: for `rulerkit "
-        "run` under any scheduler.",
-    ),
-]
 Places = Annotated[
     list[str] | None,
     typer.Argument(

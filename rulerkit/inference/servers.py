@@ -171,19 +171,25 @@ class ServerEngine(Engine):
                 # While nothing has come back, the time goes into making examples.
                 if not any(future.done() for future in under_way) and queue.make():
                     continue
-                if not under_way:
-                    time.sleep(_WAIT)
-                for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
-                    example = under_way.pop(future)
-                    outcome = self._outcome(future, example, connection)
-                    if outcome:
-                        yield example, outcome
+                yield from self._finished(connection, under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
                 future.cancel()
         if queue.stop:
             raise UserError(f"{queue.stop}; all answers so far are kept")
+
+    def _finished(
+        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
+    ) -> Answers:
+        """What has come back, after a moment at most."""
+        if not under_way:
+            time.sleep(_WAIT)
+        for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
+            example = under_way.pop(future)
+            outcome = self._outcome(future, example, connection)
+            if outcome:
+                yield example, outcome
 
     def _takes_more(
         self, connection: Connection, under_way: "dict[Future[Answer], Example]"

@@ -21,9 +21,8 @@ from rulerkit.common.render import render
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
-from rulerkit.report.tables.layout import number_range
 from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
-from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
 from rulerkit.report.view import Html
 from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.scores import THIRTEEN
@@ -237,7 +236,8 @@ def _ranked(ours: "pd.DataFrame", listed: "pd.DataFrame") -> "pd.DataFrame":
     special = ["stand_in", "reader", "adaptive", "other_protocol"]
     has_rank = ~ours[special].astype(bool).any(axis=1)
     for average, rank in RANKS.items():
-        values = ours[average].where(has_rank)
+        # There is no average where none of the paper's lengths was asked.
+        values = ours.get(average, pd.Series(math.nan, ours.index)).where(has_rank)
         means = values.groupby([ours["model"], ours["aligned"]]).transform("mean")
         places = []
         for aligned, mean in zip(ours["aligned"], means.round(1), strict=True):

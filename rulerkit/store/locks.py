@@ -65,8 +65,12 @@ class Lock:
 
     def __enter__(self) -> Self:
         with disk(self.path):
-            while not self._is_ours():
-                self._remove_dead()
+            while True:
+                try:
+                    self._lock.lock(timeout=0)
+                    break
+                except flufl.lock.TimeOutError:
+                    self._remove_dead()
         threading.Thread(target=self._refresh_often, daemon=True).start()
         return self
 
@@ -86,14 +90,6 @@ class Lock:
                 "everything written so far is kept; run the same command again to resume once "
                 "nobody else writes there"
             )
-
-    def _is_ours(self) -> bool:
-        """Take the lock where it is free."""
-        try:
-            self._lock.lock(timeout=0)
-        except flufl.lock.TimeOutError:
-            return False
-        return True
 
     def _refresh_often(self) -> None:
         while not self.lost and not self._done.wait(LIFETIME / _REFRESHES):
@@ -150,16 +146,6 @@ def holder(path: Path) -> Owner | None:
         owner = Owner(expires=expires)
     is_dead = owner.here and owner.pid is not None and not _is_alive(owner.pid)
     return None if is_dead or expires < time.time() else owner
-
-
-def wait_for(path: Path) -> Owner | None:
-    """As `holder`, but an owner on another machine counts only once it refreshes its lock. Waits
-    for that, or until the lock is free."""
-    first = owner = holder(path)
-    while owner and first and not owner.here and owner.expires == first.expires:
-        time.sleep(1.0)
-        owner = holder(path)
-    return owner
 
 
 @cache
