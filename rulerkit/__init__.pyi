@@ -1,8 +1,7 @@
-from .analysis import claims as claims
 from .analysis import correlation as correlation
 from .analysis import depth as depth
 from .analysis import failures as failures
-from .analysis.claims import by_label as by_label
+from .analysis.claims import claims as claims
 from .analysis.compare import compare as compare
 from .analysis.compare import compare_study as compare_study
 from .analysis.remake import example_of as example_of
@@ -39,7 +38,6 @@ from .report import tables as tables
 from .report import view as view
 from .report.browser import browse as browse
 from .report.comparison import assert_not_worse as assert_not_worse
-from .report.verdicts import show_verdicts as show_verdicts
 from .report.view import show as show
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize

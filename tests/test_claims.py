@@ -1,7 +1,7 @@
-"""The claims of the notebooks, held against scores that are made up: each holds, fails, and cannot
-be judged somewhere."""
+"""Claims as data: held against the paper's own tables, and against scores that are made up, so that
+each holds, fails, and cannot be judged somewhere."""
 
-import json
+from functools import cache
 from math import inf
 
 import numpy as np
@@ -11,37 +11,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit.analysis import claims, correlation, failures
-from rulerkit.analysis.claims import FAILS, HOLDS, NOT_APPLICABLE, UNKNOWN, Verdict
+from rulerkit.analysis import correlation
+from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN, Verdict, estimate, share_of, within
 from rulerkit.common.errors import UserError
-from rulerkit.common.paths import home
+from rulerkit.common.paths import package_data
 from rulerkit.report.plots import series_by_length
-from rulerkit.scoring import scores as scoring
-from rulerkit.scoring.statistics import Estimate
 
 K = 1024
-LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN, "-": NOT_APPLICABLE}
+LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN}
+CLAIMS = package_data("paper/claims.yaml")
+SECTIONS = list(dict.fromkeys(claim["section"] for claim in CLAIMS))
 
 
-def rows(means, task="vt", n=100, model="m", seed=1):
+def rows(means, task="vt", n=300, model="m", seed=1):
     """Right or wrong answers with these means (percent) by length; an example has the same luck at
     every length."""
     luck = (np.random.default_rng(seed).permutation(n) + 0.5) / n
     frames = []
     for length, mean in means.items():
-        about = {
-            "index": range(n),
-            "score": (luck < mean / 100).astype(float),
-            "task": task,
-            "category": scoring.category(task),
-            "length": length,
-            "wanted": n,
-            "run": "r",
-            "model": model,
-            "label": model,
-            "claimed_length": 32.0 * K,
-        }
-        frames.append(pd.DataFrame(about))
+        frame = pd.DataFrame({"index": range(n), "score": (luck < mean / 100).astype(float)})
+        frames.append(frame.assign(model=model, task=task, length=length))
     return pd.concat(frames, ignore_index=True)
 
 
@@ -51,222 +40,264 @@ def lines(table):
         yield [field.strip() for field in line.split("|")]
 
 
-def test_what_is_left_of_a_fall_has_the_interval_of_a_difference():
-    scores = rows({4 * K: 95, 8 * K: 80, 16 * K: 70})
-    rest = claims.lower("", rows({16 * K: 70}), rows({8 * K: 80}))
-    found = claims.falls("", scores, "length", steadily=True)
-    assert found.seen.endswith(f"without 4K to 8K {rest.seen}")
+# --- the file -------------------------------------------------------------------------------------
 
 
-# --- the notebooks' claims ------------------------------------------------------------------------
+def test_the_file_says_of_each_claim_where_it_stands_and_what_is_a_guess():
+    assert len({claim["claim"] for claim in CLAIMS}) == len(CLAIMS) > 40
+    for claim in CLAIMS:
+        assert {"section", "place", "claim", "number"} <= set(claim), claim
+        assert claim["number"] in ("paper", "guess")
+        assert ("kind" in claim) != ("parts" in claim), claim
 
-SETTINGS = {
-    "": {},
-    "main two": {
-        "names": ["a", "b"],
-        "lengths": [4 * K, 8 * K, 16 * K, 32 * K],
-        "num_examples": 100,
-    },
-    "main": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K], "num_examples": 100},
-    "named": {
-        "names": ["gemini-1.5-pro", "gpt-4-1106", "lwm-7b-chat-1m", "mistral-7b-v0.2"],
-        "num_examples": 100,
-    },
-    "lwm at 4K": {"names": ["lwm-7b-chat-1m", "mistral-7b-v0.2"], "lengths": [4 * K]},
-    "one task": {"tasks": ["vt"]},
-    "one length": {"lengths": [4 * K]},
-    "one number": {"values": [4], "queries": []},
-    "passkey": {"needles": ["passkey"]},
-    "keys down": {"keys": ["full", "full uuid-uuid", 8, 1, 4]},
-    "yi at 256K": {"names": ["yi-34b"], "lengths": [256 * K]},
-    "to 32K": {"lengths": [4 * K, 8 * K, 16 * K, 32 * K]},
-    "trained": {
-        "names": ["a", "b"],
-        "tasks": ["vt", "cwe"],
-        "lengths": [4 * K, 8 * K, 16 * K, 32 * K],
-        "training_lengths": {"a": "16K", "b": "32K"},
-    },
-    "lwm at 256K": {
-        "names": ["lwm-7b-chat-512k", "lwm-7b-chat-1m"],
-        "tasks": ["vt", "cwe"],
-        "lengths": [256 * K],
-        "training_lengths": {"lwm-7b-chat-512k": "512K", "lwm-7b-chat-1m": "1M"},
-    },
-    "untrained": {"names": ["a", "b"], "tasks": ["vt"], "claimed": float("nan")},
-    "two": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "reference": "b", "edge": "4K"},
-    "one": {"tasks": ["vt", "cwe"]},
-    "two at 4K": {"names": ["a", "b"], "tasks": ["vt", "cwe"], "lengths": [4 * K]},
+
+# --- the paper's own tables -----------------------------------------------------------------------
+
+PRINTED = """
+v3 | Only half of the models that claim 32K      | H | ^10 of 17;
+v1 | Of ten models only GPT-4, Command-R, Yi and | H | Command-R .* Mixtral
+v3 | Of ten models only GPT-4, Command-R, Yi and | F | 2: 7 of 15
+v3 | Gemini-1.5 and GPT-4 lead under both        | H | 15 of 15
+v3 | LWM is above Mistral-v0.2 where long        | H | 14.29 .* 5.49
+v3 | LWM is below Llama2-7B even at 4K           | H | ^mean 82.3
+v1 | GPT-4 degrades least from 4K to 128K        | H | ^1: lower by 15.4 .*; 2: 9 of 9$
+v3 | GPT-4 degrades least from 4K to 128K        | F | not Gemini-1.5-Pro, GLM4
+v3 | Almost all models .all but Gemini           | H | ^16 of 17; not Gemini-1.5-Pro$
+v3 | Almost all models are nearly perfect        | H | ^16 of 17; not LongAlpaca
+v3 | Almost all models drop much                 | H | ^16 of 17; not Gemini-1.5-Pro$
+v3 | LWM .7B.: Within the training length        | H | ^-3.5
+v3 | Yi .34B.: Within the training length        | H | ^-3.2
+base | LWM-base .7B.: Within the training length | H | ^-3.9
+v3 | Mixtral-8x22B .*The score drops abruptly    | H | ^64K to 128K lower by 53.0
+v3 | More distractor needles                     | U | ^$
+v3 | Yi-34B: about 40 points lower at 256K       | U | ^$
+v3 | The removed tasks correlate                 | U | ^$
+"""
+"""Version, claim, verdict, and what is seen. The first eight are the last table of what the paper
+ties to its tables; points a doubling are those of a line through the printed means."""
+
+
+@cache
+def judged_as_printed(table):
+    version, aligned = ("v3", "base") if table == "base" else (table, "chat")
+    return rk.claims(rk.paper.score_rows(version, aligned))
+
+
+@pytest.mark.parametrize(("table", "claim", "letter", "seen"), list(lines(PRINTED)))
+def test_claims_on_the_papers_printed_tables(table, claim, letter, seen):
+    found = judged_as_printed(table)
+    (row,) = found[found["claim"].str.contains(claim)].itertuples()
+    assert row.verdict == LETTERS[letter]
+    assert pd.Series([row.seen]).str.contains(seen).all(), row.seen
+    assert bool(row.missing) == (letter == "U")
+
+
+# --- made-up scores -------------------------------------------------------------------------------
+
+TASKS = {
+    "4": list(rk.THIRTEEN),
+    "5, needle": ["niah_single_1", "niah_single_2", "niah_single_3", "niah_single_words"],
+    "5, dist": [
+        "niah_single_2",
+        "niah_multikey_1",
+        "niah_multikey_1-num_keys_8",
+        "niah_multikey_2",
+    ],
+    "5, mult": [
+        "niah_single_2",
+        "niah_multivalue",
+        "niah_multiquery",
+        "niah_multiquery-num_keys_8-num_queries_8",
+    ],
+    "5, var": ["vt", "vt-num_hops_10", "vt_2_chains", "vt_2_chains-num_chains_8"],
+    "5, freq": ["fwe_3.5", "fwe", "fwe-alpha_1.5", "fwe-alpha_1.2"],
+    "5, quest": ["qa_1", "qa_1-context_none", "qa_2", "qa_2-context_none"],
+    "6": ["vt", "cwe"],
 }
 CASES = """
-01_main_results        | FFFH--- | main two    | a: 99 99 90 60, b: 99 99 95 95
-01_main_results        | FHHF--- | main        | *: 90 90 90 40
-01_main_results        | HFFF--- | main        | *: 99
-01_main_results        | FH--HHH | named       | gemini-1.5-pro: 96 80, gpt-4-1106: 94 76, lwm-7b-chat-1m: 60 45, *: 80 20
-01_main_results        | FF--FFF | named       | gpt-4-1106: 60 50, *: 95 94
-01_main_results        | F-----H | lwm at 4K   | lwm-7b-chat-1m: 50, *: 90
-01_main_results        | ------- | one task    | *: 50
-02_needle_types        | HHH     |             | ~single_1: 99, ~single_2: 99, ~single_3: 30, *: 70
-02_needle_types        | HHF     |             | ~single_1: 99, ~single_2: 99, ~single_words: 30, *: 80
-02_needle_types        | FFF     |             | ~single_2: 60, *: 90
-02_needle_types        | ---     | passkey     | *: 99
-03_distractors         | H-      |             | ~single_2: 99, ~multikey_2: 40, *: 70
-03_distractors         | F-      |             | ~multikey_1: 40, *: 99
-03_distractors         | H-      | keys down   | ~single_2: 99, ~multikey_2: 40, *: 70
-03_distractors         | FH      | yi at 256K  | ~multikey_2: 60, *: 100
-03_distractors         | FF      | yi at 256K  | ~multikey_2: 20, *: 100
-04_multiple_needles    | HH-     |             | ~num_: 60, *: 99
-04_multiple_needles    | FF-     |             | ~single_2: 60, *: 99
-04_multiple_needles    | ---     | one number  | *: 99
-04_multiple_needles    | HHH     | yi at 256K  | ~num_: 85, *: 100
-04_multiple_needles    | HHF     | yi at 256K  | ~num_: 60, *: 100
-05_variable_tracking   | H       | to 32K      | *: 99 80 60 5
-05_variable_tracking   | F       |             | *: 60 99
-05_variable_tracking   | F       | to 32K      | *: 99 60 60
-06_frequent_words      | H       |             | ~fwe-alpha_1.2: 30, *: 99
-06_frequent_words      | F       |             | ~fwe_3.5: 30, *: 99
-07_question_answering  | H       |             | ~none: 30, *: 95 50
-07_question_answering  | F       |             | ~none: 80, *: 95 5
-07_question_answering  | F       |             | ~none: 30, *: 95
-07_question_answering  | -       | one length  | ~none: 30, *: 95
-08_training_length     | HF-     | trained     | a: 90 80 70 20, b: 99 90 82 73
-08_training_length     | HF-     | trained     | a: 90 50 50 49, b: 99 60 60 60
-08_training_length     | FH-     | trained     | a: 95 90 85 60, b: 75 65 55 45
-08_training_length     | FHH     | lwm at 256K | lwm-7b-chat-1m: 50, *: 70
-08_training_length     | HFF     | lwm at 256K | lwm-7b-chat-1m: 70, *: 50
-08_training_length     | ---     | untrained   | a: 90, b: 99
-09_model_size          | HH      | two         | a: 60 20, b: 95 90
-09_model_size          | FF      | two         | a: 95 90, b: 60 20
-09_model_size          | F-      | two at 4K   | *: 90
-09_model_size          | --      | one         | *: 90
-10_architectures       | HH      | two         | a: 60 20, b: 95 60
-10_architectures       | FF      | two         | a: 90, b: 95
+4, main results         | FFFHUUU | a b                  | a: 99 99 90 60, b: 99 99 95 95
+4, main results         | FHHFUUU | m                    | *: 90 90 90 40
+4, main results         | HFFFUUU | m                    | *: 99 99 99 99
+4, main results         | UUUUUUU | 1                    | *: 50
+4, main results         | FFFHHHH | gemini-1.5-pro gpt-4-1106 lwm-7b-chat-1m mistral-7b-v0.2 | gemini-1.5-pro: 96 94 92 91, gpt-4-1106: 94 92 90 90, lwm-7b-chat-1m: 60 60 60 60, *: 85 70 30 5
+4, main results         | FFFFFFF | gemini-1.5-pro gpt-4-1106 lwm-7b-chat-1m mistral-7b-v0.2 | gpt-4-1106: 60 60 60 60, *: 91 91 91 91
+5, needle types         | HHH     | m                    | niah_single_3: 30 30, niah_single_words: 70 70, *: 99 99
+5, needle types         | HHF     | m                    | niah_single_words: 30 30, niah_single_3: 80 80, *: 99 99
+5, needle types         | FFF     | m                    | niah_single_2: 60 60, *: 90 90
+5, distractors          | HU      | m                    | niah_single_2: 99 99, niah_multikey_2: 40 40, *: 70 70
+5, distractors          | FU      | m                    | niah_multikey_1: 40 40, *: 99 99
+5, distractors          | FH      | yi-34b               | niah_multikey_2: 90 90 90 90 80 80 60, *: 100 100 100 100 100 100 100
+5, distractors          | FF      | yi-34b               | niah_multikey_2: 90 90 90 90 80 80 20, *: 100 100 100 100 100 100 100
+5, multiple needles     | HHU     | m                    | niah_single_2: 99 99, *: 60 60
+5, multiple needles     | FFU     | m                    | niah_single_2: 60 60, *: 99 99
+5, multiple needles     | HHH     | yi-34b               | niah_single_2: 100 100, *: 90 85
+5, multiple needles     | HHF     | yi-34b               | niah_single_2: 100 100, *: 90 60
+5, variable tracking    | HU      | m                    | *: 99 80 60 5
+5, variable tracking    | FU      | m                    | *: 60 99
+5, variable tracking    | FU      | m                    | *: 99 60 60
+5, variable tracking    | HH      | m                    | *: 99 96 92 88 84 80 40
+5, variable tracking    | HF      | m                    | *: 99 96 92 50 30 25 20
+5, frequent words       | H       | m                    | fwe-alpha_1.2: 30 30, *: 99 99
+5, frequent words       | F       | m                    | fwe_3.5: 30 30, *: 99 99
+5, question answering   | HH      | m                    | qa_1-context_none: 30, qa_2-context_none: 30, *: 95 50
+5, question answering   | FF      | m                    | qa_1-context_none: 80, qa_2-context_none: 80, *: 95 5
+5, question answering   | FF      | m                    | qa_1-context_none: 30, qa_2-context_none: 30, *: 95 95
+5, question answering   | UU      | m                    | *: 95
+6, training length      | HFUHHHH | a=16K b=32K          | a: 90 86 82 20 10, b: 99 95 91 87 40
+6, training length      | FHUUFFH | a=32K b=16K          | a: 75 75 40 40, b: 95 94 93 90
+6, training length      | UUUUU   | a                    | *: 90 80 70 60
+6, training length      | FHHUF   | lwm-7b-chat-1m=1M lwm-7b-chat-512k=512K | lwm-7b-chat-1m: 50 50 50 50 50 50 50, *: 70 70 70 70 70 70 70
+6, training length      | HFFUF   | lwm-7b-chat-1m=1M lwm-7b-chat-512k=512K | lwm-7b-chat-1m: 70 70 70 70 70 70 70, *: 50 50 50 50 50 50 50
+6, model size           | HH      | a b!                 | a: 60 20, b: 95 90
+6, model size           | FF      | a b!                 | a: 95 90, b: 60 20
+6, model size           | FU      | a b!                 | *: 90
+6, model size           | UU      | b!                   | *: 90 80
+6, architecture         | HHH     | a=4K b=4K!           | a: 60 20, b: 95 60
+6, architecture         | FFF     | a=4K b=4K!           | a: 90 90, b: 95 95
+6, architecture         | UUU     | a=4K b=4K            | a: 90 90, b: 95 95
 """
-"""Notebook, verdicts in its order, setting, and mean scores by length (the last one also for all
-longer ones) of the first of these models, or parts of a task's name (~), that applies."""
+"""Section, verdicts in its order (of claims about each model, model after model), models (with
+their training length; `!`: the reference), and mean scores from 4K on of the first of these models
+or tasks that applies."""
 
 
-def verdicts_of(notebook, parameters, score, label):
-    """What the notebook's own cells say of made-up scores or labels; cells that draw or save are
-    left out."""
-    cells = json.loads((home() / f"notebooks/{notebook}.ipynb").read_text(encoding="utf-8"))[
-        "cells"
-    ]
-    names = {"In": [], "get_ipython": None, "__name__": "__main__"}
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rk, "evaluate", lambda study: study if isinstance(study, list) else [study])
-        patch.setattr(rk, "score", score)
-        patch.setattr(failures, "label", label)
-        for cell in cells:
-            if cell["id"] in ("parameters", "study", "evaluate", "verdicts", "label"):
-                exec("".join(cell["source"]), names)
-            if cell["id"] == "parameters":
-                names |= parameters
-    verdicts = names["verdicts"]
-    return verdicts
-
-
-def judged(notebook, setting, means, answered=300, **parameters):
-    """The verdicts as letters, where the first `answered` examples of each cell have an answer."""
-    given = {"num_examples": 300, "lengths": [4 * K, 8 * K], "names": ["m"]}
-    given |= SETTINGS[setting] | parameters
+def judged(section, models, means):
+    """The claims of a section, by made-up scores."""
     specs = [spec.split(": ") for spec in means.split(", ")]
-
-    def cell(model, task, length, seed):
-        numbers = next(
-            ns for key, ns in specs if key in (model, "*") or (key[0] == "~" and key[1:] in task)
-        ).split()
-        mean = float(numbers[min(int(np.log2(length / (4 * K))), len(numbers) - 1)])
-        return rows({length: mean}, task, given["num_examples"], model, seed)
-
-    def score(studies):
-        frames = [
-            cell(model["name"], task.name, length, seed)
-            for study in studies
-            for model in study.models
-            if isinstance(model, dict)
-            for seed, task in enumerate(study.tasks)
-            for length in study.lengths
-        ]
-        frame = pd.concat(frames, ignore_index=True)
-        blank = {name: 0 for name in scoring.COLUMNS if name not in frame}
-        frame["claimed_length"] = given.get("claimed", 32.0 * K)
-        return frame[frame["index"] < answered].assign(
-            **blank | {"aligned": "chat", "suite": "ruler", "own_threshold": np.nan}
-        )
-
-    found = given.pop("labels", pd.DataFrame(columns=failures.COLUMNS))
-    given["models"] = [{"base": "perfect", "name": name} for name in given.pop("names")]
-    letters = {text: letter for letter, text in LETTERS.items()}
-    verdicts = verdicts_of(notebook, given, score, lambda _: found)
-    return "".join(letters[verdict.verdict] for verdict in verdicts)
+    tasks = next(tasks for start, tasks in TASKS.items() if section.startswith(start))
+    if models == "1":
+        tasks, models = tasks[:1], "m"
+    frames, trained, reference = [], {}, None
+    for name in models.split():
+        reference = name.rstrip("!").split("=")[0] if name.endswith("!") else reference
+        model, _, length = name.rstrip("!").partition("=")
+        trained |= {model: length} if length else {}
+        for seed, task in enumerate(tasks):
+            numbers = next(n for key, n in specs if key in (model, task, "*")).split()
+            by_length = {4 * K * 2**i: float(number) for i, number in enumerate(numbers)}
+            claimed = np.nan if section.startswith("6") else 32 * K
+            frame = rows(by_length, task, 300, model, seed)
+            frames.append(frame.assign(claimed_length=claimed))
+    return rk.claims(pd.concat(frames), section, reference=reference, trained=trained)
 
 
-@pytest.mark.parametrize("notebook", sorted({case[0] for case in lines(CASES)}))
-def test_claims_of_a_notebook(notebook):
-    """Each claim holds in one case, fails in another, and cannot be judged without all answers."""
-    cases = [case[1:] for case in lines(CASES) if case[0] == notebook]
-    for letters, setting, means in cases:
-        assert judged(notebook, setting, means) == letters, means
-    letters, setting, means = cases[0]
-    judgable = zip(*(case[0] for case in cases), strict=True)
-    for seen in judgable:
-        assert {"H", "F"} <= set(seen)
-    unknown = letters.translate(str.maketrans("HF", "UU"))
-    assert judged(notebook, setting, means, answered=99) == unknown
+@pytest.mark.parametrize("section", sorted({case[0] for case in lines(CASES)}))
+def test_each_claim_holds_somewhere_and_fails_somewhere(section):
+    seen = {}
+    for of_section, letters, models, means in lines(CASES):
+        if of_section != section:
+            continue
+        found = judged(section, models, means)
+        assert list(found["verdict"]) == [LETTERS[letter] for letter in letters], (models, means)
+        for claim, verdict in zip(found["claim"], found["verdict"], strict=True):
+            seen.setdefault(claim.removeprefix("a: ").removeprefix("b: "), set()).add(verdict)
+    for claim, verdicts in seen.items():
+        assert {HOLDS, FAILS} <= verdicts, claim
+
+
+FALLS = ("lower", "falls", "loses", "largest", "abrupt", "linear", "out of")
+
+
+@pytest.mark.parametrize("mean", [100, 0])
+@pytest.mark.parametrize(
+    "section", [section for section in SECTIONS if not section.endswith(("errors", "correlation"))]
+)
+def test_a_perfect_and_a_mute_reader_make_no_fall_hold(section, mean):
+    key = next(start for start in TASKS if section.startswith(start))
+    by_length = dict.fromkeys([4 * K * 2**i for i in range(7)], mean)
+    names = ["yi-34b", "gpt-4", "lwm-7b-chat-1m", "lwm-7b-chat-512k", "gemini-1.5-pro"]
+    frame = pd.concat(rows(by_length, task, 40, name) for task in TASKS[key] for name in names)
+    trained = dict.fromkeys(names[:3], "32K") | dict.fromkeys(names[3:], "16K")
+    found = rk.claims(frame, section, reference="gpt-4", trained=trained)
+    falls = tuple(
+        claim["claim"] for claim in CLAIMS if claim.get("kind", "lower").startswith(FALLS)
+    )
+    is_fall = found["claim"].str.endswith(falls)
+    assert len(found[is_fall])
+    assert HOLDS not in set(found.loc[is_fall, "verdict"]), found[is_fall].to_string()
+
+
+def test_no_claim_is_judged_by_what_happens_to_be_there():
+    frame = rows({4 * K: 99, 8 * K: 80, 16 * K: 60, 32 * K: 20}, n=100)
+    asked = frame.assign(wanted=100, max_failures=0.0, adaptive="")
+    section = "5, variable tracking"
+    assert rk.claims(asked, section)["verdict"][0] == HOLDS
+    some = rk.claims(asked[asked["index"] < 99], section)
+    assert (some["verdict"][0], some["missing"][0]) == (UNKNOWN, "answers to vt at 4K")
+    allowed = asked[asked["index"] < 99].assign(max_failures=0.01)
+    assert rk.claims(allowed, section)["verdict"][0] == HOLDS
+    adaptive = asked[asked["index"] < 99].assign(adaptive="{}")
+    assert rk.claims(adaptive, section)["verdict"][0] == HOLDS
+
+    both = pd.concat([rows({4 * K: 90, 8 * K: 80}), rows({4 * K: 90}, "cwe")])
+    found = rk.claims(both, "6, training length", trained={"m": "8K"})
+    assert "m at all lengths of vt, cwe" in set(found["missing"])
+
+
+def test_a_claim_of_ones_own_and_what_is_refused():
+    frame = pd.concat([rows({4 * K: 90}, model="new"), rows({4 * K: 60}, model="old")])
+    own = {"claim": "better", "kind": "higher", "by": [20, 40], "judged": "together"}
+    own |= {"rows": {"models": "new"}, "than": {"models": "old"}}
+    (found,) = rk.claims(frame, listed=[own]).itertuples()
+    assert found.verdict == HOLDS
+    assert found.seen.startswith("higher by 30 [")
+    for wrong, match in (
+        ({"kind": "fall"}, "unknown kind of a claim 'fall': did you mean 'falls'"),
+        ({"steadly": True}, "unknown key of a claim 'steadly'"),
+        ({"rows": {"lengths": "long"}}, "a claim has the lengths 'long': expected shortest"),
+    ):
+        with pytest.raises(UserError, match=match):
+            rk.claims(frame, listed=[own | wrong])
+    with pytest.raises(UserError, match="unknown section of the claims '5'"):
+        rk.claims(frame, "5")
+    with pytest.raises(UserError, match="unknown model among those shown 'mine'"):
+        rk.claims(frame, reference="mine")
+    with pytest.raises(
+        UserError, match="claims takes a table with the columns model, task, length"
+    ):
+        rk.claims(pd.DataFrame({"model": ["a"]}))
 
 
 # --- labels and correlations ----------------------------------------------------------------------
 
 ERRORS = """
-0 | H | m      | niah_multikey_2@8192: 9 near distractor, 1 other key, 5 complete
-0 | F | m      | niah_multikey_2@1024: 1 near distractor, 60 other key
-0 | U | m      | niah_multikey_2@1024: 1 near distractor, 1 other key
-0 | - | m      | niah_multikey_2@8192: 50 complete
-1 | H | m      | vt@8192: 10 empty, 10 wrong chain, 3 complete
-1 | F | m      | vt@8192: 20 partial, 1 empty
-1 | U | m      | vt@8192: 10 partial, 10 empty
-2 | H | m      | cwe@4096: 60 complete; cwe@8192: 18 copied demonstration, 2 empty
-2 | H | m      | cwe@4096: 1 copied demonstration, 99 complete; cwe@8192: 20 copied demonstration
-2 | F | m      | cwe@4096: 9 copied demonstration, 20 complete; cwe@8192: 20 copied demonstration
-2 | F | m      | cwe@4096: 60 complete; cwe@8192: 2 copied demonstration, 18 empty
-2 | - | m      | cwe@4096: 60 complete
-2 | U | m      | cwe@4096: 9 complete; cwe@8192: 20 copied demonstration
-3 | H | yi-34b | cwe@131072: 95 copied demonstration, 5 empty
-3 | F | yi-34b | cwe@131072: 65 copied demonstration, 35 empty
-3 | U | yi-34b | cwe@131072: 8 copied demonstration, 2 empty
-3 | - | m      | cwe@131072: 20 copied demonstration
+Beyond 128K UUIDs     | H | m | niah_single_3@262144: 9 incomplete uuid, 50 complete
+Beyond 128K UUIDs     | F | m | niah_single_3@262144: 300 complete
+Beyond 128K UUIDs     | U | m | niah_single_3@131072: 9 incomplete uuid
+In a haystack         | H | m | niah_multikey_2@8192: 9 near distractor, 1 other key, 5 complete
+In a haystack         | F | m | niah_multikey_2@1024: 1 near distractor, 60 other key
+In a haystack         | U | m | niah_multikey_2@1024: 1 near distractor, 1 other key
+In a haystack         | U | m | niah_multikey_2@8192: 50 complete
+Values are repeated   | H | m | niah_multivalue@8192: 9 duplicated values, 50 complete
+Errors in variable    | H | m | vt@8192: 10 empty, 10 wrong chain, 3 complete
+Errors in variable    | F | m | vt@8192: 20 partial, 1 empty
+Some answers to       | H | m | qa_1@8192: 9 no-context answer, 9 complete
+Common words: most    | H | m | cwe@4096: 60 complete; cwe@8192: 18 copied demonstration, 2 empty
+Common words: most    | F | m | cwe@4096: 9 copied demonstration, 20 complete; cwe@8192: 20 copied demonstration
+Common words: most    | F | m | cwe@4096: 60 complete; cwe@8192: 2 copied demonstration, 18 empty
+Common words: most    | U | m | cwe@4096: 9 complete; cwe@8192: 20 copied demonstration
+Yi-34B: over 80%      | H | yi-34b | cwe@131072: 95 copied demonstration, 5 empty
+Yi-34B: over 80%      | F | yi-34b | cwe@131072: 65 copied demonstration, 35 empty
+Yi-34B: over 80%      | U | m | cwe@131072: 20 copied demonstration
+Common words without  | H | m | cwe-demonstration_False@8192: 20 copied beginning, 2 empty
+Mistral-v0.2 answers  | F | mistral-7b-v0.2 | cwe@8192: 20 complete, 2 parametric words
 """
-"""Number of the claim in notebook 12, verdict, model, and what was seen in its answers."""
+"""Claim, verdict, model, and what was seen in its answers."""
 
 
-def labels(answers, model="m"):
-    """Labels of answers, such as `vt@8192: 20 partial, 1 empty`."""
+@pytest.mark.parametrize(("claim", "letter", "model", "answers"), list(lines(ERRORS)))
+def test_claims_about_errors(claim, letter, model, answers):
     frames = []
     for place, kinds in (part.split(": ") for part in answers.split("; ")):
         task, length = place.split("@")
         counts = [kind.split(" ", 1) for kind in kinds.split(", ")]
         texts = [label for count, label in counts for _ in range(int(count))]
-        frame = pd.DataFrame({"index": range(len(texts)), "label": texts})
-        about = {"run": "r", "model": model, "name": "M", "category": scoring.category(task)}
-        frames.append(frame.assign(task=task, length=int(length), score=0.0, **about))
-    return pd.concat(frames, ignore_index=True).reindex(columns=failures.COLUMNS)
-
-
-def test_claims_about_errors():
-    given = {"model": "perfect", "num_examples": 200}
-    for number, letter, model, answers in lines(ERRORS):
-        frame = labels(answers, model)
-        found = verdicts_of("12_failures", given, pd.DataFrame, lambda _, f=frame: f)
-        assert len(found) == 4
-        assert found[int(number)].verdict == LETTERS[letter], answers
-
-
-def correlated(noise, causes=(0, 0, 1, 1, 2, 3)):
-    """Scores of six tasks; those with the same cause go together."""
-    random = np.random.default_rng(0)
-    names = ["niah_single_1", "niah_single_words", "vt", "vt_2_chains", "cwe", "qa_1"]
-    hidden = random.normal(size=(24, 4))[:, list(causes)]
-    return pd.DataFrame(60 + 10 * hidden + noise * random.normal(size=(24, 6)), columns=names)
+        frame = pd.DataFrame({"index": range(len(texts)), "label": texts, "score": 0.0})
+        frames.append(frame.assign(task=task, length=int(length)))
+    labels = pd.concat(frames).assign(run="r", model=model, name="M", detail="")
+    found = rk.claims(labels, "5, errors")
+    (row,) = found[found["claim"].str.startswith(claim)].itertuples()
+    assert row.verdict == LETTERS[letter], row
 
 
 CORRELATED = """
@@ -279,22 +310,26 @@ CORRELATED = """
 """
 
 
-def test_claims_about_correlations(monkeypatch):
-    monkeypatch.setattr(rk, "THIRTEEN", ["niah_single_1", "vt", "cwe", "qa_1"])
-    for noise, causes, letters in lines(CORRELATED):
-        vectors = correlated(float(noise), list(map(int, causes)))
-        monkeypatch.setattr(correlation, "task_vectors", lambda cells, v=vectors: v)
-        tasks = list(vectors)
-        assert judged("11_task_correlation", "", "*: 99", tasks=tasks, num_examples=20) == letters
-    monkeypatch.undo()
-    with pytest.raises(UserError, match="give at least two tasks"):
-        judged("11_task_correlation", "one task", "*: 99")
+@pytest.mark.parametrize(("noise", "causes", "letters"), list(lines(CORRELATED)))
+def test_claims_about_correlations(noise, causes, letters):
+    """Scores of six tasks; those with the same cause go together."""
+    random = np.random.default_rng(0)
+    names = ["niah_single_1", "niah_single_words", "vt", "vt_2_chains", "cwe", "qa_1"]
+    hidden = random.normal(size=(24, 4))[:, list(map(int, causes))]
+    values = 60 + 10 * hidden + float(noise) * random.normal(size=(24, 6))
+    wide = pd.DataFrame(values / 100, columns=names).assign(model="m", length=range(24))
+    frame = wide.melt(["model", "length"], var_name="task", value_name="score")
+    found = rk.claims(frame, "6, task correlation")
+    assert list(found["verdict"]) == [LETTERS[letter] for letter in letters]
+
+
+def test_a_correlation_needs_rows():
+    found = rk.claims(rows({4 * K: 50}), "6, task correlation")
+    assert found["missing"].str.contains("give at least two tasks").all()
     columns = ["run", "model", "length", "task", "score"]
-    cells = pd.DataFrame(
-        [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]], columns=columns
-    )
+    cells = [["main", "m", 4096, "vt", 50.0], ["main", "m", 4096, "cwe", float("nan")]]
     with pytest.raises(UserError, match=r"0 complete rows of scores .* run the evaluation again"):
-        correlation.task_vectors(cells)
+        correlation.task_vectors(pd.DataFrame(cells, columns=columns))
 
 
 def test_intervals_of_correlations_cover_the_truth():
@@ -310,68 +345,50 @@ def test_intervals_of_correlations_cover_the_truth():
 
 
 @pytest.mark.parametrize(
-    ("low", "high", "least", "most", "verdict"),
+    ("low", "high", "least", "most", "letter"),
     [
-        (0.1, 9, 0, inf, HOLDS),
-        (0.0, 9, 0, inf, UNKNOWN),
-        (-5, -0.1, 0, inf, FAILS),
-        (-5, 0.0, 0, inf, UNKNOWN),
-        (30.1, 49.9, 30, 50, HOLDS),
-        (30.0, 49.9, 30, 50, UNKNOWN),
-        (30.1, 50.0, 30, 50, UNKNOWN),
-        (20, 29.9, 30, 50, FAILS),
-        (20, 30.0, 30, 50, UNKNOWN),
-        (50.1, 60, 30, 50, FAILS),
-        (50.0, 60, 30, 50, UNKNOWN),
-        (float("nan"), float("nan"), 0, inf, UNKNOWN),
+        (0.1, 9, 0, inf, "H"),
+        (0.0, 9, 0, inf, "U"),
+        (0, 1.9, 0, inf, "F"),
+        (-9, 2, 0, inf, "U"),
+        (-5, -0.1, 0, inf, "F"),
+        (30.1, 49.9, 30, 50, "H"),
+        (30.0, 49.9, 30, 50, "U"),
+        (30.1, 50.0, 30, 50, "U"),
+        (20, 29.9, 30, 50, "F"),
+        (20, 30.0, 30, 50, "U"),
+        (50.1, 60, 30, 50, "F"),
+        (50.0, 60, 30, 50, "U"),
+        (float("nan"), float("nan"), 0, inf, "U"),
     ],
 )
-def test_limits_on_both_sides(low, high, least, most, verdict):
-    assert claims.judge("c", ((low + high) / 2, low, high), least, most).verdict == verdict
-
-
-@pytest.mark.parametrize(
-    ("low", "high", "verdict"),
-    [(0.1, 1, HOLDS), (0, 1.9, FAILS), (-9, 1.9, FAILS), (-9, 2, UNKNOWN), (0, 5, UNKNOWN)],
-)
-def test_a_negligible_difference_refutes_lower(low, high, verdict, monkeypatch):
-    monkeypatch.setattr(claims, "estimate", lambda *_: Estimate((low + high) / 2, low, high))
-    found = claims.lower("c", rows({4 * K: 50}), rows({4 * K: 50}))
-    assert found.verdict == verdict
+def test_limits_on_both_sides(low, high, least, most, letter):
+    found = within(((low + high) / 2, low, high), (least, most), "lower by")
+    assert found.word == LETTERS[letter]
     assert found.seen.startswith("higher by " if low + high < 0 else "lower by ")
-    assert "-" not in found.seen.partition("[")[0]
 
 
-@given(st.text("HFU-", max_size=8), st.floats(0, 1), st.floats(0, 1))
+def test_what_is_left_of_a_fall_has_the_interval_of_a_difference():
+    scores = rows({4 * K: 95, 8 * K: 80, 16 * K: 70}, n=100).assign(run="r")
+    rest = estimate(
+        [(1, scores[scores["length"] == 8 * K]), (-1, scores[scores["length"] == 16 * K])]
+    )
+    seen = rk.claims(scores, "5, variable tracking")["seen"][0]
+    assert seen.endswith(f"without 4K to 8K {within(rest, 0, 'lower by').seen}")
+
+
+@given(st.text("HFU", min_size=1, max_size=8), st.floats(0, 1), st.floats(0, 1))
 def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters, least, most):
-    parts = [Verdict("c", LETTERS[letter], "") for letter in letters]
-    found = claims.among("c", parts, least, most).verdict
-    counted = [letter for letter in letters if letter != "-"]
-    shares = [
-        (counted.count("H") + more) / len(counted)
-        for more in range(counted.count("U") + 1)
-        if counted
-    ]
-    possible = {least <= share <= most for share in (shares[0], shares[-1])} if shares else set()
-    if not counted:
-        assert found == NOT_APPLICABLE
-    elif found == HOLDS:
+    parts = {str(i): Verdict(LETTERS[letter]) for i, letter in enumerate(letters)}
+    found = share_of(parts, (least, most)).word
+    low = letters.count("H") / len(letters)
+    high = low + letters.count("U") / len(letters)
+    possible = {least <= share <= most for share in (low, high)}
+    if found == HOLDS:
         assert possible == {True}
     elif found == FAILS:
         assert possible == {False}
-    assert claims.every("c", parts).verdict == claims.among("c", parts, 1).verdict
-    assert (claims.some("c", parts).verdict == HOLDS) == ("H" in letters)
-
-
-def test_a_share_that_can_just_be_reached_does_not_fail():
-    parts = [Verdict("p", verdict, "") for verdict in (UNKNOWN, FAILS)]
-    assert claims.among("c", parts, at_least=0.5).verdict == UNKNOWN
-    assert claims.among("c", parts, at_least=0.51).verdict == FAILS
-    parts = [Verdict("p", verdict, "") for verdict in (HOLDS, UNKNOWN)]
-    assert claims.among("c", parts, at_most=0.5).verdict == UNKNOWN
-    assert claims.among("c", parts, at_most=0.49).verdict == FAILS
-    parts = [Verdict("p", verdict, "") for verdict in (HOLDS, FAILS)]
-    assert claims.among("c", parts, at_least=0.5, at_most=0.5).verdict == HOLDS
+    assert (share_of(parts, (1, 1)).word == HOLDS) == (set(letters) == {"H"})
 
 
 # --- figures --------------------------------------------------------------------------------------

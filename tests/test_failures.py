@@ -267,5 +267,5 @@ def test_the_notebook_finds_what_is_planted(tmp_path, monkeypatch):
     assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
     verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
     copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
-    assert verdicts[copies] == "cannot be judged with this data", "12 answers are too few"
+    assert verdicts[copies] == "? cannot be judged", "12 answers are too few"
     assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 2

@@ -14,7 +14,7 @@ from nbconvert.filters import markdown2html
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit.analysis import claims, failures
+from rulerkit.analysis import failures
 from rulerkit.common import escape
 from rulerkit.report.leaderboard import boards, page
 from rulerkit.report.view import show, to_terminal
@@ -42,7 +42,8 @@ class Outputs:
         scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
         summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))
-        verdict = claims.Verdict(text, claims.HOLDS, text)
+        claim = {"section": text, "claim": text, "kind": "above", "limit": 50, "rows": {}}
+        verdicts = rk.claims(scores.assign(task=text), listed=[claim])
         example = rk.generate("niah_single_1", 1024, 1)[0]
         blocks = tuple(
             replace(b, text=text, key=text, value=text) if b.role == "needle" else b
@@ -60,7 +61,7 @@ class Outputs:
         self.html = {
             "page": page([board]).text,
             "example": show(example).text,
-            "verdicts": rk.show_verdicts([verdict]).to_html(),
+            "verdicts": rk.tables.show(verdicts).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),
         }
         self.markdown = {

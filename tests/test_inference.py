@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -330,7 +331,7 @@ def test_an_engine_that_returns_the_prompt_is_stopped(folder):
 def test_an_example_asked_twice_counts_once(folder):
     cell = go(Parrot(), Questions(4), folder)
     rows = cell.rows
-    with Log(cell.path) as log:
+    with closing(Log(cell.path)) as log:
         log.append(row_line({**rows[1], "pred": "another"}, cell.result))
     (read,) = read_cells(folder)
     assert read.rows == rows
@@ -459,3 +460,5 @@ def test_each_example_is_made_once(tmp_path, monkeypatch):
     cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
     assert set(made.values()) == {2}  # one at each length
     assert made.total() == sum(len(cell.rows) for cell in cells) == 30
+    rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
+    assert made.total() == 30  # nothing is left to ask

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis import claims
 from rulerkit.analysis.compare import compare
+from rulerkit.analysis.verdicts import estimate
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
 from rulerkit.report.plots import differences_by_task, score_by_length
@@ -41,19 +41,19 @@ def test_scores_have_one_interval(scores):
     reader = scores[scores["model"] == "reader-4096"]
     cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
     for (task, length), examples in reader.groupby(["task", "length"]):
-        same(cells.loc[(task, length), ["score", *LIMITS]], claims.estimate([(1, examples)]))
+        same(cells.loc[(task, length), ["score", *LIMITS]], estimate([(1, examples)]))
     means = summary.lengths[
         (summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")
     ]
     for _, mean in means.iterrows():
         same(
             mean[["score", *LIMITS]],
-            claims.estimate([(1, reader[reader["length"] == mean["length"]])]),
+            estimate([(1, reader[reader["length"] == mean["length"]])]),
         )
     model = summary.models[
         (summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")
     ].iloc[0]
-    same(model[["avg", "avg_low", "avg_high"]], claims.estimate([(1, reader)]))
+    same(model[["avg", "avg_low", "avg_high"]], estimate([(1, reader)]))
     row = boards(scores)[0].rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
     assert row[["avg", "avg_low", "avg_high"]].isna().all(), "not all six lengths"
     same(
@@ -74,7 +74,7 @@ def test_differences_have_one_interval(scores, outputs):
             parts.append(
                 (weight, chosen[chosen["length"] == row["length"]] if row["length"] else chosen)
             )
-        same(row[["difference", *LIMITS]], claims.estimate(parts))
+        same(row[["difference", *LIMITS]], estimate(parts))
     mean = found.rows.iloc[-1]
     text = f"{mean['difference']:+.2f} points [{mean['low']:+.2f}, {mean['high']:+.2f}]"
     assert text in found.verdict.text

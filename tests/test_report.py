@@ -1,10 +1,14 @@
 """What a report says of cells that are not complete, and of a service's versions of a model."""
 
+import json
+
+import pandas as pd
 import pytest
 import yaml
 
 from rulerkit.analysis.compare import compare
 from rulerkit.common.errors import UserError
+from rulerkit.common.render import Field, render
 from rulerkit.generation.tasks import THIRTEEN, task
 from rulerkit.report.tables import footnotes
 from rulerkit.scoring.scores import score
@@ -159,3 +163,32 @@ def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
     assert "no length" in said.err
     said = rulerkit("report", tmp_path / "predictions/main/n", "--dataset", "org/ruler")
     assert "--format hf" in said.err
+
+
+def test_one_frame_in_each_format():
+    scores = [Field("80.0", marked=True, small="±1"), Field("7.0")]
+    table = pd.DataFrame({"model": [Field("a_b", bold=True), Field("c")], "4K": scores})
+    assert render(table, notes=["n = 2."]).splitlines() == [
+        "model        4K",
+        "---------------",
+        "a_b    80.0* ±1",
+        "c          7.0",
+        "---------------",
+        "n = 2.",
+    ]
+    assert "| **a_b** | **80.0** ±1 |\n| c | 7.0 |\n\n- n = 2." in render(
+        table, "markdown", ["n = 2."]
+    )
+    latex = render(table, "latex", groups=["chat", "base"])
+    assert latex.startswith("\\begin{tabular}{lr}\n")
+    assert "\\textsubscript{$\\pm$1} \\\\\n\\midrule\nc & 7.0 \\\\\n\\bottomrule" in latex
+    assert "<tr><td><b>a_b</b></td><td><u>80.0</u> <small>±1</small></td></tr>" in render(
+        table, "html"
+    )
+
+    data = pd.DataFrame({"task": ["vt", "=1"], "score": [0.123456, None], "n": [1, 2]})
+    assert render(data, "csv") == "task,score,n\nvt,0.1235,1\n'=1,,2\n"
+    assert json.loads(render(data, "json"))[1] == {"task": "=1", "score": None, "n": 2}
+    assert render(data, "markdown").splitlines()[2:4] == ["| vt | 0.123 | 1 |", "| =1 |  | 2 |"]
+    with pytest.raises(UserError, match="unknown format 'xls'"):
+        render(data, "xls")

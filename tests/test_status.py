@@ -48,7 +48,7 @@ def look(project, batch):
 
 def files(root):
     """All files but locks, which are touched while their owners live."""
-    paths = [p for p in root.rglob("*") if p.suffix != ".lock" and "tmp" not in p.parts[-2:]]
+    paths = [p for p in root.rglob("*") if ".lock" not in p.name and "tmp" not in p.parts[-2:]]
     return {p: (p.stat().st_mtime_ns, p.stat().st_size) for p in paths if p.is_file()}
 
 

@@ -20,6 +20,8 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
 
 from rulerkit.common.errors import UserError
+from rulerkit.generation.tasks import THIRTEEN
+from rulerkit.scoring.scores import category
 from rulerkit.scoring.statistics import Estimate, critical_value
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
@@ -143,6 +145,28 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
             seen = float(differences[0])
             intervals[str(category)] = Estimate(seen, float(low), float(high))
     return intervals
+
+
+def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
+    """What the paper's claims of Figure 5 are about, by name, from rows of scores with a column
+    `complete`: `cohesive`, that of each category as in `cohesion`; `redundant`, the coefficient of
+    each task beyond the thirteen with its nearest as in `redundancy`; `moderate`, that of each pair
+    of tasks."""
+    by_cell = scores.groupby(["run", "model", "task", "length"], sort=False)
+    cells = (100 * by_cell["score"].mean()).where(by_cell["complete"].all()).reset_index()
+    vectors = task_vectors(cells)
+    coefficients = correlations(vectors)
+    if kind == "moderate":
+        return pairs(coefficients, len(vectors))
+    categories = {str(task): category(str(task)) for task in vectors}
+    if kind == "cohesive":
+        return cohesion(vectors, categories)
+
+    table = redundancy(vectors, coefficients, categories, THIRTEEN)
+    removed = table[~table["in_benchmark"] & (table["nearest"] != "")]
+    names = removed["task"] + " with " + removed["nearest"]
+    numbers = removed[["correlation", "low", "high"]].itertuples(index=False)
+    return {name: Estimate(*row) for name, row in zip(names, numbers, strict=True)}
 
 
 def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:

@@ -37,7 +37,7 @@ _CELL = ["run", "model", "label", "task", "category", "length"]
 COLUMNS = [*_CELL, "index", "item", "depth", "distance", "recalled"]
 
 
-class Place(NamedTuple):
+class Position(NamedTuple):
     """Where a piece stands: its depth in the context (percent), its first character in the prompt
     and the one behind its last."""
 
@@ -56,7 +56,7 @@ class Item(NamedTuple):
     recalled: float
 
 
-def places(example: Example) -> list[Place]:
+def places(example: Example) -> list[Position]:
     """The place of each piece of an example, runs of lines taken apart."""
     first, last = example.context
     num_tokens = sum(block.num_tokens for block in example.context_blocks)
@@ -69,7 +69,7 @@ def places(example: Example) -> list[Place]:
             room = max(1, num_tokens - piece.num_tokens)
             depth = min(100.0, 100 * tokens_before / room)
             end = start + len(piece.text)
-            place = Place(role=piece.role, depth=round(depth, 2), start=start, end=end, piece=piece)
+            place = Position(piece.role, round(depth, 2), start, end, piece)
             result.append(place)
 
             start = end
@@ -78,7 +78,7 @@ def places(example: Example) -> list[Place]:
     return result
 
 
-def recall_by_depth(results: Any, report: Report = remark) -> "pd.DataFrame":
+def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
     """A row per item of the rows of `load`, or of cells or places: COLUMNS. `depth` is in percent,
     `distance` is that to the item before it in the same example (NaN for the first), `recalled` is
     0 or 1, for gold documents the score of the example.
@@ -158,7 +158,7 @@ def _items(
     return sorted(items)
 
 
-def _depths_by_name(all_places: Iterable[Place]) -> dict[str, list[float]]:
+def _depths_by_name(all_places: Iterable[Position]) -> dict[str, list[float]]:
     """The depths of all copies of what could be asked for, by its name in lower case."""
     depths_of: dict[str, list[float]] = defaultdict(list)
     for place in all_places:
@@ -178,8 +178,8 @@ def _depths_by_name(all_places: Iterable[Place]) -> dict[str, list[float]]:
 
 
 def by_bin(
-    recall: "pd.DataFrame", bins: int = BINS, confidence: float = 0.95, by: str = "depth"
-) -> "pd.DataFrame":
+    recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95, by: str = "depth"
+) -> pd.DataFrame:
     """Recall in percent by depth, or by 'distance' to the item before: a row per model, task,
     length and bin that holds an item, with depth_from, depth_to (distance_from, distance_to),
     score, low, high and n (items).

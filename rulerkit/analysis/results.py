@@ -7,7 +7,9 @@ for other programs.
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rulerkit.analysis.failures import NoContext, label, no_context_answers
 from rulerkit.common import escape
@@ -19,9 +21,6 @@ from rulerkit.scoring.scores import as_scores, lacking_line, score
 from rulerkit.store.cells import Cell, DamagedCell, Report, readable
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 ANSWER_COLUMNS = {
     "prediction": "what the model wrote, with its thought where it has one",
@@ -50,7 +49,7 @@ def load(
     labels: bool = False,
     max_failures: float | None = None,
     report: Report = remark,
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """All results below some places: a row per example with the columns of `score`,
     ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
 
@@ -78,12 +77,10 @@ def load(
 
 def answers_of(
     scores: Any, labels: bool = False, cells: Iterable[Cell] | None = None, report: Report = remark
-) -> "pd.DataFrame":
+) -> pd.DataFrame:
     """Rows of `score` or `load`, all or some, with ANSWER_COLUMNS and, with `labels`,
     LABEL_COLUMNS, read from their files; cells and places are scored first. Those of a damaged file
     are left out and passed to `report`."""
-    import pandas as pd
-
     scores = as_scores(scores, "answers_of", report)
     cell_of = cells_of_rows(scores, "answers_of", cells, report)
     names = list(ANSWER_COLUMNS)
@@ -164,7 +161,7 @@ def _failures(cell: Cell, without_context: NoContext, report: Report) -> dict[in
 # --- files for other programs ---------------------------------------------------------------------
 
 
-def export(results: "pd.DataFrame", path: Path, format: str = "") -> None:
+def export(results: pd.DataFrame, path: Path, format: str = "") -> None:
     """Write a table of results as parquet, csv or jsonl, by the ending of `path` unless `format`
     says; as `data_text` makes it. Raises UserError where pyarrow is missing for parquet."""
     format = format or path.suffix.removeprefix(".")
@@ -181,7 +178,7 @@ def export(results: "pd.DataFrame", path: Path, format: str = "") -> None:
         ) from None
 
 
-def data_text(results: "pd.DataFrame", format: str) -> str:
+def data_text(results: pd.DataFrame, format: str) -> str:
     """A table of results as csv or jsonl. In CSV lists are JSON, and texts that a spreadsheet could
     take for a formula begin with a quote."""
     if format == "jsonl":
@@ -191,7 +188,7 @@ def data_text(results: "pd.DataFrame", format: str) -> str:
     return escape.csv_text(results.assign(**lists))
 
 
-def _json_lines(results: "pd.DataFrame") -> str:
+def _json_lines(results: pd.DataFrame) -> str:
     """A line of JSON for each row; half of a surrogate pair as `\\ud800`, in words."""
 
     def writable(value: Any) -> Any:

@@ -32,6 +32,8 @@ _LATEX = str.maketrans(
         "≥": r"$\ge$",
         "\u2212": "$-$",
         "α": r"$\alpha$",
+        "✓": r"$\surd$",
+        "✗": r"$\times$",
         **{letter: "\\" + letter for letter in "&%$#_{}"},
     }
 )

@@ -6,14 +6,15 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
 from rulerkit.common.lengths import length_name
+from rulerkit.common.paths import cell_file
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.rounds import StudyRule, rounds, stored_cells, wanted
@@ -75,7 +76,7 @@ def evaluate(
             if not one.ask:
                 cells += _cells_without_asking(one)
                 continue
-            for of_model, model, asked in _one_by_one(one, session):
+            for of_model, model, asked in _one_by_one(one, session, fresh):
                 cells += _ask_model(of_model, model, asked, fresh, bar, not_run, errors)
 
     if errors and not any(cell.coverage.have for cell in cells):
@@ -123,12 +124,17 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _one_by_one(study: Study, session: "Session") -> Iterator[tuple[Study, Any, Asked]]:
+def _one_by_one(
+    study: Study, session: "Session", fresh: bool
+) -> Iterator[tuple[Study, Any, Asked]]:
     """Each model of a study, ready to answer, with a study of it alone and its examples; all are
     checked before the first one is asked."""
-    models: list[Any] = [session.find(described) for described in study.models]
-    asked_of = [_fitting(study, model) for model in models]
-    for described, model, asked in zip(study.models, models, asked_of, strict=True):
+    ready: list[tuple[Any, Any, Asked]] = []
+    for described in study.models:
+        model = session.find(described)
+        ready.append((described, model, _fitting(study, model, fresh)))
+
+    for described, model, asked in ready:
         session.use(described, model)
         of_model = replace(study, models=(described,))
         # A model with a budget in dollars counts what its stored answers have cost.
@@ -139,7 +145,7 @@ def _one_by_one(study: Study, session: "Session") -> Iterator[tuple[Study, Any, 
         yield of_model, model, asked
 
 
-def _fitting(study: Study, model: Model) -> Asked:
+def _fitting(study: Study, model: Model, fresh: bool) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
@@ -149,9 +155,14 @@ def _fitting(study: Study, model: Model) -> Asked:
     for task in study.tasks:
         for number, length in enumerate(study.lengths):
             examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
+            # Examples that were answered fit, and none is made.
+            path = cell_file(study.predictions, model.name, task.name, length)
+            some = study.num_examples if length < _ALWAYS_FITS else 1
+            if not fresh and len(coverage_of(path, study.num_examples).have) >= study.num_examples:
+                some = 0
             try:
                 # What is made here is not made again when it is asked.
-                examples.keep(study.num_examples if length < _ALWAYS_FITS else 1)
+                examples.keep(some)
             except DoesNotFit as error:
                 too_short.append(str(error))
                 continue
@@ -249,7 +260,7 @@ def _each_repetition(
 ) -> Iterator[tuple[int, Path, list[Examples]]]:
     """What the rounds of a rule ask for, once for each repetition: a length, the folder of the
     answers, and the examples of each task that fits."""
-    for length, counts in rounds(rule):
+    for length, counts in rounds(rule.wanted):
         fitting = {task: number for task, number in counts.items() if (task, length) in asked}
         examples = [asked[task, length].first(number) for task, number in fitting.items()]
         for repetition, folder in enumerate(study.folders):
@@ -289,7 +300,7 @@ def _cells_without_asking(study: Study) -> list[Cell]:
 # --- the model that is loaded --------------------------------------------------------------------
 
 
-class Session:
+class Session(AbstractContextManager["Session"]):
     """The model that is loaded at the moment, if any.
 
     Loading a model can take minutes. `evaluate` closes the models that it loaded before it returns;
@@ -327,9 +338,6 @@ class Session:
         self.model = self._described = None
         if model is not None and described is not model:
             model.close()
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(
         self,

@@ -8,7 +8,7 @@ examples each cell of a study is to have, by the rows on disk; when an adaptive 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 
 from rulerkit.common.errors import remark
 from rulerkit.evaluation.study import Study, StudyCell, name_of
@@ -24,24 +24,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-class Rule(Protocol):
-    """What is asked next, until it is enough."""
-
-    def wanted(self) -> Counts:
-        """The examples that each cell is to have, in all, by the answers so far."""
-
-
-def rounds(rule: Rule) -> Iterator[tuple[int, dict[str, int]]]:
+def rounds(wanted: Callable[[], Counts]) -> Iterator[tuple[int, dict[str, int]]]:
     """What is to be asked, round by round: a length, and the examples that each task is to have
-    there, in all; the shortest length first.
+    there, in all; the shortest length first. `wanted` gives the examples that each cell is to have,
+    in all, by the answers so far.
 
     The caller asks for them before it goes on. It ends where a round would ask for nothing new: the
     rule has enough, or requests failed, and to send them again at once would seldom help.
     """
     asked: Counts = {}
     while True:
-        wanted = rule.wanted()
-        new = {cell: number for cell, number in wanted.items() if number != asked.get(cell)}
+        new = {cell: number for cell, number in wanted().items() if number != asked.get(cell)}
         if not new:
             return
         for length in sorted({length for _, length in new}):

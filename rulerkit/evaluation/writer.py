@@ -6,7 +6,7 @@ is on disk at once.
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
@@ -206,14 +206,14 @@ class CellWriter:
         self._lock.check()
         if self._log is None:
             self._write_record()
-            self._log = self._held.enter_context(Log(self.path))
+            self._log = self._held.enter_context(closing(Log(self.path)))
 
         if isinstance(answer, Failure):
             # The example gets no row: the next call asks for it again.
             self._failures.append(answer)
             now = datetime.now(UTC).isoformat(timespec="seconds")
             attempt = {"index": example.index, "time": now, **answer._asdict()}
-            with Log(failures_file(self.path)) as log:
+            with closing(Log(failures_file(self.path))) as log:
                 log.append(row_line(attempt, self._result_digest))
         else:
             self._log.append(row_line(row, self._result_digest))
@@ -285,14 +285,14 @@ class CellWriter:
     def _read(self) -> Cell | None:
         """Read what is on disk. Rows made under another record are never mixed with new ones."""
         stored = load_cell(self.path)
-        present = frozenset[int]()
+        present: Collection[int] = ()
         self._stored_record = {}
         if stored and stored.coverage.have:
             check_result(stored, self.result)
             present = stored.coverage.have
             self._stored_record = stored.record
 
-        self.missing = sorted(set(range(len(self.examples))) - present)
+        self.missing = sorted(set(range(len(self.examples))).difference(present))
         # A later call with fewer examples does not forget that there are more.
         earlier = self._stored_record.get("num_examples", 0)
         self._record = {

@@ -121,11 +121,15 @@ ON_HUB = ("*token*", "chat_template*", "rwkv_vocab*")
 _IN_FOLDER = (
     "tokenizer.json",
     "tokenizer.model",
+    "tekken*.json",
+    "*.tiktoken",
+    "tiktoken.model",
     "*tokenizer.model*",
     "*tokenizer*.json",
     "rwkv_vocab*.txt",
 )
-"""Where a folder has its vocabulary: the first of these that is there."""
+"""Where a folder has its vocabulary: the first of these that is there. Tekken and ranks files lack
+the rules by which a text is split: they are refused, and no older file is read in their place."""
 
 _COMPLETE = (
     "name as `tokenizer` a folder or a hub id (org/name) whose tokenizer.json has the model's "
@@ -140,7 +144,6 @@ def _read(spec: str, path: Path) -> Tokenizer:
         names = {file.name for file in path.iterdir() if file.is_file()}
         names -= {"tokenizer_config.json", "special_tokens_map.json"}
         found = [name for each in _IN_FOLDER for name in fnmatch.filter(sorted(names), each)]
-        # Ranks files (*.tiktoken) and tekken.json lack the rules by which a text is split.
         if not found:
             raise UserError(
                 f"tokenizer {spec}: no tokenizer in the folder {folder}, neither tokenizer.json "

@@ -43,7 +43,7 @@ class Checkpoint:
             )
         if self.folder:
             # A folder without a configuration is refused here; a hub id needs a network first.
-            _ = self.config
+            self.check()
 
     def file(self, name: str) -> Path | None:
         """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
@@ -51,9 +51,8 @@ class Checkpoint:
         path = (self.folder or self._download(self.commit, "config.json", name)) / name
         return path if path.is_file() else None
 
-    @cached_property
-    def config(self) -> JSON:
-        """`config.json`."""
+    def check(self) -> None:
+        """Raise `UserError` where it is no model that can be read."""
         if not self.file("config.json"):
             raise UserError(
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
@@ -69,7 +68,12 @@ class Checkpoint:
                 "transformers does not read: take the converted checkpoint, on the hub with -hf "
                 f"at the end of its name, such as path: {converted}"
             )
-        return config
+
+    @cached_property
+    def config(self) -> JSON:
+        """`config.json`."""
+        self.check()
+        return self._json("config.json")
 
     @property
     def vocab_size(self) -> int | None:

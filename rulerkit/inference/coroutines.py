@@ -25,24 +25,24 @@ def event_loop(name: str) -> asyncio.AbstractEventLoop:
 
 
 def results_of(
-    function: Callable[..., Any], calls: Iterable[tuple[Key, Any, JSON]], most: int
+    function: Callable[..., Any], calls: Iterable[tuple[Key, list[Any], JSON]], most: int
 ) -> Iterator[tuple[Key, Any]]:
     """Each key of `calls` with what the coroutine function returns for it, or the exception that
     it raises, as the calls end; at most so many calls are under way at once.
 
-    A call is a key, the prompt, and further arguments by their names. A `UserError` is raised.
+    A call is a key, the arguments, and those that are named. A `UserError` is raised.
     """
 
-    async def call(prompt: Any, options: JSON) -> Any:
-        return await function(prompt, **options)
+    async def call(arguments: list[Any], options: JSON) -> Any:
+        return await function(*arguments, **options)
 
     # One loop for all calls: connections that the function keeps belong to it.
     loop, source = event_loop("functions"), iter(calls)
     waiting: dict[Future[Any], Key] = {}
     try:
         while True:
-            for key, prompt, options in islice(source, most - len(waiting)):
-                future = asyncio.run_coroutine_threadsafe(call(prompt, options), loop)
+            for key, arguments, options in islice(source, most - len(waiting)):
+                future = asyncio.run_coroutine_threadsafe(call(arguments, options), loop)
                 waiting[future] = key
             if not waiting:
                 return

@@ -157,7 +157,7 @@ class Function(Engine):
         if self._is_async:
             from rulerkit.inference.coroutines import results_of
 
-            calls = ((one, self._prompt(one), self._options([one])) for one in source)
+            calls = ((example, *self._arguments([example])) for example in source)
             yield from results_of(self._function, calls, self.spec.get("concurrency", CONCURRENCY))
             return
         size = self.spec.get("batch_size", BATCH_SIZE)
@@ -167,9 +167,9 @@ class Function(Engine):
     def _call(self, batch: list[Example]) -> list[Any]:
         """What the function returns for a batch; in place of a text the exception that it
         raises."""
-        prompts = [self._prompt(example) for example in batch]
+        prompts, options = self._arguments(batch)
         try:
-            texts = self._function(prompts, **self._options(batch))
+            texts = self._function(prompts, **options)
         except UserError:
             raise
         except Exception as error:  # it is the user's code
@@ -186,17 +186,20 @@ class Function(Engine):
             )
         return list(texts)
 
-    def _prompt(self, example: Example) -> Any:
-        """What the function gets for an example."""
-        if self.takes == "parts":
-            return split_prompt(example, self.prompt_format)
-        return example.ids if self.takes == "ids" else example.prompt
+    def _arguments(self, batch: list[Example]) -> tuple[list[Any], JSON]:
+        """What the function gets: the prompts of a batch, and the limit on the answers where it
+        takes one; they are cut in any case."""
+        prompts: list[Any] = []
+        for example in batch:
+            if self.takes == "parts":
+                prompts.append(split_prompt(example, self.prompt_format))
+            else:
+                prompts.append(example.ids if self.takes == "ids" else example.prompt)
 
-    def _options(self, batch: list[Example]) -> JSON:
-        """The limit on the answers, where the function takes one; they are cut in any case."""
-        if "max_new_tokens" not in inspect.signature(self._function).parameters:
-            return {}
-        return {"max_new_tokens": max(map(self.most_tokens, batch))}
+        options: JSON = {}
+        if "max_new_tokens" in inspect.signature(self._function).parameters:
+            options["max_new_tokens"] = max(map(self.most_tokens, batch))
+        return prompts, options
 
     def _read(self, example: Example, said: Any) -> Answer | Failure:
         """The answer in what the function returned for one prompt. It is the user's code: all is
@@ -300,12 +303,8 @@ def beside_source(function: Any) -> str:
         return "its source holds several lambdas"
 
     # The names of an installed module belong to its package.
-    named = [] if is_installed(function.__module__) else _names_of_the_user(function)
-    return f"it names {', '.join(named)}" if named else ""
-
-
-def _names_of_the_user(function: FunctionType) -> list[str]:
-    """The globals and the modules that a function names and that no installed package brings."""
+    if is_installed(function.__module__):
+        return ""
     found = set[str]()
     codes = [function.__code__]
     while codes:
@@ -313,20 +312,17 @@ def _names_of_the_user(function: FunctionType) -> list[str]:
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         for step in get_instructions(code):
             name = step.argval
-            # A class within a function names its own attributes as it does globals.
-            is_read = step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__
+            is_users = False
             if step.opname == "IMPORT_NAME":
-                module = name
-            elif is_read:
-                value = function.__globals__[name]
-                module = _module_of(value)
+                is_users = not is_installed(name)
             elif step.opname == "STORE_GLOBAL":
-                module = ""
-            else:
-                continue
-            if not is_installed(module):
+                is_users = True
+            # A class within a function names its own attributes as it does globals.
+            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__:
+                is_users = not is_installed(_module_of(function.__globals__[name]))
+            if is_users:
                 found.add(name)
-    return sorted(found)
+    return f"it names {', '.join(sorted(found))}" if found else ""
 
 
 def _module_of(value: Any) -> str:

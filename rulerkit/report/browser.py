@@ -15,7 +15,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.depth import BINS, Place, bin_numbers, places
+from rulerkit.analysis.depth import BINS, Position, bin_numbers, places
 from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
@@ -140,7 +140,7 @@ def _means(rows: "pd.DataFrame", *by: Any) -> list[Any]:
 # --- what is shown of a prompt --------------------------------------------------------------------
 
 
-def _prompt(remake: Any, row: Any) -> tuple[str, list[Place]] | None:
+def _prompt(remake: Any, row: Any) -> tuple[str, list[Position]] | None:
     """The text of a prompt and the places of its pieces; None where it cannot be made again, or
     comes out differently."""
     try:
@@ -150,7 +150,7 @@ def _prompt(remake: Any, row: Any) -> tuple[str, list[Place]] | None:
     return example.prompt, places(example)
 
 
-def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
+def _traced(row: Any, made: tuple[str, list[Position]] | None) -> dict[str, Any]:
     """`w`: windows of the prompt, [role, depth, before, text, after]; `x`: items of the answer that
     are no reference, [item, role of the piece that holds it or '', depth]."""
     if made is None:
@@ -163,7 +163,7 @@ def _traced(row: Any, made: tuple[str, list[Place]] | None) -> dict[str, Any]:
     wanted = [r.lower() for r in row["references"] if r.lower() not in said]
 
     # By what they show: a word of a list stands in many places.
-    windows: dict[str, Place] = {}
+    windows: dict[str, Position] = {}
     for place in pieces:
         if place.role == "needle":
             text = prompt[place.start : place.end]
@@ -201,7 +201,7 @@ def _wrong_items(row: Any) -> list[str]:
     return wrong[:_MOST_ITEMS]
 
 
-def _window(prompt: str, place: Place) -> tuple[str, str, str]:
+def _window(prompt: str, place: Position) -> tuple[str, str, str]:
     """The text before a place, the text there, cut short, and the text after."""
     start, end = place.start, place.end
     return (

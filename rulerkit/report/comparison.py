@@ -21,7 +21,7 @@ from rulerkit.common.errors import UserError, check_type, counted, listed, point
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.common.settings import JSON
-from rulerkit.report.tables.layout import number_range
+from rulerkit.report.tables.notes import number_range
 from rulerkit.scoring.statistics import critical_value
 
 _MOST_FLIPS = 12

@@ -21,9 +21,8 @@ from rulerkit.common.render import render
 from rulerkit.generation.tasks.base import PROTOCOLS
 from rulerkit.report.paper import PAPER_EXAMPLES, PAPER_LENGTHS, UPSTREAM, departures, listed_rows
 from rulerkit.report.tables.footnotes import footnotes
-from rulerkit.report.tables.layout import number_range
 from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
-from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
 from rulerkit.report.view import Html
 from rulerkit.scoring.effective_length import THRESHOLDS
 from rulerkit.scoring.scores import THIRTEEN

@@ -209,6 +209,35 @@ def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     return listed
 
 
+def score_rows(version: str = "v3", aligned: str = "chat") -> "pd.DataFrame":
+    """The printed scores as rows that `rk.claims` judges: run, model (slug), label, aligned,
+    claimed_length, task, length and score (0..1); the two rows of Llama2-7B left out.
+
+    The mean of the thirteen tasks is the task `thirteen`, those of the categories are `niah`, `vt`,
+    `aggregation` and `qa`, passkey and vanilla NIAH are `niah_single_1` and `niah_single_2`.
+    """
+    names = {"all13": "thirteen", "passkey": "niah_single_1", "vanilla_niah": "niah_single_2"}
+    rows = paper_scores(version)
+    is_baseline = rows["slug"].isin(["llama2-7b-chat", "llama2-7b-base"])
+    rows = rows[(rows["aligned"] == aligned) & ~is_baseline]
+
+    claimed = paper_summary(version, "all").set_index("slug")["claimed_length"]
+    # a table or two spell a model otherwise: it has the name of the first
+    labels = rows.groupby("slug")["model"].first()
+    return pd.DataFrame(
+        {
+            "run": f"paper {version}",
+            "model": rows["slug"],
+            "label": rows["slug"].map(labels),
+            "aligned": rows["aligned"],
+            "claimed_length": rows["slug"].map(claimed.map(parse_length)),
+            "task": rows["category"].replace(names),
+            "length": rows["length"],
+            "score": rows["score"] / 100,
+        }
+    )
+
+
 def published_lengths() -> "pd.DataFrame":
     """Claimed (tokens) and effective lengths (text) of the chat models of Table 3, and of those of
     upstream's list that the paper does not have, in the columns of `listed_rows`."""

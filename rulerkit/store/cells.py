@@ -108,7 +108,7 @@ def _read_line(
 class Coverage:
     """Whether a cell has its answers."""
 
-    have: frozenset[int]
+    have: Collection[int]
     """The indices of the examples that have an answer."""
     wanted: int
     """How many examples were asked for."""
@@ -122,7 +122,7 @@ class Coverage:
     @property
     def missing(self) -> list[int]:
         """The indices of the examples without an answer."""
-        return sorted(set(range(self.wanted)) - self.have)
+        return sorted(set(range(self.wanted)).difference(self.have))
 
     @property
     def is_enough(self) -> bool:
@@ -167,7 +167,7 @@ class Cell:
         self.other_answers: list[str] = []
         self.snapshots = set[str]()
         self.unchecked = 0
-        self._have: frozenset[int] | None = None
+        self._have: Collection[int] | None = None
         if rows is not None:
             self.rows = self._each_once(rows)
 
@@ -190,13 +190,10 @@ class Cell:
 
     def stream(self) -> Iterator[JSON]:
         """The rows one by one, in the order of the file where they are not in memory."""
-        if "rows" in vars(self):
-            yield from self.rows
-            return
         # A service may change its model in the middle of a run; its replies say which
         # one answered.
         self.snapshots.clear()
-        for row in self._read(parse=True):
+        for row in self.rows if "rows" in vars(self) else self._read(parse=True):
             if usage := row.get("usage"):
                 names = (usage.get("server_model"), usage.get("system_fingerprint"))
                 self.snapshots.add(" ".join(str(name) for name in names if name))
@@ -230,7 +227,7 @@ class Cell:
                 yield row
         have = frozenset(index for index in first if index < self.wanted)
         # Most cells are whole: a million rows need not be a million numbers more.
-        self._have = _all_of(self.wanted) if len(have) == self.wanted else have
+        self._have = range(self.wanted) if len(have) == self.wanted else have
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -242,25 +239,20 @@ class Cell:
             # Indices are found without parsing the rows, which takes most of the time.
             for _ in self._read(parse=False):
                 pass
-        have = self._have or frozenset()
+        have = self._have or ()
 
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
         attempts = dict[int, Failure]()
         for _, index, line, _ in _read_lines(self, failures_file(self.path), FAILED_ATTEMPT):
             attempts[index] = Failure(line["reason"], line["refused"])
-        failed = {index: attempts[index] for index in sorted(attempts.keys() - have)}
+        failed = {index: attempts[index] for index in sorted(attempts.keys() - set(have))}
         allowed = allowed_failures(self.about.max_failures, self.wanted)
         return Coverage(have, self.wanted, failed, allowed)
 
     def check(self) -> None:
         """Raise `DamagedCell` where a line of its files is not as it was written."""
         _ = self.coverage
-
-
-@lru_cache(maxsize=16)
-def _all_of(wanted: int) -> frozenset[int]:
-    return frozenset(range(wanted))
 
 
 def load_cell(path: Path) -> Cell | None:

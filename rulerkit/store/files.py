@@ -4,9 +4,8 @@ nothing."""
 import os
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Self
 
 from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import UserError
@@ -39,11 +38,9 @@ def disk(
 def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
     """Write a file so that it survives a power cut. Makes its folder where there is none. A
     `private` one is for this user's eyes alone."""
-
-    def opener(name: str, flags: int) -> int:
-        return os.open(name, flags, 0o600 if private else 0o666)
-
-    with disk(path), completed(path) as part, open(part, "wb", opener=opener) as file:
+    with disk(path), completed(path) as part, open(part, "wb") as file:
+        if private:
+            os.chmod(part, 0o600)
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
@@ -71,11 +68,9 @@ class Log:
                 os.fsync(self._file)
                 self._synced = time.monotonic()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        with disk(self.path) if kind is None else suppress(OSError):  # keep the first error
+    def close(self) -> None:
+        """Write what the system still holds."""
+        with disk(self.path):
             try:
                 os.fsync(self._file)
             finally:

@@ -65,8 +65,12 @@ class Lock:
 
     def __enter__(self) -> Self:
         with disk(self.path):
-            while not self._is_ours():
-                self._remove_dead()
+            while True:
+                try:
+                    self._lock.lock(timeout=0)
+                    break
+                except flufl.lock.TimeOutError:
+                    self._remove_dead()
         threading.Thread(target=self._refresh_often, daemon=True).start()
         return self
 
@@ -86,14 +90,6 @@ class Lock:
                 "everything written so far is kept; run the same command again to resume once "
                 "nobody else writes there"
             )
-
-    def _is_ours(self) -> bool:
-        """Take the lock where it is free."""
-        try:
-            self._lock.lock(timeout=0)
-        except flufl.lock.TimeOutError:
-            return False
-        return True
 
     def _refresh_often(self) -> None:
         while not self.lost and not self._done.wait(LIFETIME / _REFRESHES):

@@ -18,7 +18,6 @@ from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.cells import Cell, DamagedCell, Report
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit.store.other_formats import read_predictions
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -129,6 +128,9 @@ def find_cells(
     rows. A place is a file or folder of predictions, ours or others', a pattern, or `run/model`,
     `run` or a model's name in `outputs/predictions`. Without `scan` rows are checked when they are
     first read."""
+    # It brings what writes such files, too.
+    from rulerkit.store.other_formats import read_predictions
+
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
         for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
@@ -268,6 +270,7 @@ def _union(parts: list[Cell], report: Report) -> list[Cell]:
     for cell in whole:
         union.warnings += cell.warnings
         union.other_answers += cell.other_answers
+        union.unchecked += cell.unchecked
     return [union]
 
 

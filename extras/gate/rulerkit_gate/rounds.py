@@ -148,10 +148,12 @@ def check_pairing(study: Study, a: Party, b: Party, by: str) -> None:
         return  # two stored sides are checked where they are paired
     for length in {min(study.lengths), max(study.lengths)}:
         task = study.tasks[0]
-        one, other = (_first_record(p, study, task, length) for p in (a, b))
-        if one["digest"] == other["digest"]:
+        (digest, record), (other_digest, other) = (
+            _first_record(party, study, task, length) for party in (a, b)
+        )
+        if digest == other_digest:
             continue
-        changes = differences(one["record"], other["record"])
+        changes = differences(record, other)
         field_name, old, new, more = (
             describe_first(changes) if changes else ("prompt", "one", "other", "")
         )
@@ -162,19 +164,15 @@ def check_pairing(study: Study, a: Party, b: Party, by: str) -> None:
         )
 
 
-def _first_record(party: Party, study: Study, task: Task, length: int) -> JSON:
-    """What a party is asked first, by its digest, and the settings that made it."""
-    stored = [
-        cell
-        for cell in party.stored or ()
-        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have
-    ]
-    if stored:
-        row = min(stored[0].rows, key=lambda row: row["index"])
-        return {"digest": row["digest"], "record": stored[0].record["result"]}
+def _first_record(party: Party, study: Study, task: Task, length: int) -> tuple[str, JSON]:
+    """The digest of what a party is asked first, and the settings that made it."""
+    for cell in party.stored or ():
+        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have:
+            (row,) = (row for row in cell.rows if row["index"] == 0)
+            return row["digest"], cell.record["result"]
     form = party.model.prompt_format if party.is_asked else None
     examples = generate(task, length, 1, study.seed, form)
-    return {"digest": examples[0].digest, "record": examples.record()}
+    return examples[0].digest, examples.record()
 
 
 def study_of_stored(study: Study, party: Party, named: bool) -> Study:
@@ -371,7 +369,7 @@ def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
         computes_here = any(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
         gate.b.session = one if computes_here else two
         try:
-            for length, counts in rounds(rule):
+            for length, counts in rounds(rule.wanted):
                 run.ask(length, counts)
         except _StoppedError as reason:
             rule.stopped = str(reason)

@@ -127,7 +127,7 @@ class Look(NamedTuple):
 
 
 class GateRule:
-    """The rule of `rounds`: how many examples each cell is to have next.
+    """What is `wanted` in each of the `rounds`: how many examples each cell is to have next.
 
     `differences_of` gives the answers to so many examples of each cell, in pairs; `limit_of` says
     what forbids to ask for so many, else "". A test that was made once is not made again.

@@ -25,6 +25,7 @@ from rulerkit.report.plots.lines import (
     thresholds,
 )
 from rulerkit.report.plots.plugins import of_suite
+from rulerkit.report.plots.series import by_label, training_lengths
 from rulerkit.report.plots.words import word_counts, word_frequencies
 from rulerkit.report.tables.notes import remarks
 
@@ -34,6 +35,7 @@ __all__ = [
     "Panels",
     "PrintFigure",
     "Threshold",
+    "by_label",
     "claimed_and_effective",
     "correlation_heatmap",
     "depth_map",
@@ -49,6 +51,7 @@ __all__ = [
     "style",
     "tasks_by_length",
     "thresholds",
+    "training_lengths",
     "word_counts",
     "word_frequencies",
 ]

@@ -4,13 +4,13 @@ Every table says below it what its reader must know: the threshold, the number o
 stand-in corpora were used. A score at or above the threshold is marked: underlined in LaTeX, as in
 the paper; bold in Markdown; with a star in plain text.
 
-A module holds the tables of one subject, `layout` what all of them share. Open `models` first.
+A module holds the tables of one subject; `common/render.py` writes all of them. Open `models`
+first.
 """
 
 from rulerkit.report.tables.footnotes import footnotes, usage_notes
-from rulerkit.report.tables.layout import show
 from rulerkit.report.tables.models import table_text
-from rulerkit.report.tables.notes import cell_notes, names_of, saved_notes
+from rulerkit.report.tables.notes import cell_notes, names_of, saved_notes, show
 from rulerkit.report.tables.tasks import task_table_text
 
 __all__ = [

@@ -3,16 +3,14 @@ thought, costs."""
 
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+
+import pandas as pd
 
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes, version_notes
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _FACTS = (
     "gpu",
@@ -32,7 +30,7 @@ _SMALL_FRAME = 0.02
 _FEW = 4  # values of a field that a footnote lists
 
 
-def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> list[str]:
+def footnotes(cells: Iterable[Cell], scores: pd.DataFrame | None = None) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
     versions of a model, rows that were skipped, models whose requests all failed and, of the rows
     of `score`, what `usage_notes` says.
@@ -41,8 +39,6 @@ def footnotes(cells: Iterable[Cell], scores: "pd.DataFrame | None" = None) -> li
     answered in several environments counts in each. What is not known of an environment (a service:
     its GPU) is no difference.
     """
-    import pandas as pd
-
     # The names of the table, so that a note can be held against its rows.
     models = pd.DataFrame(
         [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells],
@@ -134,7 +130,7 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
                 yield name, str(known[name])
 
 
-def usage_notes(scores: "pd.DataFrame") -> list[str]:
+def usage_notes(scores: pd.DataFrame) -> list[str]:
     """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
     answers of a service cost."""
     notes = []

@@ -3,7 +3,9 @@ averages and ranks."""
 
 import math
 from collections.abc import Collection, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import pandas as pd
 
 from rulerkit.common.errors import UserError, check_known, check_type, counted, listed
 from rulerkit.common.lengths import length_name
@@ -11,9 +13,6 @@ from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TITLES: dict[str | int, str] = {
     "model": "Model",
@@ -86,7 +85,7 @@ def table_text(
     return models_text(models, columns, format, below)
 
 
-def board_rows(summary: Summary, values: Sequence[str]) -> "pd.DataFrame":
+def board_rows(summary: Summary, values: Sequence[str]) -> pd.DataFrame:
     """The models of a summary of one category with claimed lengths as text and, by length, each of
     the values: 4096 for the score, '4096_low' ... for the others."""
     # One row a model: the values of all lengths side by side.
@@ -108,7 +107,7 @@ def origin(row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()) -> 
 
 
 def models_text(
-    rows: "pd.DataFrame", columns: Sequence[str | int], format: str, notes: Sequence[str]
+    rows: pd.DataFrame, columns: Sequence[str | int], format: str, notes: Sequence[str]
 ) -> str:
     """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
     which follows a name in small letters, and with `group`: lines separate groups; `bold` may say
@@ -116,8 +115,6 @@ def models_text(
 
     Numbers whose limits are among the rows have their interval: ± the wider side.
     """
-    import pandas as pd
-
     # Groups, such as chat and base models, stand together.
     rows = pd.concat([group for _, group in rows.groupby("group", sort=False)])
     frame = pd.DataFrame(
@@ -165,7 +162,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     return Field(number, reached, small=" ".join(small))
 
 
-def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> list[str]:
+def _effective_rules(models: pd.DataFrame, category: str, percent: str) -> list[str]:
     """How the effective lengths of a table are judged, or why there are none."""
     # Only what rows of this table were judged by.
     sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
@@ -188,7 +185,7 @@ def _effective_rules(models: "pd.DataFrame", category: str, percent: str) -> lis
     return [f"Effective: longest length with {rule}; {allowed}." for rule in rules]
 
 
-def thresholds_text(models: "pd.DataFrame") -> str:
+def thresholds_text(models: pd.DataFrame) -> str:
     """'85.6 (chat), 79.4 (base)': the thresholds of the rows."""
     pairs = models[["threshold", "aligned"]].drop_duplicates()
     return ", ".join(f"{threshold} ({kind})" for threshold, kind in pairs.itertuples(index=False))

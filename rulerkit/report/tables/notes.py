@@ -1,22 +1,24 @@
 """What a reader must know of the scores in a table or a figure: reference readers, stand-in
 corpora, incomplete cells, adaptive runs."""
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
+import pandas as pd
+
+from rulerkit.common import escape
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.generation.corpora import OWN_TEXTS
 from rulerkit.inference.model import COMPRESSED
-from rulerkit.report.tables.layout import number_range
 from rulerkit.scoring.effective_length import OWN_TABLE
 from rulerkit.scoring.scores import own_labels
 from rulerkit.scoring.summary import STAND_IN, texts_words
 
 if TYPE_CHECKING:
-    import pandas as pd
+    from pandas.io.formats.style import Styler
 
 
-def names_of(rows: "pd.DataFrame") -> "pd.Series[str]":
+def names_of(rows: pd.DataFrame) -> "pd.Series[str]":
     """The label of each row's model; where several models share one, with the model's name or
     run."""
     names = own_labels(rows, "label")
@@ -39,7 +41,7 @@ _MARKS = {"reference readers": "reader", STAND_IN: "stand-in"}
 """How a table of models marks a row, by what `unusual` says of it."""
 
 
-def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
+def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
     """What a reader of a table or a figure must know of some cells, rows or labels, and which of
     them it holds for."""
     facts = {"reference readers": cells["engine"] == "reader"}
@@ -58,12 +60,12 @@ def unusual(cells: "pd.DataFrame") -> "dict[str, pd.Series[bool]]":
     return facts
 
 
-def texts_notes(frame: "pd.DataFrame") -> list[str]:
+def texts_notes(frame: pd.DataFrame) -> list[str]:
     """The lines below a table that say what the texts are where they are not the paper's."""
     return [f"{_SENTENCES[words]}." for words in texts_words(frame).split("; ") if words]
 
 
-def cell_notes(cells: "pd.DataFrame", marked: bool = False) -> list[str]:
+def cell_notes(cells: pd.DataFrame, marked: bool = False) -> list[str]:
     """What a reader of a table must know of the cells of a summary that it shows: one line each.
 
     Names of models are listed only where a line holds for some of them, and the table has no marks
@@ -114,7 +116,7 @@ _ADAPTIVE_NOTE = (
 """Simulated with the stopping rule, November 2026; the answer of the run is not touched by it."""
 
 
-def model_notes(models: "pd.DataFrame") -> list[str]:
+def model_notes(models: pd.DataFrame) -> list[str]:
     """Lines for models that have no threshold, and so no effective length, and for those of
     adaptive runs: what was found, for how many tokens."""
     # The table of a suite's own says more.
@@ -128,12 +130,42 @@ def model_notes(models: "pd.DataFrame") -> list[str]:
     ]
 
 
-def remarks(cells: "pd.DataFrame") -> str:
+def remarks(cells: pd.DataFrame) -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
     readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
     return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 
-def saved_notes(cells: "pd.DataFrame") -> list[str]:
+def saved_notes(cells: pd.DataFrame) -> list[str]:
     """The lines below a table that does not name its models: these, and `cell_notes`."""
     return [f"Models: {listed(names_of(cells).unique(), 12)}.", *cell_notes(cells)]
+
+
+_FLUSH_LEFT = "text-align: left; vertical-align: top"
+
+
+def show(frame: pd.DataFrame, index: bool = False, **format: Any) -> "Styler":
+    """A DataFrame for a notebook: its text is never read as HTML or mathematics. Its caption says
+    where the texts are not the paper's. `format` goes to `Styler.format`."""
+    from pandas.api.types import is_numeric_dtype
+
+    def visible(value: Any) -> Any:
+        return escape.one_line(value) if isinstance(value, str) else value
+
+    shown = frame.map(visible).rename(index=visible, columns=visible)
+    styler = shown.style.format(escape="html", **format)
+    for axis in (0, 1):
+        styler = styler.format_index(escape="html", axis=axis)
+    # pandas sets all columns flush right, which is for numbers
+    texts = [f".col{i}" for i, kind in enumerate(shown.dtypes) if not is_numeric_dtype(kind)]
+    if texts:
+        styler = styler.set_table_styles([{"selector": ", ".join(texts), "props": _FLUSH_LEFT}])
+    styler = styler.set_table_attributes('class="dataframe mathjax_ignore tex2jax_ignore"')
+    if words := texts_words(frame):
+        styler = styler.set_caption(f"{words}: not comparable with the paper")
+    return styler if index else styler.hide(axis="index")
+
+
+def number_range(numbers: "pd.Series[int]") -> str:
+    """'50', or '49 to 50'."""
+    return " to ".join(map(str, sorted({numbers.min(), numbers.max()})))

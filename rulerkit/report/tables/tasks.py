@@ -1,17 +1,16 @@
 """The table of one model: its tasks by length."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from rulerkit.analysis.claims import model_rows
+import pandas as pd
+
+from rulerkit.analysis.selection import model_rows
 from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes
 from rulerkit.scoring.summary import Summary
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 
 def task_table_text(
@@ -34,8 +33,6 @@ def task_table_text(
     cells = cells[cells["run"] == (run or runs[0])]
     if format in ("csv", "json"):
         return render(cells, format)
-
-    import pandas as pd
 
     about, summary = cells[["run", "model"]].head(1), summary.of("all")
     means, of_model = summary.lengths.merge(about), summary.models.merge(about)
@@ -65,7 +62,7 @@ def task_table_text(
     return render(pd.DataFrame(rows, columns=header), format, [*below, *notes])
 
 
-def _effective_notes(models: "pd.DataFrame") -> list[str]:
+def _effective_notes(models: pd.DataFrame) -> list[str]:
     """A line for each model that has an effective length."""
     notes = []
     rows: Any = models[models["effective_length"] != ""].itertuples()
