@@ -18,7 +18,6 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import Spec, read_site
-from rulerkit.evaluation.cost import costs_by_length
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
@@ -365,10 +364,6 @@ def _findings(
         yield from run_checks({"server's form": server_form}, "", model)
         if isinstance(described, dict):
             yield from run_checks({"GPUs": too_many_gpus}, "", described)
-            if "prices" in described:
-                cost = sum(one.dollars or 0 for one in costs_by_length(study, described).values())
-                seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
-                yield Finding(seen, level=OK, name="cost")
 
         if ask is None:
             # A server that this process would have to start first is not cheap.

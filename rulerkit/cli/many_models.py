@@ -62,7 +62,6 @@ def batch(
             "WSL; `rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
         )
     from rulerkit.batch.batch_file import read_batch
-    from rulerkit.batch.status import report, statuses
 
     if site and not slurm:
         raise UserError("--site goes with --slurm")
@@ -76,7 +75,7 @@ def batch(
     elif slurm:
         _submit(planned.path, jobs, site, dry_run)
     elif dry_run:
-        echo("\n".join(report(statuses(jobs))))
+        _list(jobs)
     else:
         name_root()
         left = _execute(jobs)
@@ -97,6 +96,16 @@ def _batch_file(file: Path) -> Path:
     if name not in named:
         raise unknown("batch", file.name, named, f"There is no {place}")
     return named[name]
+
+
+def _list(jobs: "list[Job]") -> None:
+    """Print what would run: every job as its files are now, and what the models are asked."""
+    from rulerkit.batch.plan import plan_text
+    from rulerkit.batch.status import report, statuses
+
+    echo("\n".join(report(statuses(jobs))))
+    asked = [(job.model, [study for _, study in job.studies]) for job in jobs if job.model]
+    echo("\n" + plan_text(asked), nl=False)
 
 
 def _follow_first_node(jobs: "list[Job]", node: int) -> None:

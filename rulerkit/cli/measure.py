@@ -9,7 +9,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import MODELS, Given, lengths_of, tasks_of
+from rulerkit.cli.given import Given, lengths_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
     DryRun,
@@ -118,54 +118,6 @@ def check(
     if failed:
         echo(f"\n{failed} of these would make scores wrong; fix them first", err=True)
         raise typer.Exit(ExitStatus.FAILED)
-
-
-@app.command(rich_help_panel=MEASURE)
-def plan(
-    model: OneModel = None,
-    tasks: Tasks = None,
-    lengths: Lengths = None,
-    num_examples: NumExamples = None,
-    files: Files = None,
-    settings: Settings = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="In place of cost: the examples that `rulerkit compare` will need."
-        ),
-    ] = False,
-    margin: Annotated[
-        float | None, typer.Option(help="With --compare: the margin in points (default 1).")
-    ] = None,
-    flips: Annotated[
-        float | None,
-        typer.Option(
-            help="With --compare: the share of answers that changes each way by chance (default "
-            "0.02)."
-        ),
-    ] = None,
-) -> None:
-    """Count what a study asks before it runs: examples and tokens by length, and dollars where the
-    model's file has prices; of an adaptive run the least and the most.
-
-    Example: rulerkit plan gpt-4-1106 -f params/sizes/paper.yaml
-    """
-    given = Given(model, tasks, lengths, num_examples, files, settings)
-    if compare:
-        from rulerkit.report.comparison import power_text
-
-        study = given.study("perfect", (*MODELS, "tasks", "lengths", "num_examples"))
-        sizes = len(study.tasks), len(study.lengths), study.num_examples
-        margin = 1.0 if margin is None else margin
-        echo(power_text(*sizes, margin, 0.02 if flips is None else flips))
-        return
-    if margin is not None or flips is not None:
-        raise UserError("--margin and --flips go with --compare: add it")
-
-    from rulerkit.batch.plan import plan_model
-
-    study = given.study()
-    echo("\n\n".join(plan_model(one, study).text() for one in study.models))
 
 
 @app.command(rich_help_panel=MEASURE)
