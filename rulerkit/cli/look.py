@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import LOOK, app
+from rulerkit.cli.app import EVERY_DAY, LOOK, app
 from rulerkit.cli.given import (
     EXAMPLES,
     Given,
@@ -52,7 +52,7 @@ TABLES = ("text", "markdown", "latex")
 ENDINGS = {"md": "markdown", "tex": "latex", "txt": "text", "yaml": "hf"}
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("tasks", rich_help_panel=LOOK)
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
     each suite."""
@@ -76,7 +76,7 @@ def tasks() -> None:
         echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("models", rich_help_panel=LOOK)
 def models(
     pattern: Annotated[str, typer.Argument(help="Only names that hold this text.")] = "",
 ) -> None:
@@ -99,7 +99,7 @@ def models(
     )
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("show", rich_help_panel=LOOK)
 def show(
     model: Annotated[
         list[str] | None,
@@ -161,7 +161,7 @@ def _show(example: "Example", answer: str) -> None:
         echo(answer)
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("report", rich_help_panel=EVERY_DAY)
 def report(
     places: Predictions,
     by: ReportBy = "",
@@ -321,7 +321,7 @@ def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
     return [cell for cell, own in zip(cells, category_of, strict=True) if category in ("all", own)]
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("browse", rich_help_panel=EVERY_DAY)
 def browse(
     place: Places = None,
     output: Annotated[

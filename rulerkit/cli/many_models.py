@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MANY_MODELS, app
+from rulerkit.cli.app import EVERY_DAY, app
 from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import BatchSettings
 from rulerkit.cli.printing import echo, end_in_order, name_root
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rulerkit.batch.jobs import Job
 
 
-@app.command(rich_help_panel=MANY_MODELS)
+@app.command("batch", rich_help_panel=EVERY_DAY)
 def batch(
     file: Annotated[
         Path, typer.Argument(help="A batch file, or its name in params/batches: demo.")
@@ -120,7 +120,7 @@ def _follow_first_node(jobs: "list[Job]", node: int) -> None:
             os.execvpe(command[0], command, os.environ | engine.variables())
 
 
-@app.command(rich_help_panel=MANY_MODELS)
+@app.command("status", rich_help_panel=EVERY_DAY)
 def status(
     file: Annotated[Path, typer.Argument(help="The batch file, or its name in params/batches.")],
     settings: BatchSettings = None,

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MEASURE, app
+from rulerkit.cli.app import EVERY_DAY, LOOK, SET_UP, app
 from rulerkit.cli.given import Given, lengths_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
@@ -33,7 +33,7 @@ from rulerkit.cli.printing import (
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command("evaluate", rich_help_panel=EVERY_DAY)
 def evaluate(
     model: OneModel = None,
     tasks: Tasks = None,
@@ -81,7 +81,7 @@ def evaluate(
         raise typer.Exit(ExitStatus.UNDECIDED)
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command("check", rich_help_panel=SET_UP)
 def check(
     model: OneModel = None,
     tasks: Tasks = None,
@@ -120,7 +120,7 @@ def check(
         raise typer.Exit(ExitStatus.FAILED)
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command("compare", rich_help_panel=LOOK)
 def compare(
     a: Annotated[
         str,
