@@ -68,7 +68,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
         with Lock(lock_file):
             owner = locks.holder(lock_file)
             assert owner
-            assert (owner.here, owner.pid) == (True, os.getpid())
+            assert (owner.host, owner.pid) == (socket.gethostname(), os.getpid())
     finally:
         holder.kill()
         holder.wait()

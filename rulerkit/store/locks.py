@@ -10,9 +10,8 @@ import threading
 import time
 from contextlib import suppress
 from datetime import timedelta
-from functools import cache
 from pathlib import Path
-from typing import NamedTuple, Self
+from typing import Literal, NamedTuple, Self
 
 import flufl.lock
 import psutil
@@ -30,54 +29,51 @@ class Owner(NamedTuple):
     """The process that holds a lock; None and "" where the lock does not say it."""
 
     host: str = "?"
-    machine: str = ""
     job: str = ""
     """Its number at the scheduler."""
     pid: int | None = None
     expires: float = 0.0
     """When its lock is free without a further refresh, in seconds since 1970."""
 
-    @property
-    def here(self) -> bool:
-        """Whether it is a process of this machine, so that its number can be looked up."""
-        return (self.host, self.machine) == (socket.gethostname(), _machine())
 
-
-class _NamedLock(flufl.lock.Lock):
-    """A lock that names its owner: machines and containers may share one host name."""
-
-    @property
-    def hostname(self) -> str:
-        return f"{socket.gethostname()},{_machine()},{os.environ.get('SLURM_JOB_ID', '')}"
-
-
-class Lock:
+class Lock(flufl.lock.Lock):
     """Makes this process the only writer; a thread refreshes the lock, however long a reply takes.
 
     Where another process is the writer: `Elsewhere`, with its host and process.
     """
 
     def __init__(self, path: Path) -> None:
+        super().__init__(str(path), timedelta(seconds=LIFETIME))
         self.path, self.lost = path, False
-        self._lock = _NamedLock(str(path), timedelta(seconds=LIFETIME))
         self._refreshed = time.time()
         self._done = threading.Event()
+
+    @property
+    def hostname(self) -> str:
+        """The owner, as its lock names it: host, machine and job."""
+        # Machines and containers may share a host name: each has its own process numbers.
+        machine = ""
+        with suppress(OSError):  # not Linux
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+            machine = digest(f"{boot} {os.readlink('/proc/self/ns/pid')}")
+        return f"{socket.gethostname()},{machine},{os.environ.get('SLURM_JOB_ID', '')}"
 
     def __enter__(self) -> Self:
         with disk(self.path):
             while True:
                 try:
-                    self._lock.lock(timeout=0)
+                    self.lock(timeout=0)
                     break
                 except flufl.lock.TimeOutError:
                     self._remove_dead()
         threading.Thread(target=self._refresh_often, daemon=True).start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, *_: object) -> Literal[False]:
         self._done.set()
         with suppress(OSError):
-            self._lock.unlock(unconditionally=True)
+            self.unlock(unconditionally=True)
+        return False
 
     def check(self) -> None:
         """Raise `UserError` where the lock is no longer ours: another process may be writing."""
@@ -97,7 +93,7 @@ class Lock:
 
     def _refresh(self) -> None:
         try:
-            self._lock.refresh()
+            self.refresh()
             self._refreshed = time.time()
         except flufl.lock.NotLockedError:
             self.lost = not self._done.is_set()
@@ -110,7 +106,12 @@ class Lock:
         with flufl.lock.Lock(f"{self.path}.break", lifetime=5):
             owner = holder(self.path)
             if owner is None:
-                _remove(self.path)
+                # The lock is a link to a file whose name it holds.
+                with suppress(OSError, ValueError):
+                    claim = self.path.read_text(encoding="utf-8")
+                    if claim.startswith(f"{self.path}{flufl.lock.SEP}"):
+                        os.unlink(claim)
+                self.path.unlink(missing_ok=True)
                 return
         job = f", job {owner.job}" if owner.job else ""
         until = time.strftime("%H:%M:%S", time.localtime(owner.expires))
@@ -122,47 +123,27 @@ class Lock:
         )
 
 
-def _remove(path: Path) -> None:
-    """Remove a lock and the file that it is a link to, whose name it holds."""
-    with suppress(OSError, ValueError):
-        claim = path.read_text(encoding="utf-8")
-        if claim.startswith(f"{path}{flufl.lock.SEP}"):
-            os.unlink(claim)
-    path.unlink(missing_ok=True)
-
-
 def holder(path: Path) -> Owner | None:
     """Who holds a lock now; None where nobody does, or its owner is dead. Writes nothing."""
-    lock = _NamedLock(str(path))
+    lock = Lock(path)
     try:
         expires = lock.expiration.timestamp()
     except OSError:
         return None
+    if expires < time.time():
+        return None
     try:
         named, pid, _ = lock.details
         host, machine, job = named.split(",")
-        owner = Owner(host, machine, job, pid, expires)
     except (flufl.lock.NotLockedError, OSError, ValueError):  # torn, or written by something else
-        owner = Owner(expires=expires)
-    is_dead = owner.here and owner.pid is not None and not _is_alive(owner.pid)
-    return None if is_dead or expires < time.time() else owner
-
-
-@cache
-def _machine() -> str:
-    """Distinguishes machines and containers with the same host name: each has its own process
-    numbers."""
-    try:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
-        return digest(f"{boot} {os.readlink('/proc/self/ns/pid')}")
-    except OSError:  # not Linux
-        return ""
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        return bool(psutil.Process(pid).status() != psutil.STATUS_ZOMBIE)
-    except psutil.NoSuchProcess:
-        return False
-    except psutil.AccessDenied:
-        return True
+        return Owner(expires=expires)
+    # Only a process of this machine can be looked up by its number.
+    if lock.hostname.startswith(f"{host},{machine},"):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.NoSuchProcess:
+            return None
+        except psutil.AccessDenied:
+            pass
+    return Owner(host, job, pid, expires)
