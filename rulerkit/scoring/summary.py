@@ -58,6 +58,8 @@ _COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 _MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 """What is known of a cell without an answer."""
+_ASKED = ["protocol", "stand_in", "task", "prompt_version", "texts"]
+"""What models must share to be compared, by task."""
 _SCORE = ["score", "low", "high"]
 _COLUMNS = [*_MODEL, *_ABOUT, "task", "category", "suite", "length", *_SCORE]
 _COLUMNS += ["strict", "exact", "copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
@@ -165,14 +167,14 @@ def summarize(
     members = _members(cells)
     lengths_of = _lengths(members, confidence)
     models = _models(members, lengths_of, confidence)
-    found: Any = {name: _adaptive(of_model) for name, of_model in cells.groupby(_MODEL)}
+    of_rules: Any = cells[cells["adaptive"] != ""].groupby(_MODEL)
+    found = {name: _adaptive(of_model) for name, of_model in of_rules}
     names = models[_MODEL].itertuples(index=False, name=None)
-    models["adaptive"] = [found[name] for name in names]
+    models["adaptive"] = [found.get(name, "") for name in names]
     models = _with_ranks(models)
     cells = cells[_COLUMNS]
-    texts = texts_words(cells)
     for frame in (cells, lengths_of, models):
-        frame.attrs = {"texts": texts}
+        frame.attrs = {"texts": texts_words(cells)}
     return Summary(cells, lengths_of, models, confidence)
 
 
@@ -374,7 +376,17 @@ def _models(members: "pd.DataFrame", lengths: "pd.DataFrame", confidence: float)
             mean = _mean(cells["counted"], of_cells, confidence)
             row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
         row |= _effective(cells, by_length, confidence)
-        rows.append(row | {"complete": by_length["complete"].all(), "setup": _setup(cells)})
+
+        # Models are compared where protocol and texts of all their tasks are the same.
+        answered = cells[cells["n"] > 0].astype({"prompt_version": "Int64"}).astype(object)
+        protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
+        words = [f"protocol {name}" for name in protocols]
+        if cells["stand_in"].any():
+            words.append("stand-in texts")
+        asked = answered[_ASKED].values.tolist()
+        setup = digest("".join(sorted({str(values) for values in asked})))[:8]
+        row |= {"complete": by_length["complete"].all(), "setup": f"{', '.join(words)} ({setup})"}
+        rows.append(row)
     return models.join(pd.DataFrame(rows))
 
 
@@ -447,24 +459,6 @@ def _own_mean(
     return threshold, whose, intervals
 
 
-def _setup(cells: "pd.DataFrame") -> str:
-    """The protocol and the texts of some cells in words, with a digest of both by task."""
-    parts, protocols = set[str](), set[str]()
-    columns = ["task", "prompt_version", "protocol", "stand_in", "texts"]
-    answered = cells.loc[cells["n"] > 0, columns].astype({"prompt_version": "Int64"})
-    for cell in answered.astype(object).to_dict("records"):
-        values = [cell["task"], cell["prompt_version"], cell["texts"]]
-        parts.add(str([cell["protocol"], cell["stand_in"], *values]))
-        if isinstance(cell["protocol"], str):
-            protocols.add(cell["protocol"] or "unknown")
-
-    words = [f"protocol {name}" for name in sorted(protocols)]
-    if cells["stand_in"].any():
-        words.append("stand-in texts")
-    setup = digest("".join(sorted(parts)))[:8]
-    return f"{', '.join(words)} ({setup})"
-
-
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     """Rank the models by each weighted average, among chat and among base models apart, as the
     paper counts them, and among models of the same protocol and texts. A model in several runs has
@@ -485,11 +479,8 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _adaptive(cells: "pd.DataFrame") -> str:
-    """What an adaptive run of a model has found, by its cells; "" for another run."""
-    of_run = cells[cells["adaptive"] != ""]
-    if of_run.empty:
-        return ""
-    first = of_run.iloc[0]
+    """What an adaptive run of a model has found, by its cells."""
+    first = cells.iloc[0]
     asked = json.loads(first["adaptive"])
     # Former versions also asked for an average, and for a comparison with another model.
     if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
@@ -568,11 +559,9 @@ def of_one_suite(
     if suite is not None:
         check_known("suite", suite, dict.fromkeys(suite_of.values()))
         asked = {suite}
-    if not asked:
+    if not asked or len({*suite_of.values(), *asked}) == 1:
         return scores
     chosen = choose_suite(asked, is_named=bool(tasks))
-    if set(suite_of.values()) <= {chosen}:
-        return scores
     rows = scores[scores["suite"] == chosen]
     rows.attrs["empty_cells"] = [cell for cell in empty_cells if cell["suite"] == chosen]
     return rows
