@@ -21,6 +21,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
+from rulerkit.generation.tasks import family_of
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
     OWN_MEAN_SUITES,
@@ -138,8 +139,7 @@ def summarize(
     UserError for nothing to summarize, several suites, and one example with two scores.
     """
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    rows = each_once(scoring.as_scores(scores, "summarize"))
-    rows = of_one_suite(rows, given_tasks, suite)
+    rows = of_one_suite(scoring.as_scores(scores, "summarize"), given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [cell for cell in rows.attrs.get("empty_cells", ()) if cell["failed"]]
 
@@ -268,9 +268,9 @@ def _grid(
     cells["examples"] = of_cells
 
     # Records say the category of a task; of those that were never run only the name is known.
-    category_of = {task: scoring.category(task) for task in tasks}
-    category_of |= {cell["task"]: cell["category"] for cell in empty_cells}
+    category_of = {cell["task"]: cell["category"] for cell in empty_cells}
     category_of |= dict(zip(known.index.get_level_values("task"), known["category"], strict=True))
+    category_of |= {task: scoring.category(task) for task in tasks if task not in category_of}
     cells = cells.drop(columns=_ABOUT).reset_index().join(models, on=_MODEL)
     cells["category"] = cells["task"].map(category_of)
     return cells.infer_objects()
@@ -299,7 +299,7 @@ def _members(cells: "pd.DataFrame") -> "pd.DataFrame":
             if tasks.isdisjoint(answered):
                 continue
             benchmark = {
-                task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))
+                task for task in scoring.THIRTEEN if category in ("all", family_of(task).category)
             }
             whole = of_model["suite"].iloc[0] != "ruler" or tasks == benchmark
             of_category = of_model[of_model["task"].isin(tasks)]
@@ -524,28 +524,6 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def each_once(scores: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `score`, each example once; UserError where one has different answers."""
-    place = [*CELL, "index"]
-    is_again = scores.duplicated(place)
-    if not is_again.any():
-        return scores
-
-    # The same row comes twice where frames that overlap are joined.
-    said = [name for name in ("score", "prediction") if name in scores]
-    different = scores.drop_duplicates([*place, *said])
-    twice = different[different.duplicated(place)]
-    if len(twice):
-        run, model, task, length, index = twice[place].iloc[0]
-        raise UserError(
-            f"run {run!r}, model {model!r}: example {index} of task {task!r} at {length} tokens is "
-            "there twice with different answers: keep one of the two rows"
-        )
-    once = scores[~is_again]
-    once.attrs = scores.attrs
-    return once
-
-
 def of_one_suite(
     scores: "pd.DataFrame", tasks: Sequence[str] | None = None, suite: str | None = None
 ) -> "pd.DataFrame":
@@ -593,14 +571,29 @@ def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `score` with the runs `R-repeat2`, `R-repeat3`, ... of a model merged into its
-    run `R`.
+    """The rows of `score`, each example once, with the runs `R-repeat2`, `R-repeat3`, ... of a
+    model merged into its run `R`.
 
     An example's score is the mean over its repetitions, so that an interval over examples holds
     both kinds of noise: that of the examples and that of the repetitions. `empty`, `cut_off`
     and `cut_thought` are added up. An example without an answer in one of the repetitions
-    is left out.
+    is left out. Raises UserError where one example has different answers.
     """
+    # The same row comes twice where frames that overlap are joined.
+    place = [*CELL, "index"]
+    is_again = scores.duplicated(place)
+    if is_again.any():
+        said = [name for name in ("score", "prediction") if name in scores]
+        different = scores.drop_duplicates([*place, *said])
+        twice = different[different.duplicated(place)]
+        if len(twice):
+            run, model, task, length, index = twice[place].iloc[0]
+            raise UserError(
+                f"run {run!r}, model {model!r}: example {index} of task {task!r} at {length} "
+                "tokens is there twice with different answers: keep one of the two rows"
+            )
+        scores = scores[~is_again]
+
     # `R-repeat2` alone, without `R`, is a run of its own.
     models = set(scores[_MODEL].drop_duplicates().itertuples(index=False, name=None))
     merged = {(run, model): run for run, model in models}
@@ -613,14 +606,13 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
-    keys = [*CELL, "index"]
-    answers = scores.groupby(keys)["repetition"].transform("size")
+    answers = scores.groupby(place)["repetition"].transform("size")
     in_all = scores[answers == repetitions]
 
-    rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
+    rules = dict.fromkeys(scores.columns.difference([*place, "repetition"]), "first")
     rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(_COUNTS, "sum")
-    return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
+    return in_all.groupby(place, sort=False, as_index=False).agg(rules)
 
 
 def weighted_cells(

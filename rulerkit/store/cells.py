@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -396,16 +396,7 @@ def readable(cells: Iterable[Cell]) -> list[Cell]:
 
 def coverage_of(path: Path, wanted: int) -> Coverage:
     """How far the cell of a prediction file is towards `wanted` examples; a cell that cannot be
-    read has no answers, with the reason. What did not change is not read again."""
-    stamp = []
-    for file in cell_files(path):
-        status = file.stat() if file.exists() else None
-        stamp.append((status.st_mtime_ns, status.st_size) if status else None)
-    return _coverage_of(path, wanted, tuple(stamp))
-
-
-@lru_cache(maxsize=100_000)
-def _coverage_of(path: Path, wanted: int, _: object) -> Coverage:
+    read has no answers, with the reason."""
     nothing = Coverage(frozenset(), wanted, {}, 0)
     try:
         cell = load_cell(path)
