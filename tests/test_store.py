@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rulerkit.common.errors import UserError
-from rulerkit.store import locks
-from rulerkit.store.locks import Lock
+from rulerkit.store import files as locks
+from rulerkit.store.files import Lock
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.locks import Lock; "
+HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.files import Lock; "
 HOLD += (
     "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
 )

@@ -30,12 +30,13 @@ from rulerkit.scoring.effective_length import (
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
+    StoppingRule,
     effective_length,
     effective_set,
     family_threshold,
+    replay,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
 from rulerkit.store.places import base_run
 
