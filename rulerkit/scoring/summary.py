@@ -168,7 +168,7 @@ def summarize(
     members = _members(cells)
     lengths_of = _lengths(members, confidence)
     models = _models(members, lengths_of, confidence)
-    of_rules: Any = cells[cells["adaptive"] != ""].groupby(_MODEL)
+    of_rules: Any = cells[cells["adaptive"].astype(bool)].groupby(_MODEL)
     found = {name: _adaptive(of_model) for name, of_model in of_rules}
     names = models[_MODEL].itertuples(index=False, name=None)
     models["adaptive"] = [found.get(name, "") for name in names]
