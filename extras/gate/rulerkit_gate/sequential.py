@@ -34,8 +34,8 @@ from rulerkit.analysis.differences import (
 )
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
+from rulerkit.scoring.effective_length import Counts, examples_for
 from rulerkit.scoring.statistics import holm
-from rulerkit.scoring.stopping import Counts, examples_for
 
 ALARMS = 0.05
 """The chance, at most, of a wrong *worse* in the whole sequence; and of a wrong *not worse*."""
