@@ -49,21 +49,8 @@ tokens."""
 _LONGEST_WORD = 100
 _LONGEST_IN_TOKENS = 6
 """More tokens than a coded word usually takes, so that no word too many is cut."""
-_NUMBERS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six"]
+_NUMBERS += ["seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 @dataclass(frozen=True, kw_only=True)

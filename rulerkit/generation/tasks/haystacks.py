@@ -34,9 +34,12 @@ _CANDIDATES = 512
 def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
     ordered = []
+    left = budget.tokens
     for item in sorted(items, key=attrgetter("depth")):
-        ordered.append(budget.encoded(item))
-    return ordered, budget.tokens - num_tokens(ordered)
+        tokens = budget.encoder.ids(item.text)
+        ordered.append(replace(item, tokens=tokens))
+        left -= len(tokens)
+    return ordered, left
 
 
 def _apart(places: list[int], count: int) -> list[int]:
@@ -69,9 +72,12 @@ def part_of(units: Units, start: int, stop: int) -> list[Piece]:
     """A part of a row of texts: the first text, the last, and those between in one piece."""
     if start >= stop:
         return []
-    bounds = sorted({start, start + 1, stop - 1, stop})
-    parts = [units.part(a, b) for a, b in pairwise(bounds)]
-    return [Piece(text, "haystack", ids) for text, ids in parts]
+    text, ends = units.text
+    pieces = []
+    for a, b in pairwise(sorted({start, start + 1, stop - 1, stop})):
+        ids = units.ids[units.offsets[a] : units.offsets[b]]
+        pieces.append(Piece(text[ends[a] : ends[b]], "haystack", ids))
+    return pieces
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
@@ -80,15 +86,12 @@ def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]
     texts = settle([piece.text for piece in pieces])
     texts[0] = texts[0][1:]
     texts[-1] += "\n"
-    return [
-        piece if piece.text == text else budget.encoded(replace(piece, text=text))
-        for piece, text in zip(pieces, texts, strict=True)
-    ]
-
-
-def num_tokens(pieces: Iterable[Piece]) -> int:
-    """The tokens of pieces together."""
-    return sum(piece.num_tokens for piece in pieces)
+    joined = []
+    for piece, text in zip(pieces, texts, strict=True):
+        if piece.text != text:
+            piece = replace(piece, text=text, tokens=budget.encoder.ids(text))
+        joined.append(piece)
+    return joined
 
 
 # --- sentences ------------------------------------------------------------------------------------
@@ -109,7 +112,7 @@ def fill_with_sentences(
         items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
     items, left = by_depth(items, budget)
     line = f"{blank}{LINE}\n"
-    most = max(0, left // len(budget.encoder(line)))
+    most = max(0, left // len(budget.encoder.ids(line)))
     if blanks:
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
@@ -135,9 +138,9 @@ def fill_with_sentences(
             last = []
             if sentences:
                 text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
-                last = [budget.encoded(Piece(text, "haystack"))]
+                last = [Piece(text, "haystack", budget.encoder.ids(text))]
             pieces = with_items(lines, last)
-            if num_tokens(pieces) <= budget.tokens:
+            if sum(piece.num_tokens for piece in pieces) <= budget.tokens:
                 return pieces
     return None
 
@@ -316,7 +319,7 @@ def fill_with_essay(
 
         pieces = interleaved(items, places, words, partial(part_of, units))
         context = _joined_by_blanks(pieces, budget)
-        if num_tokens(context) <= budget.tokens:
+        if sum(piece.num_tokens for piece in context) <= budget.tokens:
             return context
     return None
 
