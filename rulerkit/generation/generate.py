@@ -117,13 +117,14 @@ class Examples:
             type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
         ):
             unfilled = self._unfilled(index)
-            *_, frame = unfilled
-            if self.task.protocol != "clean" and self._growth:
-                return self._as_upstream(unfilled, self._growth)
+            if self.task.protocol != "clean":
+                size, step = self._upstreams_size
+                if size >= 0:
+                    return self._as_upstream(unfilled, size, step)
 
             # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
             if piece_encoder(self.prompt_format.tokenizer).exact:
-                example = self._filled(unfilled, self._most_tokens - frame.num_tokens)
+                example = self._filled(unfilled)
                 if example is None or example.whole_ids is None:
                     return example
             return self._fitted(unfilled)
@@ -181,12 +182,18 @@ class Examples:
         )
         return draft, second_seed, example
 
-    def _filled(self, unfilled: _Unfilled, tokens: int, size: int | None = None) -> Example | None:
-        """The example with a context of so many tokens, or of so many lines, words or documents;
-        None where it does not hold the needles."""
+    def _filled(
+        self, unfilled: _Unfilled, tokens: int | None = None, size: int | None = None
+    ) -> Example | None:
+        """The example with a context of so many tokens, of all that are left, or of so many lines,
+        words or documents, however long; None where it does not hold the needles."""
+        draft, second_seed, frame = unfilled
+        if tokens is None:
+            tokens = self._most_tokens - frame.num_tokens
+        if size is not None:
+            tokens = max(0, tokens)
         if tokens < 0:
             return None
-        draft, second_seed, frame = unfilled
         encoder = piece_encoder(self.prompt_format.tokenizer)
         random = np.random.RandomState(second_seed)
         budget = ContextBudget(self.length, tokens, encoder, random, self.seed, size)
@@ -241,31 +248,28 @@ class Examples:
 
     # --- the protocols `paper` and `upstream` -----------------------------------------------------
 
-    def _as_upstream(self, unfilled: _Unfilled, growth: Growth) -> Example | None:
+    def _as_upstream(self, unfilled: _Unfilled, size: int, step: int) -> Example | None:
         """The example in the size that upstream finds with its first one, shortened in upstream's
         steps until it fits."""
-        size = self._first_size
         while size > 0:
-            example = self._sized(unfilled, size)
+            example = self._filled(unfilled, size=size)
             if example is None or example.num_tokens <= self._most_tokens:
                 return example
             # Upstream would try the smallest size for ever.
-            size -= growth.step if size > growth.step else 1
+            size -= step if size > step else 1
         return None
 
     @cached_property
-    def _growth(self) -> Growth | None:
+    def _upstreams_size(self) -> tuple[int, int]:
+        """How many lines, words or documents upstream's first example has, and its step; where that
+        depends on the words that are drawn, the median over several examples, which may as well be
+        first. A size of -1 where upstream has no such task."""
         draft, *_ = self._unfilled(0)
-        return self.task.growth(draft, self.length)
-
-    @cached_property
-    def _first_size(self) -> int:
-        """How many lines, words or documents upstream's first example has; where that depends on
-        the words that are drawn, the median over several examples, which may as well be first."""
-        assert self._growth
-        draws = range(self._growth.draws)
-        sizes = sorted(self._size_of(self._unfilled(i), self._growth) for i in draws)
-        return sizes[len(sizes) // 2]
+        growth = self.task.growth(draft, self.length)
+        if growth is None:
+            return -1, 0
+        sizes = sorted(self._size_of(self._unfilled(i), growth) for i in range(growth.draws))
+        return sizes[len(sizes) // 2], growth.step
 
     def _size_of(self, unfilled: _Unfilled, growth: Growth) -> int:
         """The size that upstream finds with an example."""
@@ -273,7 +277,7 @@ class Examples:
         room = self._most_tokens if growth.answer_is_free else self.length
 
         def is_too_long(number: int) -> bool:
-            example = self._sized(unfilled, growth.start + number * step)
+            example = self._filled(unfilled, size=growth.start + number * step)
             return example is not None and example.num_tokens + answer > room
 
         # Twice as far each time, until it is too long or there is no more; then by halves.
@@ -286,11 +290,6 @@ class Examples:
             far *= 2
         number = bisect_left(range(far), True, key=is_too_long) - 1
         return growth.start + max(0, number) * step
-
-    def _sized(self, unfilled: _Unfilled, size: int) -> Example | None:
-        """The example with so many lines, words or documents, however long."""
-        *_, frame = unfilled
-        return self._filled(unfilled, max(0, self._most_tokens - frame.num_tokens), size)
 
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:

@@ -117,45 +117,30 @@ def fill_with_sentences(
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
 
-    if budget.size is not None:
-        most = budget.size
-    # A power of two, so that examples of one length share the encoded lines.
-    units = _lines(line, budget.encoder, 1 << most.bit_length())
+    ids = budget.encoder.ids(line)
 
-    def with_items(lines: int, last: list[Piece]) -> list[Piece]:
-        end = lines + len(last)
-        places = _apart([int(item.depth * end) for item in items], end)
-        part = partial(_part_of_lines, units, lines, last)
-        pieces = interleaved(items, places, end, part)
+    def with_items(lines: int, sentences: int) -> list[Piece]:
+        texts, counts, tokens = [line] * lines, [len(ids)] * lines, [np.tile(ids, lines)]
+        if sentences:
+            texts.append(f"{blank}{' '.join(SENTENCES[:sentences])}\n")
+            tokens.append(budget.encoder.ids(texts[-1]))
+            counts.append(len(tokens[-1]))
+        rows = Units(texts, np.array(counts, dtype=np.int64), np.concatenate(tokens))
+
+        places = _apart([int(item.depth * len(rows)) for item in items], len(rows))
+        pieces = interleaved(items, places, len(rows), partial(part_of, rows))
         return _joined_by_blanks(pieces, budget) if blanks else pieces
 
     if budget.size is not None:
-        return with_items(budget.size, [])
+        return with_items(budget.size, 0)
 
     # From the longest haystack down: whole lines, and the last one cut sentence by sentence.
     for lines in range(most, -1, -1):
         for sentences in range(len(SENTENCES) - 1, -1, -1):
-            last = []
-            if sentences:
-                text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
-                last = [Piece(text, "haystack", budget.encoder.ids(text))]
-            pieces = with_items(lines, last)
+            pieces = with_items(lines, sentences)
             if sum(piece.num_tokens for piece in pieces) <= budget.tokens:
                 return pieces
     return None
-
-
-def _part_of_lines(
-    units: Units, lines: int, last: list[Piece], start: int, stop: int
-) -> list[Piece]:
-    """A part of so many whole lines and the last one, which is cut, if there is any."""
-    whole = part_of(units, start, min(stop, lines))
-    return whole + last if start <= lines < stop else whole
-
-
-@lru_cache(maxsize=8)
-def _lines(line: str, encoder: PieceEncoder, count: int) -> Units:
-    return encode_units([line] * count, encoder)
 
 
 # --- lines of needles -----------------------------------------------------------------------------
