@@ -85,8 +85,18 @@ def plain(text: str) -> str:
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     text = _BLANKS.sub(" ", text)
 
+    # LaTeX
     if "\\" in text or "$" in text:
-        text = _without_latex(text)
+        text = _EMPTY_BOX.sub("[]", text).replace("{,}", ",")
+        text = _ENVIRONMENT.sub("", text)
+        text = _ESCAPED.sub(lambda mark: _ESCAPES.get(mark[1], mark[1]), text)
+        # The braces of a wrapper go with it, from the innermost to the outermost.
+        text, inside = _WRAPPER.sub("\0", text), ""
+        while inside != text:
+            inside, text = text, _WRAPPED.sub(r"\1", text)
+        text = text.replace("\0", "")
+        text = _COMMAND.sub(lambda command: _COMMANDS.get(command[1], command[0]), text)
+        text = _TIE.sub(" ", text.replace("$", ""))
 
     # HTML
     if "&" in text:
@@ -106,21 +116,6 @@ def plain(text: str) -> str:
         text = _TABLE_HEAD.sub("", text)
     text = _RULE.sub("", text).replace("`", "")
     return _BLANKS.sub(" ", text)
-
-
-def _without_latex(text: str) -> str:
-    text = _EMPTY_BOX.sub("[]", text).replace("{,}", ",")
-    text = _ENVIRONMENT.sub("", text)
-    text = _ESCAPED.sub(lambda mark: _ESCAPES.get(mark[1], mark[1]), text)
-
-    # The braces of a wrapper go with it, from the innermost to the outermost.
-    text, inside = _WRAPPER.sub("\0", text), ""
-    while inside != text:
-        inside, text = text, _WRAPPED.sub(r"\1", text)
-    text = text.replace("\0", "")
-
-    text = _COMMAND.sub(lambda command: _COMMANDS.get(command[1], command[0]), text)
-    return _TIE.sub(" ", text.replace("$", ""))
 
 
 # --- items ----------------------------------------------------------------------------------------

@@ -195,9 +195,22 @@ class Needles(Task):
         values = distinct(num_keys * self.num_values, partial(draw_text, random, words, self.value))
         queried = random.sample(keys, self.num_queries)
 
+        # Upstream has even depths in essays, rounded to whole percents.
+        if self.protocol == "clean" or self.haystack != "essay":
+            depths = [random.random() for _ in values]
+        else:
+            steps = random.sample(range(_EVEN_DEPTHS), len(values))
+            depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
+
+        # It shuffles the needles with one seed, so that their order in the text is one for all
+        # examples, and counts the places of lines from the end.
+        if self.protocol != "clean":
+            places = sorted(depths, reverse=self.haystack != "essay")
+            for number, place in zip(shuffled_alike(len(values), stream.seed), places, strict=True):
+                depths[number] = place
+
         # A needle for each value; `depth` moves only those that are asked for.
         needles = []
-        depths = self._depths(random, len(values), stream.seed)
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
             key = keys[number // self.num_values]
             role = "distractor"
@@ -274,23 +287,6 @@ class Needles(Task):
             occurrences=partial(needle.finditer, text),
             empty="not found",
         )
-
-    def _depths(self, random: Random, count: int, seed: int) -> list[float]:
-        """So many depths, 0 to 1, in the order of the needles."""
-        if self.protocol == "clean" or self.haystack != "essay":
-            depths = [random.random() for _ in range(count)]
-        else:
-            # Upstream has even depths in essays, rounded to whole percents.
-            steps = random.sample(range(_EVEN_DEPTHS), count)
-            depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
-        if self.protocol == "clean":
-            return depths
-
-        # Upstream shuffles the needles with one seed, so that their order in the text is one for
-        # all examples, and counts the places of lines from the end.
-        places = sorted(depths, reverse=self.haystack != "essay")
-        ranked = dict(zip(shuffled_alike(count, seed), places, strict=True))
-        return [ranked[number] for number in range(count)]
 
 
 # --- keys and values ------------------------------------------------------------------------------
