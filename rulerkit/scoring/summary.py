@@ -486,7 +486,7 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
 
 def _adaptive(cells: "pd.DataFrame") -> str:
     """What an adaptive run of a model has found, by its cells; "" for another run."""
-    of_run = cells[cells["adaptive"] != ""]
+    of_run = cells[cells["adaptive"].astype(bool)]
     if of_run.empty:
         return ""
     first = of_run.iloc[0]
