@@ -117,10 +117,9 @@ class Examples:
             type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
         ):
             unfilled = self._unfilled(index)
-            if self.task.protocol != "clean":
-                size, step = self._upstreams_size
-                if size >= 0:
-                    return self._as_upstream(unfilled, size, step)
+            upstreams = self._upstreams_size if self.task.protocol != "clean" else None
+            if upstreams:
+                return self._as_upstream(unfilled, *upstreams)
 
             # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
             if piece_encoder(self.prompt_format.tokenizer).exact:
@@ -260,14 +259,14 @@ class Examples:
         return None
 
     @cached_property
-    def _upstreams_size(self) -> tuple[int, int]:
+    def _upstreams_size(self) -> tuple[int, int] | None:
         """How many lines, words or documents upstream's first example has, and its step; where that
         depends on the words that are drawn, the median over several examples, which may as well be
-        first. A size of -1 where upstream has no such task."""
+        first. None where upstream has no such task."""
         draft, *_ = self._unfilled(0)
         growth = self.task.growth(draft, self.length)
         if growth is None:
-            return -1, 0
+            return None
         sizes = sorted(self._size_of(self._unfilled(i), growth) for i in range(growth.draws))
         return sizes[len(sizes) // 2], growth.step
 
