@@ -3,7 +3,6 @@ from .analysis import depth as depth
 from .analysis import failures as failures
 from .analysis.claims import claims as claims
 from .analysis.compare import compare as compare
-from .analysis.compare import compare_study as compare_study
 from .analysis.remake import example_of as example_of
 from .analysis.results import answers_of as answers_of
 from .analysis.results import load as load
@@ -33,11 +32,8 @@ from .report import comparison as comparison
 from .report import leaderboard as leaderboard
 from .report import paper as paper
 from .report import plots as plots
-from .report import published as published
 from .report import tables as tables
-from .report import view as view
 from .report.browser import browse as browse
-from .report.comparison import assert_not_worse as assert_not_worse
 from .report.view import show as show
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize

@@ -6,7 +6,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.compare import compare
-from rulerkit.analysis.verdicts import estimate
+from rulerkit.analysis.kinds import estimate
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
 from rulerkit.report.plots import differences_by_task, score_by_length

@@ -47,10 +47,6 @@ class Scorer:
 # --- what is judged -------------------------------------------------------------------------------
 
 
-def _raw(answer: str) -> str:
-    return answer
-
-
 def _blank_is_empty(answer: str) -> str:
     return answer if answer.strip() else ""
 
@@ -91,9 +87,9 @@ SCORERS: dict[str, Scorer] = {
     # In lm-eval a question of qa scores the share of its alternative references, not whether any
     # is found: its maximum is taken over a list that holds one document.
     LM_EVAL: Scorer(clean, match_part=string_match_all, without_thought=_lm_eval_answer),
-    "nemo-skills": Scorer(_raw, without_thought=_nemo_skills_answer),
+    "nemo-skills": Scorer(str, without_thought=_nemo_skills_answer),
     "nemo-gym": Scorer(str.strip, without_thought=_without_pairs),
-    "opencompass": Scorer(_raw, without_thought=_opencompass_answer),
+    "opencompass": Scorer(str, without_thought=_opencompass_answer),
     "sieval": Scorer(_blank_is_empty),
 }
 """Name -> scorer. `NAME:think` is the same harness with its removal of thoughts."""

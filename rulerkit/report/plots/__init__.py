@@ -18,14 +18,15 @@ from rulerkit.report.plots.failures import failures_by_length
 from rulerkit.report.plots.grids import correlation_heatmap, tasks_by_length
 from rulerkit.report.plots.lengths import claimed_and_effective
 from rulerkit.report.plots.lines import (
+    by_label,
     score_by_length,
     scores_over_models,
     series_by_length,
     series_table,
     thresholds,
+    training_lengths,
 )
 from rulerkit.report.plots.plugins import of_suite
-from rulerkit.report.plots.series import by_label, training_lengths
 from rulerkit.report.plots.words import word_counts, word_frequencies
 from rulerkit.report.tables.notes import remarks
 
