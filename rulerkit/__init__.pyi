@@ -9,7 +9,6 @@ from .analysis.results import load as load
 from .analysis.scorers import score_as as score_as
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
-from .common.lengths import parse_length as parse_length
 from .common.model_files import read_spec as read_spec
 from .common.paths import resolve as resolve
 from .evaluation.evaluate import Session as Session
@@ -37,6 +36,5 @@ from .report.browser import browse as browse
 from .report.view import show as show
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize
-from .store.cells import read_cells as read_cells
 
 __version__: str

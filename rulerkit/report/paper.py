@@ -248,15 +248,6 @@ def score_rows(version: str = "v3", aligned: str = "chat") -> "pd.DataFrame":
     )
 
 
-def published_lengths() -> "pd.DataFrame":
-    """Claimed (tokens) and effective lengths (text) of the chat models of Table 3, and of those of
-    upstream's list that the paper does not have, in the columns of `listed_rows`."""
-    rows = listed_rows()
-    is_other = rows["source"].str.startswith("paper") & (rows["aligned"] != "chat")
-    rows = rows[~(rows["baseline"] | is_other)]
-    return rows.assign(claimed_length=rows["claimed_length"].map(parse_length))
-
-
 # --- what others have published since -------------------------------------------------------------
 
 
