@@ -5,6 +5,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from rulerkit_gate.rounds import Gate, GateResult, Party
 
 app = typer.Typer()
+_say = partial(echo, err=True)  # progress: stdout is the result
 QUICK, RULER = "quick", "ruler"
 _QUICK_LENGTHS = [4096, 8192]
 _ALL_LENGTHS = [4096 * 2**power for power in range(6)]
@@ -276,11 +278,6 @@ def _noise_of(text: str | None) -> dict[str, float]:
 # --- running and telling --------------------------------------------------------------------------
 
 
-def _say(text: str) -> None:
-    """Progress goes to stderr: stdout is the result."""
-    echo(text, err=True)
-
-
 def _run(planned: "Gate") -> "GateResult":
     from rulerkit_gate.rounds import run_gate
 
@@ -323,15 +320,14 @@ def _report(result: "GateResult", as_json: bool, format: str, page: Path | None)
 
 def _noise_notes(result: "GateResult") -> list[str]:
     """The noise that was allowed for, and that was measured."""
+    kinds = {
+        "noise of serving that counts as no loss": result.gate.design.noise,
+        "one model, asked twice: the largest losses by level": result.noise or {},
+    }
     notes = []
-    design = result.gate.design
-    noise = {level: points for level, points in design.noise.items() if points}
-    for what, by_level in (
-        ("noise of serving that counts as no loss", noise),
-        ("one model, asked twice: the largest losses by level", result.noise or {}),
-    ):
-        levels = ", ".join(f"{level} {points:g}" for level, points in by_level.items())
-        if levels:
+    for what, noise in kinds.items():
+        if noise:
+            levels = ", ".join(f"{level} {points:g}" for level, points in noise.items())
             notes.append(f"{what}, in points: {levels}")
     return notes
 

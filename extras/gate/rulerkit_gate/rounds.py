@@ -16,7 +16,7 @@ from datetime import datetime
 from typing import Any, NamedTuple
 
 from rulerkit.analysis.compare import Comparison, Decision, paired, side_of
-from rulerkit.analysis.differences import Key, PairedDifferences
+from rulerkit.analysis.differences import LEVELS, Key, PairedDifferences
 from rulerkit.analysis.remake import examples_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.json_text import digest
@@ -31,7 +31,7 @@ from rulerkit.generation.tasks import Task
 from rulerkit.scoring.stopping import Counts
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit_gate.sequential import Design, GateRule, Look
+from rulerkit_gate.sequential import Design, GateRule
 from rulerkit_gate.verdict import comparison_of, verdict_of
 
 Say = Callable[[str], None]
@@ -80,13 +80,6 @@ class Party:
         fresh = is_first and not self.resumes
         return evaluate(asked, fresh=fresh, progress=False, session=self.session)
 
-    def cells_before(self, study: Study) -> Sequence[Cell]:
-        """Its answers that are stored before the gate begins."""
-        if not self.is_asked or not self.resumes:
-            return self.stored
-        folder = study.outputs / "predictions" / self.run / name_of(self.described)
-        return read_cells(folder, scan=False) if folder.is_dir() else []
-
 
 # --- what is asked --------------------------------------------------------------------------------
 
@@ -124,7 +117,10 @@ def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
     """How many answers of an earlier call each party brings, and since when they lie there."""
     stored: dict[str, JSON] = {}
     for party in (a, b):
-        cells = party.cells_before(study)
+        cells = party.stored
+        if party.is_asked and party.resumes:
+            folder = study.outputs / "predictions" / party.run / name_of(party.described)
+            cells = read_cells(folder, scan=False) if folder.is_dir() else []
         number = sum(len(cell.coverage.have) for cell in cells)
         if number:
             oldest = min(cell.path.stat().st_mtime for cell in cells)
@@ -359,7 +355,11 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
     if rule.last:
         a, b, pairs, notes = run.paired
         found = comparison_of(gate.design, rule.last, a, b, pairs, notes, gate.by)
-        noise = _noise(rule.last) if found.same_model else None
+        if found.same_model:
+            noise = dict.fromkeys(LEVELS, 0.0)
+            for test in rule.last.tests:
+                level = test.place.level
+                noise[level] = round(max(noise[level], -100 * test.mean.value), 4)
     return GateResult(
         gate=gate,
         verdict=verdict_of(gate.design, rule.last, found, rule.stopped),
@@ -369,12 +369,3 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
         stopped=rule.stopped,
         noise=noise,
     )
-
-
-def _noise(look: Look) -> dict[str, float]:
-    """The largest loss of a place of each level, in points."""
-    noise: dict[str, float] = {}
-    for test in look.tests:
-        level = test.place.level
-        noise[level] = round(max(noise.get(level, 0.0), -100 * test.mean.value), 4)
-    return noise
