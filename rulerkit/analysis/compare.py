@@ -490,6 +490,7 @@ def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
                 f"{side.lacking} examples lack an answer in one of the repetitions of "
                 f"{side.name}: left out"
             )
+    for side in (a, b):
         alone = [key for key in side.results if key not in shared]
         if alone and shared:
             notes.append(f"only {side.name} has {keys_text(alone)}: left out")

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Match = Callable[[str, Sequence[str]], float]
 """The judged text and the references -> 0..1."""
 
+PLACE = ["run", "model", "task", "length", "index"]
+"""The columns that say which answer was judged."""
 LM_EVAL = "lm-eval"
 
 _PAIR = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -146,10 +148,9 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
         place |= {"length": cell.length, "index": [row["index"] for row in rows]}
         tables.append(pd.DataFrame(place | table))
 
-    keys = ["run", "model", "task", "length", "index"]
-    judged = ours[[*keys, "score"]]
+    judged = ours[[*PLACE, "score"]]
     if tables:
-        judged = only_rows(judged.merge(pd.concat(tables), on=keys), given)
+        judged = only_rows(judged.merge(pd.concat(tables), on=PLACE), given)
     judged.attrs["texts"] = texts_words(ours)
     return judged
 

@@ -163,23 +163,17 @@ def flips_text(comparison: Comparison) -> str:
     return "\n".join(lines) or "No example has another score."
 
 
-def json_text(comparison: Comparison) -> str:
-    """All of a comparison as JSON; docs/commands.md lists the keys."""
-    content = json_content(comparison, comparison.verdict)
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def json_content(comparison: Comparison, verdict: Decision) -> JSON:
-    """All of a comparison, ready for JSON; numbers in points, examples by task, length and
-    index."""
+def json_text(comparison: Comparison, verdict: Decision | None = None, **more: Any) -> str:
+    """All of a comparison as JSON, numbers in points; docs/commands.md lists the keys. `verdict`
+    stands in place of the comparison's own; `more` are further keys."""
+    verdict = verdict or comparison.verdict
     # pandas writes numpy's numbers and NaN as JSON does.
-    sides = {"a": comparison.a, "b": comparison.b}
     rows, flips = (
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips)
     )
-
-    return {
+    sides = {"a": comparison.a, "b": comparison.b}
+    content: JSON = {
         **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
@@ -190,7 +184,9 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
         "rows": rows,
         "flips": flips,
         "notes": comparison.notes,
+        **more,
     }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:

@@ -359,20 +359,13 @@ def _markdown(result: "GateResult", notes: list[str]) -> str:
 
 def _json(result: "GateResult") -> str:
     """All of the result; docs/commands.md lists the keys."""
-    from rulerkit.report.comparison import json_content
+    from rulerkit.report.comparison import json_text
 
-    content: JSON = {}
-    if result.comparison is not None:
-        content = json_content(result.comparison, result.verdict)
-    verdict = result.verdict
-    content |= {
-        "verdict": {**verdict._asdict(), "status": int(verdict.status)},
+    cost, verdict = result.cost, result.verdict
+    dollars = cost.dollars or 0.0
+    more: JSON = {
         "stopped_by": result.stopped,
-        "asked": {
-            "examples": result.cost.examples,
-            "tokens": result.cost.tokens,
-            "dollars": result.cost.dollars or 0.0,
-        },
+        "asked": {"examples": cost.examples, "tokens": cost.tokens, "dollars": dollars},
         "stored_before": dict(result.gate.stored),
         "examples": [
             {"task": task, "length": length, "examples": size}
@@ -380,4 +373,7 @@ def _json(result: "GateResult") -> str:
         ],
         "noise": result.noise,
     }
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    if result.comparison is not None:
+        return json_text(result.comparison, verdict, **more)
+    more["verdict"] = {**verdict._asdict(), "status": verdict.status}
+    return json.dumps(more, indent=2, allow_nan=False) + "\n"
