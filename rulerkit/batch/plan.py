@@ -13,7 +13,7 @@ from rulerkit.common.settings import Spec
 from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.scoring.stopping import FIRST
+from rulerkit.scoring.effective_length import FIRST
 
 
 def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
