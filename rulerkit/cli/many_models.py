@@ -42,7 +42,8 @@ def batch(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Only list what would run; with --slurm, print the job scripts."
+            "--dry-run",
+            help="Only list what would run and what it costs; with --slurm, print the job scripts.",
         ),
     ] = False,
     node: Annotated[
