@@ -151,7 +151,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             "dtype": self.dtype(),
             "max_model_len": longest,
             "hf_overrides": self.vllm_overrides(),
-            "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
+            "enforce_eager": self.device() == "cpu",
             # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
             "skip_tokenizer_init": not self._reasoning(),
             "reasoning_config": self._reasoning(),

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MEASURE
+from rulerkit.cli.app import LOOK
 from rulerkit.cli.given import EXAMPLES, Given, is_checkpoint, is_folder_of_answers, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
@@ -83,7 +83,7 @@ _USES = (*EXAMPLES, *["num_examples", "max_examples", "max_failures", "run", "ou
 each example."""
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command(rich_help_panel=LOOK)
 def gate(
     baseline: Annotated[
         str,
