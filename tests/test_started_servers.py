@@ -94,7 +94,7 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     file = next((tmp_path / "run").rglob("*.jsonl"))
     assert len(file.read_text().splitlines()) == 5
     again = load_model(spec(tmp_path, concurrency=1))
-    assert predict(again, asked, tmp_path / "run", progress=False).complete
+    assert not predict(again, asked, tmp_path / "run", progress=False).coverage.missing
     again.close()
     assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
 

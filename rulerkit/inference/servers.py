@@ -161,17 +161,10 @@ class ServerEngine(Engine):
         connection = self.open()
         under_way: dict[Future[Answer], Example] = {}
         try:
-            while True:
-                is_ready = self.is_ready()
-                while is_ready and queue.ready() and self._takes_more(connection, under_way):
-                    future, example = self._send(connection, under_way)
-                    under_way[future] = example
-                if is_ready and not under_way:
-                    break
+            while self._send_more(connection, under_way):
                 # While nothing has come back, the time goes into making examples.
-                if not any(future.done() for future in under_way) and queue.make():
-                    continue
-                yield from self._finished(connection, under_way)
+                if any(future.done() for future in under_way) or not queue.make():
+                    yield from self._finished(connection, under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
@@ -190,6 +183,16 @@ class ServerEngine(Engine):
             outcome = self._outcome(future, example, connection)
             if outcome:
                 yield example, outcome
+
+    def _send_more(
+        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
+    ) -> bool:
+        """Send what the server can take; whether something is still to come."""
+        is_ready = self.is_ready()
+        while is_ready and self._queue.ready() and self._takes_more(connection, under_way):
+            future, example = self._send(connection, under_way)
+            under_way[future] = example
+        return bool(under_way) or not is_ready
 
     def _takes_more(
         self, connection: Connection, under_way: "dict[Future[Answer], Example]"
