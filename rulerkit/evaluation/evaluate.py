@@ -129,7 +129,7 @@ def _tokens_to_ask(study: Study, fresh: bool) -> int:
     return tokens
 
 
-def _fitting(study: Study, model: Model, fresh: bool) -> Asked:
+def _fitting(study: Study, model: Any, fresh: bool) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
@@ -176,10 +176,15 @@ def _ask_models(
 ) -> list[Cell]:
     """Let the models of a study answer one after the other; returns their cells. All are checked
     before the first one is asked."""
-    models = [session.find(described) for described in study.models]
-    asked = [_fitting(study, model, fresh) for model in models]
+    ready: list[tuple[Any, Any, Asked]] = []
+    for described in study.models:
+        # Nothing is loaded here: a model reads its weights when it answers first.
+        is_open = session.model is not None and described == session.described
+        model = session.model if is_open else load_model(described)
+        ready.append((described, model, _fitting(study, model, fresh)))
+
     cells = list[Cell]()
-    for described, model, examples in zip(study.models, models, asked, strict=True):
+    for described, model, examples in ready:
         session.use(described, model)
         of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
@@ -308,27 +313,21 @@ class Session(AbstractContextManager["Session"]):
 
     model: Model | None = None
     """The model that was used last and still holds its memory, its GPU or its server."""
-    _described: JSON | Model | None = None
-
-    def find(self, described: JSON | Model) -> Model:
-        """The model of a mapping; the one that is loaded, where it is the same. Nothing is loaded
-        here: a model reads its weights when it answers first."""
-        if self.model is not None and described == self._described:
-            return self.model
-        return load_model(described)
+    described: JSON | Model | None = None
+    """The mapping that it was made from, or the model itself."""
 
     def use(self, described: JSON | Model, model: Model) -> None:
         """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
         if model is not self.model:
             if self.model is not None:
                 self.model.close()
-            self.model, self._described = model, described
+            self.model, self.described = model, described
 
     def close(self) -> None:
         """Free the memory and the GPU, and end the server of the model that is loaded. A model that
         the caller made stays as it is: it may be asked again."""
-        model, described = self.model, self._described
-        self.model = self._described = None
+        model, described = self.model, self.described
+        self.model = self.described = None
         if model is not None and described is not model:
             model.close()
 

@@ -176,7 +176,7 @@ class CellWriter:
         # Another process may have written before the lock was ours.
         stored = self._read()
         if not self.missing:
-            self._write_record()
+            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
@@ -209,7 +209,7 @@ class CellWriter:
         assert self._lock is not None
         self._lock.check()
         if self._log is None:
-            self._write_record()
+            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             self._log = self._held.enter_context(closing(Log(self.path)))
 
         if isinstance(answer, Failure):
@@ -228,10 +228,6 @@ class CellWriter:
         # A complete cell leaves no lock behind if this process is killed later.
         if not self.left:
             self.close()
-
-    def _write_record(self) -> None:
-        text = json.dumps(self._record, indent=2) + "\n"
-        write_whole(self.path.with_suffix(".json"), text)
 
     def _row(self, example: Example, answer: Answer) -> JSON:
         """The row of an example, with upstream's names where it has them."""

@@ -8,9 +8,11 @@ under way. `vllm` and `openai` are the two engines.
 """
 
 import time
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
+from operator import itemgetter
 from typing import ClassVar
 
 from rulerkit.common.descriptors import describe_lack, left_for_connections, raise_limit
@@ -21,13 +23,61 @@ from rulerkit.inference.access import Address
 from rulerkit.inference.http import OTHER_PROMPT, Connection, is_too_long
 from rulerkit.inference.model import Answer, Answers, Engine, Failure
 from rulerkit.inference.process import START_TIMEOUT, ServerProcess
-from rulerkit.inference.prompt_queue import PromptQueue, num_tokens
 from rulerkit.inference.refusals import fatal_words
 from rulerkit.inference.reply import Reply, RequestError
 
+AHEAD = 512  # examples made ahead and put in order, at most
+AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
 MOST_TOKENS_AHEAD = 4 * 2**20
 _WAIT = 1.0  # seconds between two looks at a server that loads
 _NEXT_LINE = 10.0  # seconds between two lines about what it loads
+
+
+class PromptQueue:
+    """Examples that wait, given out in the order of their token ids, so that neighbours share the
+    longest prefixes.
+
+    A server gets the prompt that follows the one it got last, and after the end of the order the
+    first one again. The cache of a whole cell is then reused as well as if all its prompts had been
+    sorted beforehand.
+    """
+
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
+        self._source = iter(examples)
+        self.waiting: list[tuple[bytes, Example]] = []  # with their place in the order
+        self.stop = ""  # why no more is asked
+
+    def make(self) -> bool:
+        """Make one more example; False where there is none, or enough are made."""
+        tokens = num_tokens(example for _, example in self.waiting)
+        enough = len(self.waiting) >= AHEAD or tokens >= AHEAD_TOKENS
+        if self.stop or enough or (example := next(self._source, None)) is None:
+            return False
+        self.add(example)
+        return True
+
+    def ready(self) -> bool:
+        """Whether a prompt waits that is still to be sent; makes one where none does."""
+        return not self.stop and (bool(self.waiting) or self.make())
+
+    def add(self, example: Example) -> None:
+        """Put an example in its place."""
+        insort(self.waiting, (_order(example), example), key=itemgetter(0))
+
+    def take(self, last: Example | None) -> Example:
+        """The example that follows `last`, taken out; the first one where there is no last."""
+        place = bisect_left(self.waiting, _order(last), key=itemgetter(0)) if last else 0
+        return self.waiting.pop(place % len(self.waiting))[1]
+
+
+def _order(example: Example) -> bytes:
+    """Bytes that compare as the token ids of a prompt."""
+    return example.ids.astype(">i4").tobytes()
+
+
+def num_tokens(examples: Iterable[Example]) -> int:
+    """The tokens of several prompts."""
+    return sum(example.num_tokens for example in examples)
 
 
 class ServerEngine(Engine):
@@ -68,13 +118,9 @@ class ServerEngine(Engine):
         """How many copies of the model a server holds, each on GPUs of its own."""
         return 1
 
-    def body(self, example: Example) -> JSON:
-        """The JSON of a request."""
-        raise NotImplementedError
-
     def request(self, example: Example, connection: Connection) -> JSON:
         """The JSON of the next request."""
-        return self.body(example)
+        raise NotImplementedError
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The answer in a reply; raises `RequestError` where there is none."""
