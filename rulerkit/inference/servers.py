@@ -15,7 +15,7 @@ from functools import partial
 from operator import itemgetter
 from typing import ClassVar
 
-from rulerkit.common.descriptors import describe_lack, left_for_connections, raise_limit
+from rulerkit.common.descriptors import describe_lack, left_for_connections
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -144,7 +144,6 @@ class ServerEngine(Engine):
             address = self.process.address
 
         concurrency = self.spec.get("concurrency", self.default_concurrency * self.copies())
-        raise_limit()
         most = max(1, left_for_connections())
         if most < concurrency:
             remark(

@@ -107,7 +107,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         for entry in entries:
             # vLLM says under `root` what it has loaded, under whatever name it serves it.
             loaded = str(entry.get("root") or entry["id"])
-            if loaded == self.path or _is_same_folder(loaded, self.path):
+            folder = resolve(loaded)
+            mine = self.checkpoint.folder
+            if loaded == self.path or (mine and folder.is_dir() and folder.samefile(mine)):
                 self._served_as = entry["id"]
                 return address
         seen = listed([str(entry.get("root") or entry["id"]) for entry in entries], 3)
@@ -325,12 +327,6 @@ class Vllm(CheckpointEngine, ServerEngine):
         usage = reply.about()
         usage.pop("system_fingerprint", None)
         return self.read_ids(reply.choice.token_ids, finish, usage)
-
-
-def _is_same_folder(one: str, other: str) -> bool:
-    return os.path.isdir(resolve(one)) and os.path.realpath(resolve(one)) == os.path.realpath(
-        resolve(other)
-    )
 
 
 @cache
