@@ -144,7 +144,7 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     path, the address of a server by what it serves, with the keys that -y changes."""
     from rulerkit.common.model_files import is_known_model
     from rulerkit.common.urls import is_address
-    from rulerkit.inference.address import model_at
+    from rulerkit.inference.access import model_at
     from rulerkit.inference.model import with_server
 
     changes = changes or {}
