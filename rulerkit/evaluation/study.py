@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from glob import glob
@@ -28,14 +28,13 @@ from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.generation.corpora import KINDS, choices, load
-from rulerkit.generation.tasks import Task, all_families, by_name, family_of, without_suites
+from rulerkit.generation.tasks import Task, all_families, by_name, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import family_threshold
 from rulerkit.scoring.stopping import StoppingRule, threshold_of
 from rulerkit.store.files import SEED_FILE, disk
 from rulerkit.store.places import is_table
-from rulerkit.store.records import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -252,35 +251,6 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     if is_one or not isinstance(source, Iterable):
         return {"model": source, **parameters}
     return {"models": list(source), **parameters}
-
-
-def study_as_json(study: Study) -> JSON:
-    """A study of models that are described, not made in Python, ready for a file."""
-    values = {field.name: getattr(study, field.name) for field in fields(study)}
-    values["outputs"] = str(study.outputs)
-    values["tasks"] = [{"family": task.family, **vars(task)} for task in study.tasks]
-    values["adaptive"] = study.adaptive and asdict(study.adaptive)
-    return plain(values)
-
-
-def study_from_json(values: Mapping[str, Any]) -> Study:
-    """The study that `study_as_json` wrote. Raises UserError where a plug-in is not here any
-    more."""
-    load_plugins(values["plugins"])
-    tasks = []
-    for settings in values["tasks"]:
-        family = family_of(settings["name"], settings["family"])
-        own = {key: settings[key] for key in settings if key != "family"}
-        tasks.append(family(**own))
-
-    rule = values["adaptive"]
-    if rule:
-        lists = {key: tuple(rule[key]) for key in ("tasks", "lengths")}
-        rule = StoppingRule(**{**rule, **lists})
-    tuples = {key: tuple(values[key]) for key in ("models", "lengths", "plugins")}
-    outputs = Path(values["outputs"])
-    made = {"tasks": tuple(tasks), "adaptive": rule, "outputs": outputs}
-    return Study(**{**values, **tuples, **made})
 
 
 def _fresh_seed(values: Parameters) -> int:
