@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN
+from rulerkit.analysis.kinds import FAILS, HOLDS, UNKNOWN
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.common.paths import package_data, project_files
@@ -71,7 +71,8 @@ def test_what_was_planned_is_what_was_asked(outputs):
     needs = {
         need.path: need
         for job in read_batch(DEMO, {"outputs": str(outputs)}).jobs
-        for need in job.steps[0].cells
+        if job.model
+        for need in job.needs()
     }
     cells = {cell.path: cell for cell in read_cells(outputs / "predictions")}
     assert needs.keys() == cells.keys()

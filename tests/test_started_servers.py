@@ -134,7 +134,7 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
     server = journal(tmp_path)[0]["pid"]
     parent.kill()
     parent.wait()
-    assert gone_within(15, "tests.text_server --journal " + str(tmp_path))
+    assert gone_within(15, f"{tmp_path}/journal")
     assert not Path(f"/proc/{server}").exists()
     rows = len(next(outputs.rglob("1024.jsonl")).read_text().splitlines())
     assert 0 < rows < 40
@@ -157,9 +157,9 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
             code + HELD, timeout=60, output_hook=lambda message: None
         )
         assert reply["content"]["status"] == "ok"
-        assert processes("text_server --journal " + str(tmp_path))
+        assert processes(f"{tmp_path}/journal")
         manager.restart_kernel(now=True)  # as a kernel that hangs: killed, not asked
-        assert gone_within(15, "text_server --journal " + str(tmp_path))
+        assert gone_within(15, f"{tmp_path}/journal")
     finally:
         kernel.stop_channels()
         manager.shutdown_kernel(now=True)
