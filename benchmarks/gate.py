@@ -103,8 +103,7 @@ def comparison(pairs: pd.DataFrame) -> Comparison:
         rows=rows,
         flips=pd.DataFrame(),
         cells=tuple(cells),
-        lacking=(),
-        missing=(),
+        lacking="",
         notes=(),
     )
 

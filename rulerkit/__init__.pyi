@@ -3,14 +3,12 @@ from .analysis import depth as depth
 from .analysis import failures as failures
 from .analysis.claims import claims as claims
 from .analysis.compare import compare as compare
-from .analysis.compare import compare_study as compare_study
 from .analysis.remake import example_of as example_of
 from .analysis.results import answers_of as answers_of
 from .analysis.results import load as load
 from .analysis.scorers import score_as as score_as
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
-from .common.lengths import parse_length as parse_length
 from .common.model_files import read_spec as read_spec
 from .common.paths import resolve as resolve
 from .evaluation.evaluate import Session as Session
@@ -33,14 +31,10 @@ from .report import comparison as comparison
 from .report import leaderboard as leaderboard
 from .report import paper as paper
 from .report import plots as plots
-from .report import published as published
 from .report import tables as tables
-from .report import view as view
 from .report.browser import browse as browse
-from .report.comparison import assert_not_worse as assert_not_worse
 from .report.view import show as show
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize
-from .store.cells import read_cells as read_cells
 
 __version__: str

@@ -18,9 +18,9 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 import rulerkit as rk
-from rulerkit.analysis.scorers import NAMES
+from rulerkit.analysis.scorers import NAMES, PLACE
 from rulerkit.report.plots.canvas import add_legend, color_of, draw_in, properties_of
-from rulerkit.report.scorers import PLACE, scorers_text
+from rulerkit.report.scorers import scorers_text
 from rulerkit.store.other_formats import read_predictions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rulerkit as rk
 from rulerkit.analysis import correlation
-from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN, Verdict, estimate, share_of, within
+from rulerkit.analysis.kinds import FAILS, HOLDS, UNKNOWN, Verdict, estimate, share_of, within
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
 from rulerkit.report.plots import series_by_length

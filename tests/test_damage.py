@@ -9,7 +9,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.scoring.scores import describe
-from rulerkit.store.cells import Cell
+from rulerkit.store.cells import Cell, read_cells
 
 ASKED = {
     "models": ["reader-1024", "reader-2048"],
@@ -49,7 +49,7 @@ def test_lines_of_a_record_in_another_order_change_no_text_of_a_table(run):
 @pytest.mark.parametrize("lost", ["rows", "the last row", "half a row", "record"])
 def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit, lost):
     """A file that was cut at the end of a line has nothing wrong in it."""
-    rk.score(rk.read_cells(run))
+    rk.score(read_cells(run))
     file = run / "reader-2048/vt/2048.jsonl"
     if lost == "rows":
         file.unlink()

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN
+from rulerkit.analysis.kinds import FAILS, HOLDS, UNKNOWN
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.common.paths import package_data, project_files

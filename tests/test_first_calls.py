@@ -14,6 +14,7 @@ import rulerkit as rk
 from rulerkit.analysis.results import export
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.generation import corpora
+from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": ["1K", "2K"], "num_examples": 2}
@@ -174,7 +175,7 @@ def test_one_row_or_a_summary_is_no_list_of_places(answered):
 
 
 def test_rows_of_a_relative_path_find_their_answers(answered):
-    rows = rk.score(rk.read_cells(Path("outputs/predictions")))
+    rows = rk.score(read_cells(Path("outputs/predictions")))
     assert rows["path"].str.startswith("outputs").all()
     assert len(rk.answers_of(rows)) == len(rows)
     assert rk.browse(rows).num_examples == len(rows)

@@ -6,10 +6,11 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.compare import compare
-from rulerkit.analysis.verdicts import estimate
+from rulerkit.analysis.kinds import estimate
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
 from rulerkit.report.plots import differences_by_task, score_by_length
+from rulerkit.store.cells import read_cells
 
 LENGTHS = [4096, 8192]
 ASKED = {"lengths": LENGTHS, "num_examples": 4, "seed": 3}
@@ -27,7 +28,7 @@ def outputs(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def scores(outputs):
-    return rk.score(rk.read_cells(outputs / "predictions/main"))
+    return rk.score(read_cells(outputs / "predictions/main"))
 
 
 def same(one, other):

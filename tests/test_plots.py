@@ -16,10 +16,11 @@ from matplotlib.colors import to_rgb
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit.analysis import compare, failures
+from rulerkit.analysis import failures
 from rulerkit.analysis.depth import by_bin, recall_by_depth
 from rulerkit.generation.generate import generate
 from rulerkit.report import plots
+from rulerkit.report.comparison import compare_study
 from rulerkit.report.plots import DOUBLE, SINGLE
 from rulerkit.report.plots.failures import bar_properties
 from rulerkit.scoring.scores import THIRTEEN
@@ -456,7 +457,7 @@ def figures(tmp_path_factory):
         ),
         "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
         "differences_by_task": lambda **ax: plots.differences_by_task(
-            compare.compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
+            compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
         ),
         "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
     }

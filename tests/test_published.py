@@ -10,9 +10,9 @@ matplotlib.use("Agg")
 import pytest
 
 import rulerkit as rk
-from rulerkit.report.published import SERIES
+from rulerkit.report.paper import SERIES
 
-ROWS = rk.published.published_rows().to_dict("records")
+ROWS = rk.paper.published_rows().to_dict("records")
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda r: f"{r['model']} {r['length']}")
@@ -32,16 +32,16 @@ def test_every_row_says_what_was_printed_where_and_who_looked(row):
 
 
 def test_a_model_and_length_stands_once_in_each_source():
-    rows = rk.published.published_rows()
+    rows = rk.paper.published_rows()
     assert not rows.duplicated([*SERIES, "length"]).any()
 
 
 def test_the_table_shows_scores_as_printed_and_leaves_gaps_empty():
-    text = rk.published.published_table(format="markdown")
+    text = rk.paper.published_table(format="markdown")
     (line,) = [line for line in text.splitlines() if "Kimi-K2-Base" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
     assert cells[1:] == ["base", "", "", "", "", "93.79", "88.61", "", "", ""]
-    latex = rk.published.published_table(format="latex")
+    latex = rk.paper.published_table(format="latex")
     assert "95.30 & 92.49 & 86.22 & 84.54 & 76.83" in latex
     for source in {row["source"] for row in ROWS}:
         assert source in text

@@ -9,6 +9,7 @@ import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.common.errors import UserError
 from rulerkit.report.comparison import seeds_text
+from rulerkit.store.cells import read_cells
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": [1024], "num_examples": 12}
 
@@ -44,7 +45,7 @@ def test_a_run_with_answers_gets_no_fresh_seed(project):
 def test_the_largest_seed_can_be_read_back(project):
     study = rk.study(**ASKED | {"num_examples": 1}, model="mute", seed=2**63 - 1)
     rk.evaluate(study, progress=False)
-    cells = rk.read_cells(project / "outputs/predictions/main")
+    cells = read_cells(project / "outputs/predictions/main")
     assert {cell.record["result"]["seed"] for cell in cells} == {2**63 - 1}
 
 

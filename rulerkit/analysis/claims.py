@@ -2,8 +2,7 @@
 the paper prints.
 
 The claims are data, `rulerkit/data/paper/claims.yaml`, whose head says what each key means.
-`selection` takes the rows that a claim names, `kinds` says what each kind of claim means, and
-`verdicts` judges a value by its interval.
+`selection` takes the rows that a claim names, `kinds` says what each kind of claim means.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,9 +11,8 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.analysis.kinds import KINDS, Claim
+from rulerkit.analysis.kinds import KINDS, UNKNOWN, Claim, Verdict, share_of
 from rulerkit.analysis.selection import Missing, of_models, select, tasks_of, tidy
-from rulerkit.analysis.verdicts import UNKNOWN, Verdict, share_of
 from rulerkit.common.errors import check_known
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_data

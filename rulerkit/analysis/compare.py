@@ -38,7 +38,6 @@ from rulerkit.common.errors import (
     remark,
 )
 from rulerkit.common.lengths import length_name, parse_grid
-from rulerkit.evaluation.study import Study
 from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
@@ -122,11 +121,9 @@ class Comparison:
     flips: "pd.DataFrame"
     cells: Sequence[WeightedCell]
     """Those of the difference of the means."""
-    lacking: tuple[Key, ...]
-    """The cells that A has and B lacks, or has a part of, by task and length."""
-    missing: Sequence[str]
-    """Tasks, lengths or cells that the caller named and that are not compared, as one of the two
-    has no answers to them."""
+    lacking: str
+    """What A has and B lacks or has in part, or what the caller named and is not compared, in
+    words; "" where all is compared."""
     notes: Sequence[str]
 
     @property
@@ -166,14 +163,7 @@ class Comparison:
 
         doubts = []
         if self.lacking:
-            doubts.append(
-                f"{b} lacks {keys_text(self.lacking)}, which {a} has (name the tasks and lengths "
-                "to compare, if they are to be left out)"
-            )
-        elif self.missing:
-            doubts.append(
-                f"nothing is compared in {listed(self.missing, MOST_NAMED)}, which was named"
-            )
+            doubts.append(self.lacking)
         losses = rows[rows["loss"]].sort_values("p")
         may_be_larger = losses[losses["low"] <= -self.margin]
         if len(may_be_larger):
@@ -293,10 +283,9 @@ def compare(
     if side_a.name == side_b.name:
         side_a = side_a._replace(name=names[0] or side_a.name)
         side_b = side_b._replace(name=names[1] or side_b.name)
-    missing = _missing(side_a, side_b, chosen_tasks, chosen_lengths)
-    return comparison_of(
-        side_a, side_b, *paired(side_a, side_b, by), margin, by, confidence, missing
-    )
+    pairs, notes = paired(side_a, side_b, by)
+    lacking = _lacking(side_a, side_b, chosen_tasks, chosen_lengths)
+    return comparison_of(side_a, side_b, pairs, notes, margin, by, confidence, lacking)
 
 
 def _common_suite(sides: Sequence[Sequence[Cell]], tasks: Sequence[str] | None) -> str | None:
@@ -348,7 +337,7 @@ def comparison_of(
     margin: float,
     by: str = "digest",
     confidence: float = 0.95,
-    missing: Sequence[str] = (),
+    lacking: str = "",
 ) -> Comparison:
     """The comparison of two sides whose examples were `paired`, of all pairs or of some."""
     rows, cells = judge_pairs(pairs, margin, confidence)
@@ -360,27 +349,7 @@ def comparison_of(
     flips = pairs.loc[pairs["difference"] != 0, [*_EXAMPLE, "digest", "a", "b", "difference"]]
     flips = flips.reset_index(drop=True)
     flips["difference"] *= 100
-    lacking = tuple(_lacking(a, b))
-    return Comparison(a, b, margin, confidence, by, rows, flips, cells, lacking, missing, notes)
-
-
-def compare_study(
-    study: Study, cells: Iterable[Cell], margin: float = 1.0, by: str = "digest"
-) -> Comparison:
-    """Compare the two models of a study, or its one model that answered twice, on what the study
-    asks. Raises UserError where the cells are not of two."""
-    by_side: dict[str, list[Cell]] = {}
-    for cell in cells:
-        name = cell.run if len(study.models) == 1 else cell.model
-        by_side.setdefault(name, []).append(cell)
-
-    if len(by_side) != 2:
-        raise UserError(
-            "a comparison needs the predictions of two models, or of one model twice; found "
-            f"{', '.join(by_side) or 'none'}"
-        )
-    a, b = by_side.values()
-    return compare(a, b, margin=margin, by=by, num_examples=study.num_examples)
+    return Comparison(a, b, margin, confidence, by, rows, flips, cells, lacking, notes)
 
 
 # --- one side -------------------------------------------------------------------------------------
@@ -472,28 +441,15 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
             f"{a.name} and {b.name} are the same predictions; name two models, or two runs of one"
         )
 
-    notes = []
-    for side in (a, b):
-        if side.failed:
-            number = counted(sum(side.failed.values()), "request")
-            notes.append(
-                f"{number} of {side.name} failed, more than max_failures allows: left out "
-                f"{keys_text(side.failed)}"
-            )
-        if side.lacking:
-            notes.append(
-                f"{side.lacking} examples lack an answer in one of the repetitions of "
-                f"{side.name}: left out"
-            )
     scores_b = b.scores[[*_EXAMPLE, "digest", "score"]]
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
+    notes = _notes_of_left_out(a, b, len(pairs))
     if pairs.empty:
         held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
         raise UserError(
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
             f"in common: {'; '.join(held + notes)}"
         )
-    notes += _notes_of_left_out(a, b, len(pairs))
 
     settings = differing(a, b)
     # an empty digest is one that nobody knows: it is not equal to another
@@ -519,12 +475,24 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
 
 
 def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
-    """What is left out because one of two sides does not have it."""
+    """What is left out because of failures, or because one of two sides does not have it."""
     shared = [key for key in a.results if key in b.results]
     notes = []
     for side in (a, b):
+        if side.failed:
+            number = counted(sum(side.failed.values()), "request")
+            notes.append(
+                f"{number} of {side.name} failed, more than max_failures allows: left out "
+                f"{keys_text(side.failed)}"
+            )
+        if side.lacking:
+            notes.append(
+                f"{side.lacking} examples lack an answer in one of the repetitions of "
+                f"{side.name}: left out"
+            )
+    for side in (a, b):
         alone = [key for key in side.results if key not in shared]
-        if alone:
+        if alone and shared:
             notes.append(f"only {side.name} has {keys_text(alone)}: left out")
 
     # Cells that one side lacks are named above: here only examples of shared cells count.
@@ -536,9 +504,9 @@ def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
     return notes
 
 
-def _lacking(a: Side, b: Side) -> list[Key]:
-    """The cells that A has and B lacks: not asked, not readable, failed too often, or answered in
-    part."""
+def _lacking(a: Side, b: Side, tasks: Sequence[str] | None, lengths: Sequence[int] | None) -> str:
+    """What A has and B lacks (not asked, not readable, failed too often, or answered in part); else
+    what the caller named and is not compared. In words."""
     answered_a = a.scores.groupby(_CELL).size()
     answered_b = b.scores.groupby(_CELL).size()
     lacking = []
@@ -547,22 +515,22 @@ def _lacking(a: Side, b: Side) -> list[Key]:
         enough = min(answered_a[key], b.expected.get(key, 1))
         if answered_b.get(key, 0) < enough:
             lacking.append(key)
-    return lacking
+    if lacking:
+        return (
+            f"{b.name} lacks {keys_text(lacking)}, which {a.name} has (name the tasks and lengths "
+            "to compare, if they are to be left out)"
+        )
 
-
-def _missing(
-    a: Side, b: Side, tasks: Sequence[str] | None, lengths: Sequence[int] | None
-) -> list[str]:
-    """What the caller named and one of the two has no answers to, in words. Named tasks and lengths
-    mean each task at each length; tasks alone, or lengths alone, are to be there at all."""
+    # Named tasks and lengths mean each task at each length; one of them alone is to be there.
     compared = [key for key in a.results if key in b.results]
+    there = {part for key in compared for part in key}
+    missing = [task for task in tasks or () if task not in there]
+    missing += [length_name(length) for length in lengths or () if length not in there]
     if tasks is not None and lengths is not None:
-        missing = [key for key in product(tasks, lengths) if key not in compared]
-        return [keys_text(missing)] if missing else []
-    tasks_there = {task for task, _ in compared}
-    lengths_there = {length for _, length in compared}
-    missing_tasks = [task for task in tasks or () if task not in tasks_there]
-    return missing_tasks + [length_name(n) for n in lengths or () if n not in lengths_there]
+        missing = [keys_text([key]) for key in product(tasks, lengths) if key not in compared]
+    if missing:
+        return f"nothing is compared in {listed(missing, MOST_NAMED)}, which was named"
+    return ""
 
 
 def _not_the_same_prompts(

@@ -157,7 +157,13 @@ def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
     vectors = task_vectors(cells)
     coefficients = correlations(vectors)
     if kind == "moderate":
-        return pairs(coefficients, len(vectors))
+        # The intervals hold for all pairs together (Bonferroni).
+        pairs = list(combinations(coefficients.index, 2))
+        confidence = 1 - 0.05 / len(pairs)
+        return {
+            f"{one} with {other}": fisher(coefficients[one][other], len(vectors), confidence)
+            for one, other in pairs
+        }
     categories = {str(task): category(str(task)) for task in vectors}
     if kind == "cohesive":
         return cohesion(vectors, categories)
@@ -169,28 +175,16 @@ def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
     return {name: Estimate(*row) for name, row in zip(names, numbers, strict=True)}
 
 
-def pairs(coefficients: pd.DataFrame, num_rows: int) -> dict[str, Estimate]:
-    """The coefficient of each pair of tasks; the intervals hold for all pairs together
-    (Bonferroni)."""
-    names = list(combinations(coefficients.index, 2))
-    confidence = 1 - 0.05 / max(1, len(names))
-    intervals = {}
-    for one, other in names:
-        coefficient = float(coefficients[one][other])
-        intervals[f"{one} with {other}"] = fisher(coefficient, num_rows, confidence)
-    return intervals
-
-
 def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estimate:
     """Fisher's interval of a correlation coefficient; -1 to 1 where it was seen on fewer than four
     rows."""
     # the standard error of Fisher's z is 1 / sqrt(rows - 3)
     if math.isnan(coefficient) or num_rows < 4:
-        return Estimate(coefficient, -1.0, 1.0)
+        return Estimate(float(coefficient), -1.0, 1.0)
     z = math.atanh(min(max(coefficient, -0.999999), 0.999999))  # infinite at 1
     half = critical_value(confidence) / math.sqrt(num_rows - 3)
     low, high = math.tanh(z - half), math.tanh(z + half)
-    return Estimate(coefficient, low, high)
+    return Estimate(float(coefficient), low, high)
 
 
 # --- clusters -------------------------------------------------------------------------------------

@@ -48,14 +48,6 @@ class Position(NamedTuple):
     piece: Piece
 
 
-class Item(NamedTuple):
-    """Something that an example asks for: its depth (percent), and how much of it was recalled
-    (0..1)."""
-
-    depth: float
-    recalled: float
-
-
 def places(example: Example) -> list[Position]:
     """The place of each piece of an example, runs of lines taken apart."""
     first, last = example.context
@@ -120,42 +112,32 @@ def _rows(
     texts: Callable[[], Mapping[int, str]],
     make: Callable[[Any], Example],
 ) -> list[tuple[Any, ...]]:
-    """COLUMNS of each item of an answer."""
-    about = [answer[name] for name in [*_CELL, "index"]]
-    rows: list[tuple[Any, ...]] = []
-    depth_before = np.nan
-    for number, item in enumerate(_items(answer, texts, make)):
-        distance = item.depth - depth_before
-        rows.append((*about, number, item.depth, distance, item.recalled))
-        depth_before = item.depth
-    return rows
-
-
-def _items(
-    answer: Mapping[str, Any],
-    texts: Callable[[], Mapping[int, str]],
-    make: Callable[[Any], Example],
-) -> list[Item]:
-    """The items of an answer, from the beginning of the context on."""
+    """COLUMNS of each item of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
     settings = {"name": answer["task"], "family": answer["family"]}
     judge = judge_of(settings | json.loads(answer["knobs"]))
 
     # A single needle has the score of its example, and so have gold documents: nobody knows which
     # of them the answer is from. The depths on record are enough, and nothing is made again.
-    if judge.any_is_enough or len(depths) == len(references) == 1:
-        score = float(answer["score"])
-        return [Item(float(depth), score) for depth in depths]
-
-    depths_of = _depths_by_name(places(make(answer)))
-    missing = judge.missing(texts()[answer["index"]], references)
     items = []
-    for reference in references:
-        name = reference.lower()
-        if name in depths_of:
-            depth = float(np.mean(depths_of[name]))
-            items.append(Item(depth, float(reference not in missing)))
-    return sorted(items)
+    if judge.any_is_enough or len(depths) == len(references) == 1:
+        items = [(float(depth), float(answer["score"])) for depth in depths]
+    else:
+        depths_of = _depths_by_name(places(make(answer)))
+        missing = judge.missing(texts()[answer["index"]], references)
+        for reference in references:
+            name = reference.lower()
+            if name in depths_of:
+                items.append((float(np.mean(depths_of[name])), float(reference not in missing)))
+        items.sort()
+
+    rows: list[tuple[Any, ...]] = []
+    about = [answer[name] for name in [*_CELL, "index"]]
+    depth_before = np.nan
+    for number, (depth, recalled) in enumerate(items):
+        rows.append((*about, number, depth, depth - depth_before, recalled))
+        depth_before = depth
+    return rows
 
 
 def _depths_by_name(all_places: Iterable[Position]) -> dict[str, list[float]]:

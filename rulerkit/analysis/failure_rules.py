@@ -19,51 +19,23 @@ _FEWEST_WORDS = 4  # of an answer that is shorter than _COPIED_WORDS
 _BEGINNING = 200  # words
 _ROOM_FOR_A_WORD = 20  # characters: more than words of any text have on average
 
-_FUNCTION_WORDS = frozenset(
-    (
-        # articles and demonstratives
-        *("the", "a", "an", "this", "that", "these", "those", "here", "there"),
-        # conjunctions and prepositions
-        *("and", "or", "but", "so", "if", "as"),
-        *("of", "to", "in", "on", "at", "by", "for", "from", "with"),
-        # auxiliary verbs
-        *("is", "are", "was", "were", "be", "been"),
-        *("do", "does", "did", "has", "have", "had", "will"),
-        # pronouns
-        *("i", "you", "he", "she", "it", "we", "they", "me", "him", "them", "us"),
-        *("its", "my", "your", "his", "her", "our", "their"),
-        # yes and no
-        *("yes", "no", "not"),
-    )
+_FUNCTION_WORDS = (
+    "the a an this that these those here there and or but so if as of to in on at by for from with "
+    "is are was were be been do does did has have had will i you he she it we they me him them us "
+    "its my your his her our their yes no not"
 )
 _DECLINED = re.compile(
-    "|".join(
-        (
-            r"\bnot (?:found|mentioned|provided|given|stated|contained|available|specified)\b",
-            r"\b(?:cannot|can't|could not|couldn't|unable to) (?:find|answer|determine|provide)",
-            r"\bno (?:information|answer|mention|such)\b",
-            r"\bdo(?:es)? not (?:know|mention|contain|provide)",
-            r"\bdon't know\b",
-        )
-    ),
+    r"\bnot (?:found|mentioned|provided|given|stated|contained|available|specified)\b"
+    r"|\b(?:cannot|can't|could not|couldn't|unable to) (?:find|answer|determine|provide)"
+    r"|\bno (?:information|answer|mention|such)\b"
+    r"|\bdo(?:es)? not (?:know|mention|contain|provide)"
+    r"|\bdon't know\b",
     re.IGNORECASE,
 )
 _WORD = re.compile(r"[^\W\d]\w*(?:-\w+)*")  # begins with a letter: no numbers of a list
 
 
 # --- rules for every family, in their order -------------------------------------------------------
-
-
-def _complete(answer: JudgedAnswer) -> str | None:
-    return "" if answer.score == 1 else None
-
-
-def _in_thought(answer: JudgedAnswer) -> str | None:
-    return "" if answer.in_thought else None
-
-
-def _empty(answer: JudgedAnswer) -> str | None:
-    return None if answer.text else ""
 
 
 def _refused(answer: JudgedAnswer) -> str | None:
@@ -120,7 +92,7 @@ def _parametric(answer: JudgedAnswer) -> str | None:
     words = [word for word in answer.words if not word.isdigit()]
     for word in words:
         is_letter = len(word) == 1 and word.isalpha()
-        if word not in _FUNCTION_WORDS and not is_letter:
+        if word not in _FUNCTION_WORDS.split() and not is_letter:
             return None
     return " ".join(dict.fromkeys(words)) if words else None
 
@@ -143,18 +115,10 @@ def _duplicated(answer: JudgedAnswer) -> str | None:
     return None
 
 
-def _cut_off(answer: JudgedAnswer) -> str | None:
-    return "" if answer.finish_reason == "length" else None
-
-
 def _partial(answer: JudgedAnswer) -> str | None:
     num_references = len(answer.references)
     num_written = num_references - len(answer.missing)
     return f"{num_written} of {num_references}" if num_written > 0 else None
-
-
-def _anything(answer: JudgedAnswer) -> str | None:
-    return ""
 
 
 def _squeezed(text: str) -> str:
@@ -163,13 +127,13 @@ def _squeezed(text: str) -> str:
 
 
 _FIRST_RULES = (
-    Rule("complete", "Everything asked for was written.", _complete),
+    Rule("complete", "Everything asked for was written.", lambda a: "" if a.score == 1 else None),
     Rule(
         "cut in its thought",
         "The thought of a thinking model never ended, so there is no answer.",
-        _in_thought,
+        lambda a: "" if a.in_thought else None,
     ),
-    Rule("empty", "Nothing was written.", _empty),
+    Rule("empty", "Nothing was written.", lambda a: None if a.text else ""),
     Rule(
         OTHER_FORM,
         "All that was asked for stands at the end, in a form that is not judged as right.",
@@ -204,7 +168,7 @@ _LAST_RULES = (
     Rule(
         "cut off",
         "The answer was cut at its last token, and none of the labels above fits.",
-        _cut_off,
+        lambda a: "" if a.finish_reason == "length" else None,
     ),
     Rule(
         "partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial
@@ -212,7 +176,7 @@ _LAST_RULES = (
     Rule(
         "nothing recognised",
         "Nothing of what was asked for, and nothing that is recognised.",
-        _anything,
+        lambda _: "",
     ),
 )
 

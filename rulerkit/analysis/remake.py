@@ -93,34 +93,30 @@ def example_of(row: Any) -> Example:
     """
     import pandas as pd
 
-    values = _values_of(row)
-    (cell,) = cells_of_rows(pd.DataFrame([values]), "example_of").values()
-    example: Example = remaker(cell)(values)
-    return example
-
-
-def _values_of(row: Any) -> dict[str, Any]:
-    """The columns of a row that say which example it answers, by name."""
-    takes = "a row of `rk.load`, such as table.iloc[0]"
+    takes = "example_of takes a row of `rk.load`, such as table.iloc[0]; seen: "
     if is_table(row):
         if len(row) != 1:
-            raise UserError(f"example_of takes {takes}; seen: a table of {len(row)} rows")
+            raise UserError(f"{takes}a table of {len(row)} rows")
         row = row.iloc[0]
     # `itertuples` gives named tuples, `iterrows` and `iloc` Series, `to_dict` dictionaries.
     if hasattr(row, "_asdict"):
         row = row._asdict()
     if not hasattr(row, "keys"):
-        raise UserError(f"example_of takes {takes}; seen: {shortened(row)}")
+        raise UserError(f"{takes}{shortened(row)}")
     names = [*CELL, "index", "digest"]
     missing = [name for name in names if name not in row]
     if missing:
-        raise UserError(f"example_of takes {takes}; seen: a row without {', '.join(missing)}")
+        raise UserError(f"{takes}a row without {', '.join(missing)}")
+
     values = {name: row[name] for name in names}
     try:
         # Rows of the csv module are texts.
-        return values | {name: int(values[name]) for name in ("length", "index")}
+        values |= {name: int(values[name]) for name in ("length", "index")}
     except ValueError as error:
-        raise UserError(f"example_of takes {takes}; {error}") from error
+        raise UserError(f"{takes}{error}") from error
+    (cell,) = cells_of_rows(pd.DataFrame([values]), "example_of").values()
+    example: Example = remaker(cell)(values)
+    return example
 
 
 def _not_generated(cell: Cell, reason: str) -> UserError:

@@ -101,7 +101,14 @@ def answers_of(
         failures = _failures(cell, without_context, report) if labels else {}
         for position in positions:
             number = index[position]
-            value = _answer(rows[number])
+            row = rows[number]
+            value: tuple[Any, ...] = (
+                row["pred"],
+                row["outputs"],
+                row.get("finish_reason", ""),
+                row.get("depths", []),
+                (row.get("usage") or {}).get("completion_tokens"),
+            )
             if labels:
                 value += failures.get(number, (None, None, None))
             values[position] = value
@@ -131,18 +138,6 @@ def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON
         problem = str(error)
     report(f"left out: {problem}")
     return None
-
-
-def _answer(row: JSON) -> tuple[Any, ...]:
-    """ANSWER_COLUMNS of a row of predictions."""
-    usage = row.get("usage") or {}
-    return (
-        row["pred"],
-        row["outputs"],
-        row.get("finish_reason", ""),
-        row.get("depths", []),
-        usage.get("completion_tokens"),
-    )
 
 
 def _failures(cell: Cell, without_context: NoContext, report: Report) -> dict[int, tuple[Any, ...]]:
@@ -181,17 +176,12 @@ def export(results: pd.DataFrame, path: Path, format: str = "") -> None:
 def data_text(results: pd.DataFrame, format: str) -> str:
     """A table of results as csv or jsonl. In CSV lists are JSON, and texts that a spreadsheet could
     take for a formula begin with a quote."""
-    if format == "jsonl":
-        # A prediction may hold half of a surrogate pair, which UTF-8 has no bytes for.
-        return _json_lines(results)
-    lists = {name: results[name].map(json.dumps) for name in _LISTS if name in results}
-    return escape.csv_text(results.assign(**lists))
-
-
-def _json_lines(results: pd.DataFrame) -> str:
-    """A line of JSON for each row; half of a surrogate pair as `\\ud800`, in words."""
+    if format == "csv":
+        lists = {name: results[name].map(json.dumps) for name in _LISTS if name in results}
+        return escape.csv_text(results.assign(**lists))
 
     def writable(value: Any) -> Any:
+        # A prediction may hold half of a surrogate pair, which UTF-8 has no bytes for.
         if isinstance(value, str):
             return value.encode("utf-8", "backslashreplace").decode()
         if isinstance(value, list):

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 Match = Callable[[str, Sequence[str]], float]
 """The judged text and the references -> 0..1."""
 
+PLACE = ["run", "model", "task", "length", "index"]
+"""The columns that say which answer was judged."""
 LM_EVAL = "lm-eval"
 
 _PAIR = re.compile(r"<think>.*?</think>", re.DOTALL)
@@ -45,10 +47,6 @@ class Scorer:
 
 
 # --- what is judged -------------------------------------------------------------------------------
-
-
-def _raw(answer: str) -> str:
-    return answer
 
 
 def _blank_is_empty(answer: str) -> str:
@@ -91,9 +89,9 @@ SCORERS: dict[str, Scorer] = {
     # In lm-eval a question of qa scores the share of its alternative references, not whether any
     # is found: its maximum is taken over a list that holds one document.
     LM_EVAL: Scorer(clean, match_part=string_match_all, without_thought=_lm_eval_answer),
-    "nemo-skills": Scorer(_raw, without_thought=_nemo_skills_answer),
+    "nemo-skills": Scorer(str, without_thought=_nemo_skills_answer),
     "nemo-gym": Scorer(str.strip, without_thought=_without_pairs),
-    "opencompass": Scorer(_raw, without_thought=_opencompass_answer),
+    "opencompass": Scorer(str, without_thought=_opencompass_answer),
     "sieval": Scorer(_blank_is_empty),
 }
 """Name -> scorer. `NAME:think` is the same harness with its removal of thoughts."""
@@ -150,10 +148,9 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
         place |= {"length": cell.length, "index": [row["index"] for row in rows]}
         tables.append(pd.DataFrame(place | table))
 
-    keys = ["run", "model", "task", "length", "index"]
-    judged = ours[[*keys, "score"]]
+    judged = ours[[*PLACE, "score"]]
     if tables:
-        judged = only_rows(judged.merge(pd.concat(tables), on=keys), given)
+        judged = only_rows(judged.merge(pd.concat(tables), on=PLACE), given)
     judged.attrs["texts"] = texts_words(ours)
     return judged
 

@@ -156,7 +156,9 @@ def show(
 
 
 def _show(example: "Example", answer: str) -> None:
-    typer.echo(rk.view.to_terminal(example, color=sys.stdout.isatty()))
+    from rulerkit.report.view import to_terminal
+
+    typer.echo(to_terminal(example, color=sys.stdout.isatty()))
     if answer:
         echo(answer)
 

@@ -4,5 +4,5 @@ Open `tables` first."""
 
 import lazy_loader
 
-_FOR_USERS = ("comparison", "leaderboard", "paper", "plots", "published", "tables", "view")
+_FOR_USERS = ("comparison", "leaderboard", "paper", "plots", "tables")
 __getattr__, __dir__, __all__ = lazy_loader.attach(__name__, submodules=_FOR_USERS)

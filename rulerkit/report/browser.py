@@ -183,7 +183,13 @@ def _traced(row: Any, made: tuple[str, list[Position]] | None) -> dict[str, Any]
     # What is missing or wrong first, where there is no room for all.
     first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
     shown = sorted((windows[text] for text in first), key=lambda place: place.start)
-    return {"w": [[place.role, place.depth, *_window(whole, place)] for place in shown], "x": items}
+    shown_windows = []
+    for place in shown:
+        before = whole[max(0, place.start - _AROUND) : place.start]
+        text = shorten(whole[place.start : place.end], _WITHIN)
+        after = whole[place.end : place.end + _AROUND]
+        shown_windows.append([place.role, place.depth, before, text, after])
+    return {"w": shown_windows, "x": items}
 
 
 def _wrong_items(row: Any) -> list[str]:
@@ -199,13 +205,3 @@ def _wrong_items(row: Any) -> list[str]:
         if len(item) > 2 and not any(item in w or w in item for w in wanted)
     ]
     return wrong[:_MOST_ITEMS]
-
-
-def _window(prompt: str, place: Position) -> tuple[str, str, str]:
-    """The text before a place, the text there, cut short, and the text after."""
-    start, end = place.start, place.end
-    return (
-        prompt[max(0, start - _AROUND) : start],
-        shorten(prompt[start:end], _WITHIN),
-        prompt[end : end + _AROUND],
-    )

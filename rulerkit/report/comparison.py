@@ -21,8 +21,10 @@ from rulerkit.common.errors import UserError, check_type, counted, listed, point
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.common.settings import JSON
+from rulerkit.evaluation.study import Study
 from rulerkit.report.tables.notes import number_range
 from rulerkit.scoring.statistics import critical_value
+from rulerkit.store.cells import Cell
 
 _MOST_FLIPS = 12
 _MOST_EXAMPLES = 10**15  # where the search for a number of examples ends
@@ -161,23 +163,17 @@ def flips_text(comparison: Comparison) -> str:
     return "\n".join(lines) or "No example has another score."
 
 
-def json_text(comparison: Comparison) -> str:
-    """All of a comparison as JSON; docs/commands.md lists the keys."""
-    content = json_content(comparison, comparison.verdict)
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def json_content(comparison: Comparison, verdict: Decision) -> JSON:
-    """All of a comparison, ready for JSON; numbers in points, examples by task, length and
-    index."""
+def json_text(comparison: Comparison, verdict: Decision | None = None, **more: Any) -> str:
+    """All of a comparison as JSON, numbers in points; docs/commands.md lists the keys. `verdict`
+    stands in place of the comparison's own; `more` are further keys."""
+    verdict = verdict or comparison.verdict
     # pandas writes numpy's numbers and NaN as JSON does.
-    sides = {"a": comparison.a, "b": comparison.b}
     rows, flips = (
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips)
     )
-
-    return {
+    sides = {"a": comparison.a, "b": comparison.b}
+    content: JSON = {
         **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
@@ -188,7 +184,9 @@ def json_content(comparison: Comparison, verdict: Decision) -> JSON:
         "rows": rows,
         "flips": flips,
         "notes": comparison.notes,
+        **more,
     }
+    return json.dumps(content, indent=2, allow_nan=False) + "\n"
 
 
 def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
@@ -197,6 +195,25 @@ def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **option
     comparison = compare(a, b, margin, **options)
     if comparison.verdict.word != NOT_WORSE:
         raise AssertionError("\n" + difference_table(comparison))
+
+
+def compare_study(
+    study: Study, cells: Iterable[Cell], margin: float = 1.0, by: str = "digest"
+) -> Comparison:
+    """Compare the two models of a study, or its one model that answered twice, on what the study
+    asks. Raises UserError where the cells are not of two."""
+    by_side: dict[str, list[Cell]] = {}
+    for cell in cells:
+        name = cell.run if len(study.models) == 1 else cell.model
+        by_side.setdefault(name, []).append(cell)
+
+    if len(by_side) != 2:
+        raise UserError(
+            "a comparison needs the predictions of two models, or of one model twice; found "
+            f"{', '.join(by_side) or 'none'}"
+        )
+    a, b = by_side.values()
+    return compare(a, b, margin=margin, by=by, num_examples=study.num_examples)
 
 
 def power_text(

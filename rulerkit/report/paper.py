@@ -2,6 +2,11 @@
 
 They stand as printed in `rulerkit/data/paper/*.csv`; its columns `note` name misprints. The tables
 that hold the paper's models and ours together are in `leaderboard`.
+
+`published_rows` are scores that others have published since, as printed, with their source. They
+were measured with other harnesses, prompts and numbers of examples (`docs/scorers.md`), so they
+stand in a table of their own, are never averaged, and get no rank. docs/add-results.md says how a
+row is added.
 """
 
 import math
@@ -16,6 +21,7 @@ import pandas as pd
 
 from rulerkit.common.errors import check_known, unknown
 from rulerkit.common.lengths import length_name, parse_length
+from rulerkit.common.render import Field, render
 from rulerkit.scoring.effective_length import effective_length
 from rulerkit.scoring.statistics import critical_value
 from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, length_weights
@@ -27,6 +33,11 @@ PAPER_EXAMPLES = 500
 """Examples for each task and length in the paper (Section 4)."""
 UPSTREAM = ("upstream", "authors")
 """Who reported a row of upstream's list."""
+SECOND_HAND = "second-hand"
+"""How `checked` begins where the source of a published score itself was not seen."""
+SERIES = ["model", "aligned", "thinking", "source"]
+"""What the published scores of one row have in common: two sources of one model are two rows."""
+_DATA = Path(__file__).parents[1] / "data" / "paper"
 
 
 # --- tables as printed ----------------------------------------------------------------------------
@@ -34,9 +45,8 @@ UPSTREAM = ("upstream", "authors")
 
 @cache
 def _table(name: str) -> "pd.DataFrame":
-    path = Path(__file__).parents[1] / "data" / "paper" / f"{name}.csv"
     # Only an empty field is missing: a model could be called "NA" or "None".
-    return pd.read_csv(path, keep_default_na=False, na_values=[""])
+    return pd.read_csv(_DATA / f"{name}.csv", keep_default_na=False, na_values=[""])
 
 
 def _rows_of(name: str, version: str, category: str | None) -> "pd.DataFrame":
@@ -238,13 +248,45 @@ def score_rows(version: str = "v3", aligned: str = "chat") -> "pd.DataFrame":
     )
 
 
-def published_lengths() -> "pd.DataFrame":
-    """Claimed (tokens) and effective lengths (text) of the chat models of Table 3, and of those of
-    upstream's list that the paper does not have, in the columns of `listed_rows`."""
-    rows = listed_rows()
-    is_other = rows["source"].str.startswith("paper") & (rows["aligned"] != "chat")
-    rows = rows[~(rows["baseline"] | is_other)]
-    return rows.assign(claimed_length=rows["claimed_length"].map(parse_length))
+# --- what others have published since -------------------------------------------------------------
+
+
+def published_rows() -> "pd.DataFrame":
+    """A row per model, length and source, in the columns of the file that docs/add-results.md
+    explains; `score` is percent as printed, a text."""
+    # Scores stay texts: 95.30 keeps its zero.
+    rows = pd.read_csv(_DATA / "published.csv", dtype=str, keep_default_na=False)
+    return rows.astype({"length": int})
+
+
+def published_table(format: str = "text") -> str:
+    """All published scores as printed, a row per model and source; what was not published is
+    empty. `format` is table, markdown or latex, or csv or json for the rows themselves."""
+    rows = published_rows()
+    if format in ("csv", "json"):
+        return render(rows, format)
+
+    numbers = {source: n for n, source in enumerate(rows["source"].unique(), 1)}
+    lengths = sorted(rows["length"].unique())
+    body = []
+    # Base models stand before chat models.
+    groups: Any = rows.sort_values("aligned", kind="stable").groupby(SERIES, sort=False)
+    for (model, aligned, thinking, source), of_model in groups:
+        printed = dict(zip(of_model["length"], of_model["score"], strict=True))
+        is_second = of_model["checked"].str.startswith(SECOND_HAND).any()
+        said = ", thinking" if thinking == "yes" else ""
+        name = f"{model}{said} [{numbers[source]}]"
+        scores = [Field(printed.get(length, "")) for length in lengths]
+        body.append([Field(name), aligned + (" *" if is_second else ""), *scores])
+
+    notes = [
+        "Percent as printed. Not comparable by default: each source has its own scorer, prompts "
+        "and number of examples. Empty: not published.",
+        "*: second-hand, the source itself was not seen.",
+        *(f"[{n}] {source}." for source, n in numbers.items()),
+    ]
+    table = pd.DataFrame(body, columns=["model", "kind", *map(length_name, lengths)])
+    return render(table, format, notes, table["kind"].str.split().str[0])
 
 
 # --- our models beside the paper's ----------------------------------------------------------------

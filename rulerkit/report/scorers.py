@@ -2,15 +2,13 @@
 
 from typing import TYPE_CHECKING, Any
 
+from rulerkit.analysis.scorers import PLACE
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
 from rulerkit.report.tables.notes import texts_notes
 
 if TYPE_CHECKING:
     import pandas as pd
-
-PLACE = ["run", "model", "task", "length", "index"]
-"""The columns that say which answer was judged."""
 
 
 def scorers_text(judged: "pd.DataFrame") -> str:

@@ -5,7 +5,7 @@ import re
 import shlex
 import sys
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -29,11 +29,13 @@ from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.paths import home_text
 
 if TYPE_CHECKING:
+    from rulerkit.analysis.compare import Comparison
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
-    from rulerkit_gate.rounds import Gate, GateResult, Limits, Party
+    from rulerkit_gate.rounds import Gate, GateResult, Party
 
 app = typer.Typer()
+_say = partial(echo, err=True)  # progress: stdout is the result
 QUICK, RULER = "quick", "ruler"
 _QUICK_LENGTHS = [4096, 8192]
 _ALL_LENGTHS = [4096 * 2**power for power in range(6)]
@@ -71,7 +73,7 @@ Resume = Annotated[
 PageFile = Annotated[
     Path | None,
     typer.Option(
-        help="The HTML page with the answers that changed, side by side; default: in outputs/pages."
+        help="The HTML page with the answers that changed, to browse; default: in outputs/pages."
     ),
 ]
 
@@ -117,8 +119,9 @@ def gate(
     """
     check_known("format", format, ("text", "github"))
     given = Given(None, tasks, lengths, num_examples, files, settings)
-    limits = _limits_of(max_examples, budget, minutes)
-    planned = _planned((baseline, candidate), given, suite, margin, noise, by, limits, resume)
+    limits = _limits_of(max_examples, budget)
+    names = (baseline, candidate)
+    planned = _planned(names, given, suite, margin, noise, by, limits, minutes, resume)
     result = _run(planned)
     _report(result, as_json, format, page)
     raise typer.Exit(result.verdict.status)
@@ -134,7 +137,8 @@ def _planned(
     margin: float,
     noise: str | None,
     by: str,
-    limits: "Limits",
+    limits: dict[str, tuple[str, float]],
+    minutes: float | None,
     resume: bool,
 ) -> "Gate":
     """The study, the two parties and the design; checked, and nothing asked but how the two make
@@ -148,9 +152,14 @@ def _planned(
     values, changes = given.parameters(_USES)
     is_named = "tasks" in values or "lengths" in values
     study = _study_of(values, suite)
-    a, b = _parties(names, study, changes)
-    study = _in_its_run(study, a, b, "run" in values, resume)
-    parts.decide_runs(study, a, b)
+    a, b = _parties(names, study, changes, resume)
+    has_prices = any(getattr(party.model, "spec", {}).get("prices") for party in (a, b))
+    if "dollars" in limits and not has_prices:
+        raise UserError(
+            f"{limits['dollars'][0]} needs prices: -y 'prices: {{prompt: 0.5, completion: 1.5}}', "
+            "dollars for a million tokens; or give the budget in tokens, such as 20M"
+        )
+    study = parts.in_its_run(study, a, b, "run" in values, _say)
 
     for party in (a, b):
         if not party.is_asked:
@@ -158,32 +167,14 @@ def _planned(
             is_named = True  # the other side must have what this one has
     named_lengths = "lengths" in values or not (a.is_asked and b.is_asked)
     study = parts.check_lengths(study, (a, b), named_lengths, _say)
-    parts.check_pairing(study, a, b, by)
-    if limits.dollars is not None and not (a.prices or b.prices):
-        raise UserError(
-            f"--budget ${limits.dollars:g} needs prices: -y 'prices: {{prompt: 0.5, completion: "
-            "1.5}', dollars for a million tokens; or give the budget in tokens, such as 20M"
-        )
+    # Two stored sides are checked where they are paired.
+    if by == "digest" and (a.is_asked or b.is_asked):
+        parts.check_pairing(study, a, b)
 
     cells = tuple((t.name, n) for n in study.lengths for t in study.tasks)
     design = Design(cells, study.num_examples, margin, _noise_of(noise))
     stored = parts.stored_before(study, a, b)
-    return parts.Gate(study, a, b, design, by, limits, stored)
-
-
-def _in_its_run(study: "Study", a: "Party", b: "Party", is_named: bool, resume: bool) -> "Study":
-    """The study in a run of its own: the one that was named, the last one of the two with
-    `resume`, else a new one."""
-    from rulerkit_gate.rounds import new_run, newest_run
-
-    a.resumes = b.resumes = resume
-    if is_named:
-        return study
-    run = newest_run(study, a, b) if resume else None
-    if resume and run is None:
-        names = " and ".join(p.name for p in (a, b) if p.is_asked)
-        _say(f"no earlier gate of {names} is found to resume: begins a new one")
-    return replace(study, run=run or new_run())
+    return parts.Gate(study, a, b, design, by, limits, minutes, stored)
 
 
 def _study_of(values: "JSON", suite: str) -> "Study":
@@ -209,8 +200,11 @@ def _study_of(values: "JSON", suite: str) -> "Study":
     return rk.study({**defaults, **used, "model": None})
 
 
-def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["Party"]:
+def _parties(
+    names: tuple[str, str], study: "Study", changes: "JSON", resume: bool
+) -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
+    from rulerkit.inference.model import load_model
     from rulerkit.store.places import find_cells
     from rulerkit_gate.rounds import Party
 
@@ -219,10 +213,15 @@ def _parties(names: tuple[str, str], study: "Study", changes: "JSON") -> list["P
     parties = []
     for name in names:
         if name in asked:
-            (model,) = rk.study(model=next(described)).models
-            parties.append(Party(model))
+            (one,) = rk.study(model=next(described)).models
+            model = load_model(one)
+            parties.append(Party(model.label, one, model, resumes=resume))
         else:
-            parties.append(Party(None, find_cells([name], outputs=study.outputs, scan=True), name))
+            parties.append(Party(name, stored=find_cells([name], outputs=study.outputs, scan=True)))
+    # Two folders or addresses may hold models of one name.
+    if parties[0].name == parties[1].name and names[0] != names[1]:
+        for party, name in zip(parties, names, strict=True):
+            party.name = shortened(name)
     return parties
 
 
@@ -238,22 +237,22 @@ def _is_stored(name: str, study: "Study") -> bool:
     )
 
 
-def _limits_of(max_examples: int | None, budget: str | None, minutes: float | None) -> "Limits":
-    from rulerkit_gate.rounds import Limits
-
-    if budget is None:
-        return Limits(max_examples, None, None, minutes)
-    match = re.fullmatch(
-        r"(\$?)\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*(\$|tokens|dollars)?", budget.strip()
-    )
-    if not match:
-        raise UserError(
-            f"--budget {budget!r}: give tokens, such as 500K or 20M, or dollars, such as '$5'"
-        )
-    number = float(match[2]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[3].upper()]
-    if match[1] or match[4] in ("$", "dollars"):
-        return Limits(max_examples, None, number, minutes)
-    return Limits(max_examples, int(number), None, minutes)
+def _limits_of(max_examples: int | None, budget: str | None) -> dict[str, tuple[str, float]]:
+    """What --max-examples and --budget allow, as `Gate.limits`."""
+    limits: dict[str, tuple[str, float]] = {}
+    if max_examples is not None:
+        limits["examples"] = (f"--max-examples {max_examples}", max_examples)
+    if budget is not None:
+        pattern = r"(\$?)\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*(\$|tokens|dollars)?"
+        match = re.fullmatch(pattern, budget.strip())
+        if not match:
+            raise UserError(
+                f"--budget {budget!r}: give tokens, such as 500K or 20M, or dollars, such as '$5'"
+            )
+        number = float(match[2]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[3].upper()]
+        is_dollars = match[1] or match[4] in ("$", "dollars")
+        limits["dollars" if is_dollars else "tokens"] = (f"--budget {budget}", number)
+    return limits
 
 
 def _noise_of(text: str | None) -> dict[str, float]:
@@ -279,11 +278,6 @@ def _noise_of(text: str | None) -> dict[str, float]:
 # --- running and telling --------------------------------------------------------------------------
 
 
-def _say(text: str) -> None:
-    """Progress goes to stderr: stdout is the result."""
-    echo(text, err=True)
-
-
 def _run(planned: "Gate") -> "GateResult":
     from rulerkit_gate.rounds import run_gate
 
@@ -302,73 +296,84 @@ def _run(planned: "Gate") -> "GateResult":
 
 
 def _report(result: "GateResult", as_json: bool, format: str, page: Path | None) -> None:
-    """Print the result, and write its page."""
+    """Print the result, and write the page of the answers that changed."""
     from rulerkit.report.comparison import difference_table, flips_text
-    from rulerkit_gate.report import Facts, markdown, write_page
 
     found, verdict = result.comparison, result.verdict
-    command = shlex.join(["rulerkit", *sys.argv[1:]])
-    asked = f"Asked {result.cost.text()}. {result.gate.stored_text}"
-    facts = Facts(command, asked, _notes(result))
-    if found is not None:
-        place = page or _page_of(result)
-        facts = facts._replace(page=str(write_page(place, found, verdict, facts)))
-
+    notes = _noise_notes(result)
+    asked = f"Asked {result.cost.text()}. {result.gate.stored_text}."
+    if found is not None and len(found.flips):
+        study = result.gate.study
+        place = _write_page(found, page or study.outputs / "pages" / f"{study.run}.html")
+        asked += f" Page: {place}"
     if as_json:
-        echo(_json(result, facts.page), nl=False)
+        echo(_json(result), nl=False)
     elif format == "github":
-        echo(markdown(found, verdict, facts), nl=False)
-    else:
-        if found is not None:
-            table = difference_table(found, verdict=verdict)
-            echo(f"{table}\nexamples that flipped:\n{flips_text(found)}")
-            echo(f"{facts.asked}. Page: {facts.page}")
+        echo(_markdown(result, [asked, *notes]), nl=False)
+    elif found is None:
         echo(f"\n{verdict.text}")
+    else:
+        table = difference_table(found, verdict=verdict)
+        echo(f"{table}\nexamples that flipped:\n{flips_text(found)}")
+        echo("\n".join([asked, *notes, "", verdict.text]))
 
 
-def _notes(result: "GateResult") -> tuple[str, ...]:
-    """What a reader must know: differing settings, and the noise that was allowed for."""
-    notes = list(result.comparison.notes) if result.comparison else []
-    noise = {level: points for level, points in result.gate.design.noise.items() if points}
-    if noise:
-        levels = ", ".join(f"{level} {points:g}" for level, points in noise.items())
-        notes.append(f"noise of serving that counts as no loss, in points: {levels}")
-    if result.noise:
-        levels = ", ".join(f"{k} {v:g}" for k, v in result.noise.items())
-        notes.append(f"one model, asked twice: the largest losses by level, in points: {levels}")
-    return tuple(notes)
+def _noise_notes(result: "GateResult") -> list[str]:
+    """The noise that was allowed for, and that was measured."""
+    kinds = {
+        "noise of serving that counts as no loss": result.gate.design.noise,
+        "one model, asked twice: the largest losses by level": result.noise or {},
+    }
+    notes = []
+    for what, noise in kinds.items():
+        if noise:
+            levels = ", ".join(f"{level} {points:g}" for level, points in noise.items())
+            notes.append(f"{what}, in points: {levels}")
+    return notes
 
 
-def _page_of(result: "GateResult") -> Path:
-    study = result.gate.study
-    names = f"{result.gate.a.name}-{result.gate.b.name}"
-    slug = re.sub(r"[^A-Za-z0-9._]+", "-", names).strip("-.")[:120]
-    run = study.run if study.run.startswith("gate-") else f"gate-{study.run}"
-    return study.outputs / "pages" / f"{run}-{slug}.html"
+def _write_page(found: "Comparison", path: Path) -> Path:
+    """The answers that changed, to browse, one side beside the other."""
+    import pandas as pd
+
+    example = ["task", "length", "index"]
+    both = pd.concat([found.a.scores, found.b.scores], ignore_index=True)
+    return rk.browse(both.merge(found.flips[example], on=example)).save(path)
 
 
-def _json(result: "GateResult", page: str) -> str:
+def _markdown(result: "GateResult", notes: list[str]) -> str:
+    """The result as GitHub and GitLab show it: the verdict, the differences, what changed."""
+    from rulerkit.common import escape
+    from rulerkit.report.comparison import difference_table, flips_text
+
+    found, verdict = result.comparison, result.verdict
+    mark = {"worse": "❌", "not worse": "✅"}.get(verdict.word, "❔")
+    lines = [f"## {mark} {verdict.word}", "", f"{escape.markdown(verdict.text)}.", ""]
+    if found is not None:
+        lines += [difference_table(found, "markdown", verdict), "", "Examples that flipped:", ""]
+        lines += [f"- {escape.markdown(line)}" for line in flips_text(found).splitlines()]
+    command = escape.one_line(shlex.join(["rulerkit", *sys.argv[1:]]))
+    lines += ["", *(f"- {escape.markdown(note)}" for note in notes), "", "```", command, "```"]
+    return "\n".join(lines) + "\n"
+
+
+def _json(result: "GateResult") -> str:
     """All of the result; docs/commands.md lists the keys."""
-    from rulerkit.report.comparison import json_content
+    from rulerkit.report.comparison import json_text
 
-    content: JSON = {}
-    if result.comparison is not None:
-        content = json_content(result.comparison, result.verdict)
-    verdict = result.verdict
-    content |= {
-        "verdict": {**verdict._asdict(), "status": int(verdict.status)},
+    cost, verdict = result.cost, result.verdict
+    dollars = cost.dollars or 0.0
+    more: JSON = {
         "stopped_by": result.stopped,
-        "asked": {
-            "examples": result.cost.examples,
-            "tokens": result.cost.tokens,
-            "dollars": result.cost.dollars or 0.0,
-        },
+        "asked": {"examples": cost.examples, "tokens": cost.tokens, "dollars": dollars},
         "stored_before": dict(result.gate.stored),
         "examples": [
             {"task": task, "length": length, "examples": size}
             for (task, length), size in result.reached.items()
         ],
         "noise": result.noise,
-        "page": page,
     }
-    return json.dumps(content, indent=2, allow_nan=False) + "\n"
+    if result.comparison is not None:
+        return json_text(result.comparison, verdict, **more)
+    more["verdict"] = {**verdict._asdict(), "status": verdict.status}
+    return json.dumps(more, indent=2, allow_nan=False) + "\n"

@@ -9,31 +9,29 @@ of the same two. The verdict depends on the answers alone, so a run that was res
 that was not interrupted.
 """
 
-import re
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from rulerkit.analysis.compare import Comparison, Decision, paired, side_of
-from rulerkit.analysis.differences import Key, PairedDifferences
+from rulerkit.analysis.differences import LEVELS, Key, PairedDifferences
 from rulerkit.analysis.remake import examples_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
+from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name
-from rulerkit.common.settings import JSON, Spec
+from rulerkit.common.settings import JSON
 from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.evaluation.rounds import rounds
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
-from rulerkit.inference.model import Model, load_model
-from rulerkit.scoring.stopping import Counts
+from rulerkit.scoring.effective_length import Counts
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit_gate.sequential import Design, GateRule, Look
+from rulerkit_gate.sequential import Design, GateRule
 from rulerkit_gate.verdict import comparison_of, verdict_of
 
 Say = Callable[[str], None]
@@ -42,98 +40,87 @@ Say = Callable[[str], None]
 # --- the two parties ------------------------------------------------------------------------------
 
 
+@dataclass(eq=False)
 class Party:
-    """One of the two: a model that is asked, or answers that are stored (`cells`)."""
+    """One of the two: a model that is asked (`described`, and loaded as `model`), or answers that
+    are stored."""
 
-    def __init__(
-        self, described: JSON | Model | None, cells: list[Cell] | None = None, name: str = ""
-    ) -> None:
-        self.described, self.stored = described, cells
-        self.model: Any = None if described is None else load_model(described)
-        self.name = name or str(getattr(self.model, "label", ""))
-        self.run = ""
-        """Where its answers go, if that is not the run of the study."""
-        self.resumes = False
-        """Whether answers of an earlier call are used, rather than moved aside."""
-        self._begun = set[Key]()
-        self.session: Session | None = None
-        """Its model stays loaded there between two rounds."""
+    name: str
+    described: Any = None
+    model: Any = None
+    stored: Sequence[Cell] = ()
+    run: str = ""
+    """Where the answers of a model go."""
+    resumes: bool = False
+    """Whether answers of an earlier call are used, rather than moved aside."""
+    session: Session | None = None
+    """Its model stays loaded there between two rounds."""
+    _begun: set[int] = field(default_factory=set)
 
     @property
     def is_asked(self) -> bool:
-        return self.stored is None
-
-    @property
-    def prices(self) -> Mapping[str, float]:
-        """Dollars for a million tokens; empty where nothing is known."""
-        spec: Spec = getattr(self.model, "spec", {})
-        return dict(spec.get("prices") or {})
+        return self.model is not None
 
     def cells(self, study: Study, length: int, counts: Mapping[str, int]) -> list[Cell]:
         """The cells of some tasks at a length, after it was asked for what is missing of them."""
-        if self.stored is not None:
+        if not self.is_asked:
             return [c for c in self.stored if c.length == length and c.task in counts]
 
-        assert self.described is not None
-        groups: dict[tuple[bool, int], list[Task]] = {}
-        for task in study.tasks:
-            if task.name in counts:
-                is_begun = self.resumes or (task.name, length) in self._begun
-                groups.setdefault((is_begun, counts[task.name]), []).append(task)
-        cells = list[Cell]()
-        for (is_begun, number), tasks in groups.items():
-            one = replace(
-                study,
-                models=(self.described,),
-                tasks=tuple(tasks),
-                lengths=(length,),
-                num_examples=number,
-                run=self.run or study.run,
-            )
-            cells += evaluate(one, fresh=not is_begun, progress=False, session=self.session)
-        self._begun |= {(task, length) for task in counts}
-        return cells
-
-    def cells_before(self, study: Study) -> list[Cell]:
-        """Its answers that are stored before the gate begins."""
-        if self.stored is not None:
-            return self.stored
-        if not self.resumes:
-            return []
-        folder = study.outputs / "predictions" / (self.run or study.run) / name_of(self.described)
-        return read_cells(folder, scan=False) if folder.is_dir() else []
+        # The first round asks for all tasks, and each round for one number of examples.
+        is_first = length not in self._begun
+        self._begun.add(length)
+        asked = replace(
+            study,
+            models=(self.described,),
+            tasks=tuple(task for task in study.tasks if task.name in counts),
+            lengths=(length,),
+            num_examples=max(counts.values()),
+            run=self.run,
+        )
+        fresh = is_first and not self.resumes
+        return evaluate(asked, fresh=fresh, progress=False, session=self.session)
 
 
-# --- the run --------------------------------------------------------------------------------------
+# --- what is asked --------------------------------------------------------------------------------
 
 
-def new_run() -> str:
-    """The name of a run of its own, by the time."""
+def in_its_run(study: Study, a: Party, b: Party, is_named: bool, say: Say) -> Study:
+    """The study in a run of its own: the one that was named, the last one of the two where they
+    resume, else a new one. A model that is asked twice, or whose stored answers are the other
+    party, has a second run."""
     now = datetime.now()
-    return f"gate-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}"
+    pair = digest([name_of(p.described) if p.is_asked else p.name for p in (a, b)])
+    run = f"gate-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{pair}"
+    if a.resumes:
+        earlier = sorted((study.outputs / "predictions").glob(f"gate-*-{pair}"))
+        run = earlier[-1].name if earlier else run
+        if not earlier and not is_named:
+            say(f"no earlier gate of {a.name} and {b.name} is found to resume: begins a new one")
+    study = study if is_named else replace(study, run=run)
 
-
-def newest_run(study: Study, a: Party, b: Party) -> str | None:
-    """The last gate in which these two were asked, or one of them and nobody else; None where there
-    is none."""
-    names = {name_of(party.described) for party in (a, b) if party.is_asked}
-    predictions = study.outputs / "predictions"
-    for run in sorted(predictions.glob("gate-*"), reverse=True):
-        # A gate that was stopped early has answers of one of the two alone; one of a model against
-        # itself has them in a second run.
-        models = {folder.name for folder in run.iterdir() if folder.is_dir()}
-        is_of_one = (predictions / f"{run.name}-again").is_dir()
-        is_of_these = bool(models) and models <= names and (len(names) == 1 or not is_of_one)
-        if is_of_these and re.fullmatch(r"gate-\d{8}-\d{6}-\d{3}", run.name):
-            return run.name
-    return None
+    folders = []
+    for party in (a, b):
+        folder = party.stored[0].path.parents[1] if party.stored else study.predictions
+        if party.is_asked:
+            party.run = study.run
+            folder /= name_of(party.described)
+        folders.append(folder.resolve())
+    if folders[0] == folders[1]:
+        again = b if b.is_asked else a
+        again.run = f"{study.run}-again"
+        if a.name == b.name or not (a.is_asked and b.is_asked):
+            again.name += " (again)"
+    return study
 
 
 def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
     """How many answers of an earlier call each party brings, and since when they lie there."""
     stored: dict[str, JSON] = {}
     for party in (a, b):
-        cells = party.cells_before(study)
+        cells = party.stored
+        if party.is_asked and party.resumes:
+            folder = study.outputs / "predictions" / party.run / name_of(party.described)
+            cells = read_cells(folder, scan=False) if folder.is_dir() else []
         number = sum(len(cell.coverage.have) for cell in cells)
         if number:
             oldest = min(cell.path.stat().st_mtime for cell in cells)
@@ -142,54 +129,17 @@ def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
     return stored
 
 
-def check_pairing(study: Study, a: Party, b: Party, by: str) -> None:
-    """Raise a `UserError` that says what differs where the two are not asked the same prompts."""
-    if by != "digest" or (a.stored is not None and b.stored is not None):
-        return  # two stored sides are checked where they are paired
-    for length in {min(study.lengths), max(study.lengths)}:
-        task = study.tasks[0]
-        (digest, record), (other_digest, other) = (
-            _first_record(party, study, task, length) for party in (a, b)
-        )
-        if digest == other_digest:
-            continue
-        changes = differences(record, other)
-        field_name, old, new, more = (
-            describe_first(changes) if changes else ("prompt", "one", "other", "")
-        )
-        raise UserError(
-            f"{a.name} and {b.name} are not asked the same prompts ({field_name}: {old} | {new}"
-            f"{more}): give both one tokenizer and template (-y 'tokenizer: X'), or pair by the "
-            "number of the example with --by index, which does not compare the prompts"
-        )
-
-
-def _first_record(party: Party, study: Study, task: Task, length: int) -> tuple[str, JSON]:
-    """The digest of what a party is asked first, and the settings that made it."""
-    for cell in party.stored or ():
-        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have:
-            (row,) = (row for row in cell.rows if row["index"] == 0)
-            return row["digest"], cell.record["result"]
-    form = party.model.prompt_format if party.is_asked else None
-    examples = generate(task, length, 1, study.seed, form)
-    return examples[0].digest, examples.record()
-
-
 def study_of_stored(study: Study, party: Party, named: bool) -> Study:
     """The study that a folder of answers was asked: its seed, and of its tasks and lengths those of
     the study where these were `named`, else all.
 
     Raises `UserError` where the folder lacks what was named.
     """
-    cells = {(cell.task, cell.length): cell for cell in party.stored or ()}
-    if not cells:
-        raise UserError(f"{party.name} holds no answers")
+    cells = {(cell.task, cell.length): cell for cell in party.stored}
+    wanted = list(cells)
     if named:
-        names = [task.name for task in study.tasks]
-        wanted = [(t, n) for n in study.lengths for t in names]
-    else:
-        wanted = list(cells)
-    missing = [f"{t} at {length_name(n)}" for t, n in wanted if (t, n) not in cells]
+        wanted = [(task.name, length) for length in study.lengths for task in study.tasks]
+    missing = [f"{task} at {length_name(n)}" for task, n in wanted if (task, n) not in cells]
     if missing:
         raise UserError(
             f"{party.name} has no answers to {listed(missing, 4)}: name the tasks and lengths that "
@@ -198,27 +148,64 @@ def study_of_stored(study: Study, party: Party, named: bool) -> Study:
 
     chosen = [cells[key] for key in wanted]
     tasks = {cell.task: examples_of(cell).task for cell in chosen}
-    num_examples = min(cell.wanted for cell in chosen)
     return replace(
         study,
         tasks=tuple(tasks.values()),
         lengths=tuple(sorted({cell.length for cell in chosen})),
-        num_examples=min(study.num_examples, num_examples),
+        num_examples=min(study.num_examples, *(cell.wanted for cell in chosen)),
         seed=int(chosen[0].record["result"]["seed"]),
     )
 
 
-# --- what may be asked ----------------------------------------------------------------------------
+def check_lengths(study: Study, parties: Sequence[Party], named: bool, say: Say) -> Study:
+    """The study with the lengths that both can be given. Where lengths were `named`, or only one of
+    the two refuses a length, that is a `UserError`."""
+    asked = [party for party in parties if party.is_asked]
+    kept = []
+    for length in study.lengths:
+        refusals = []
+        for party in asked:
+            if reason := party.model.too_long(length):
+                refusals.append(f"{party.name} cannot be given {length_name(length)}: {reason}")
+        if not refusals:
+            kept.append(length)
+        elif named or len(refusals) < len(asked):
+            raise UserError(f"{refusals[0]}; name the lengths to compare with --lengths")
+        else:
+            say(f"left out: {refusals[0]}")
+    if not kept:
+        raise UserError("no length is left that both can be given: see above")
+    return replace(study, lengths=tuple(kept))
 
 
-class Limits(NamedTuple):
-    """What the gate may use; None is no limit. All but the minutes count what the verdict rests on,
-    whether it was asked now or before: so a run that was stopped ends as one that was not."""
+def check_pairing(study: Study, a: Party, b: Party) -> None:
+    """Raise a `UserError` that says what differs where the two are not asked the same prompts."""
+    task, length = study.tasks[0], min(study.lengths)
+    (prompt, record), (other_prompt, other) = (
+        _first_prompt(party, study, task, length) for party in (a, b)
+    )
+    if prompt != other_prompt:
+        changes = differences(record, other)
+        what = "the prompts differ"
+        if changes:
+            name, old, new, more = describe_first(changes)
+            what = f"{name}: {old} | {new}{more}"
+        raise UserError(
+            f"{a.name} and {b.name} are not asked the same prompts ({what}): give both one "
+            "tokenizer and template (-y 'tokenizer: X'), or pair by the number of the example with "
+            "--by index, which does not compare the prompts"
+        )
 
-    examples: int | None = None
-    tokens: int | None = None
-    dollars: float | None = None
-    minutes: float | None = None
+
+def _first_prompt(party: Party, study: Study, task: Task, length: int) -> tuple[str, JSON]:
+    """The digest of what a party is asked first, and the settings that made it."""
+    for cell in party.stored:
+        if (cell.task, cell.length) == (task.name, length) and 0 in cell.coverage.have:
+            (row,) = (row for row in cell.rows if row["index"] == 0)
+            return row["digest"], cell.record["result"]
+    form = party.model.prompt_format if party.is_asked else None
+    examples = generate(task, length, 1, study.seed, form)
+    return examples[0].digest, examples.record()
 
 
 # --- the rounds -----------------------------------------------------------------------------------
@@ -233,7 +220,12 @@ class Gate:
     b: Party
     design: Design
     by: str
-    limits: Limits
+    limits: Mapping[str, tuple[str, float]]
+    """By what is counted (examples, tokens, dollars): the option that limits it, and its number.
+    They count what the verdict rests on, whether it was asked now or before: so a run that was
+    stopped ends as one that was not."""
+    minutes: float | None
+    """The time that this call may take."""
     stored: Mapping[str, JSON]
     """By party: its answers of an earlier call, as `stored_before` found them."""
 
@@ -258,41 +250,26 @@ class Gate:
 
     def limit_of(self, sizes: Counts) -> str:
         """The first limit that so many examples of each cell exceed, in words; else empty."""
-        cost, limits = self.cost(sizes), self.limits
-        if limits.examples is not None and cost.examples > limits.examples:
-            return f"--max-examples {limits.examples}"
-        if limits.tokens is not None and cost.tokens > limits.tokens:
-            return f"--budget {limits.tokens} tokens"
-        if limits.dollars is not None and (cost.dollars or 0) > limits.dollars:
-            return f"--budget ${limits.dollars:g}"
+        cost = self.cost(sizes)
+        for name, (option, most) in self.limits.items():
+            if (getattr(cost, name) or 0) > most:
+                return option
         return ""
 
 
-@dataclass(frozen=True)
-class GateResult:
+class GateResult(NamedTuple):
     """How it ended: the verdict, what was seen, and what it took."""
 
     gate: Gate
     verdict: Decision
-    look: Look | None
-    """Of the last round that was complete; None where none was."""
     comparison: Comparison | None
     reached: Counts
     cost: Cost
     stopped: str
     """Why no more was asked before the verdict was certain; empty where it is."""
-
-    @property
-    def noise(self) -> dict[str, float] | None:
-        """The largest loss of a place of each level, in points, where both are one model: what
-        serving it twice loses by chance."""
-        if not self.look or not self.comparison or not self.comparison.same_model:
-            return None
-        noise: dict[str, float] = {}
-        for test in self.look.tests:
-            level = test.place.level
-            noise[level] = round(max(noise.get(level, 0.0), -100 * test.mean.value), 4)
-        return noise
+    noise: Mapping[str, float] | None
+    """The largest loss of a place of each level, in points, where both are one model: what serving
+    it twice loses by chance."""
 
 
 class _StoppedError(Exception):
@@ -311,7 +288,7 @@ class _Run:
     def ask(self, length: int, counts: Mapping[str, int]) -> None:
         """Ask both for so many examples of each task at a length, the baseline first; raises
         `_StoppedError` where they cannot be completed."""
-        gate, limit = self.gate, self.gate.limits.minutes
+        gate, limit = self.gate, self.gate.minutes
         for party, cells in self.cells.items():
             if limit is not None and time.monotonic() - self.started > 60 * limit:
                 raise _StoppedError(f"--minutes {limit:g}")
@@ -349,7 +326,7 @@ class _Run:
         return PairedDifferences(pairs)
 
 
-def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
+def run_gate(gate: Gate, say: Say) -> GateResult:
     """Ask both parties in rounds until the verdict is certain, or nothing more may be asked.
 
     Raises `UserError` where not even the first round fits into the limits, and where the two cannot
@@ -374,70 +351,21 @@ def run_gate(gate: Gate, say: Say = lambda _: None) -> GateResult:
         except _StoppedError as reason:
             rule.stopped = str(reason)
 
-    found = None
+    found, noise = None, None
     if rule.last:
         a, b, pairs, notes = run.paired
         found = comparison_of(gate.design, rule.last, a, b, pairs, notes, gate.by)
+        if found.same_model:
+            noise = dict.fromkeys(LEVELS, 0.0)
+            for test in rule.last.tests:
+                level = test.place.level
+                noise[level] = round(max(noise[level], -100 * test.mean.value), 4)
     return GateResult(
         gate=gate,
         verdict=verdict_of(gate.design, rule.last, found, rule.stopped),
-        look=rule.last,
         comparison=found,
         reached=rule.reached,
         cost=gate.cost(rule.reached),
         stopped=rule.stopped,
+        noise=noise,
     )
-
-
-def check_lengths(study: Study, parties: tuple[Party, ...], named: bool, say: Say) -> Study:
-    """The study with the lengths that both can be given. Where lengths were `named`, or only one of
-    the two refuses a length, that is a `UserError`."""
-    kept = []
-    for length in study.lengths:
-        refusals = {
-            party.name: reason
-            for party in parties
-            if party.is_asked and (reason := party.model.too_long(length))
-        }
-        if not refusals:
-            kept.append(length)
-            continue
-        name, reason = next(iter(refusals.items()))
-        text = f"{name} cannot be given {length_name(length)}: {reason}"
-        if named or len(refusals) < sum(party.is_asked for party in parties):
-            raise UserError(f"{text}; name the lengths to compare with --lengths")
-        say(f"left out: {text}")
-    if not kept:
-        raise UserError("no length is left that both can be given: see above")
-    return replace(study, lengths=tuple(kept))
-
-
-def decide_runs(study: Study, a: Party, b: Party) -> None:
-    """Two parties of one name are one model, asked twice: the second time in a run of its own. So
-    is a model whose stored answers are the other party."""
-    for other, asked in ((a, b), (b, a)):
-        if not asked.is_asked:
-            continue
-        name = name_of(asked.described)
-        if other.stored is None:
-            is_same = name_of(other.described) == name
-        else:
-            folder = study.predictions / name
-            folders = {cell.path.parents[1].resolve() for cell in other.stored}
-            is_same = folder.resolve() in folders
-        if is_same:
-            asked.run = f"{study.run}-again"
-            if not _name_by_folder(a, b):
-                asked.name = f"{asked.name} (again)"
-            return
-
-
-def _name_by_folder(a: Party, b: Party) -> bool:
-    """Call two checkpoints whose folders have one name, such as `before/model` and `after/model`,
-    by the folders around them too; returns whether they are two."""
-    paths = [party.model.spec.get("path") for party in (a, b) if party.is_asked]
-    if len(paths) < 2 or None in paths or paths[0] == paths[1]:
-        return False
-    for party, path in zip((a, b), map(Path, paths), strict=True):
-        party.name = f"{path.parent.name}/{path.name}"
-    return a.name != b.name

@@ -34,8 +34,8 @@ from rulerkit.analysis.differences import (
 )
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
+from rulerkit.scoring.effective_length import Counts, examples_for
 from rulerkit.scoring.statistics import holm
-from rulerkit.scoring.stopping import Counts, examples_for
 
 ALARMS = 0.05
 """The chance, at most, of a wrong *worse* in the whole sequence; and of a wrong *not worse*."""
@@ -162,18 +162,14 @@ class GateRule:
         self.stopped = self._limit_of(self.reached | todo)
         if todo and not self.stopped:
             self._number += 1
-            self._say(self._round_text(todo))
+            places = "all tasks and lengths"
+            if len(todo) < len(self.design.cells):
+                names = (f"{task} at {length_name(length)}" for task, length in todo)
+                places = f"{listed(names, 3)}, where a loss is suspected"
+            size = counted(max(todo.values()), "example")
+            self._say(f"round {self._number}: to {size} of {places}")
             self._wanted = self.reached | todo
         return self._wanted
-
-    def _round_text(self, todo: Counts) -> str:
-        """What a round asks for, in words."""
-        places = "all tasks and lengths"
-        if len(todo) < len(self.design.cells):
-            names = (f"{task} at {length_name(length)}" for task, length in todo)
-            places = f"{listed(names, 3)}, where a loss is suspected"
-        size = counted(max(todo.values()), "example")
-        return f"round {self._number}: to {size} of {places}"
 
     def look(self, differences: PairedDifferences, reached: Counts) -> Look:
         """What follows where each cell has reached one of the sizes of the design."""

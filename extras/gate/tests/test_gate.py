@@ -111,12 +111,11 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     said = rulerkit("gate", *both, *GRID, "--page", "page.html", "--format", "github")
     assert said.status == 1, said.err
     assert said.out.startswith("## ❌ worse\n")
-    assert re.search(r"\| vt \| 🟥 -\d", said.out)
-    assert not re.search(r"\| niah_single_1 \| 🟥", said.out)
+    assert re.search(r"\| vt \| \*\*-\d", said.out)
+    assert "| niah_single_1 | +0.0 [" in said.out
     assert "at least 40 examples" in said.err
     page = Path("page.html").read_text(encoding="utf-8")
     assert "I do not know." in page
-    assert "VAR" not in page.partition("<article>")[0]
 
     requests = len(before.seen)
     (stored,) = (nowhere / "outputs/predictions").glob(f"gate-*/*{before.server_address[1]}")  # fmt: skip
@@ -197,7 +196,7 @@ def test_resume_goes_on_with_the_last_gate_of_the_same_two(nowhere, rulerkit):
     """Not with a later one of the baseline and another candidate, or of the baseline alone."""
     few = (*GRID, "-n", "10")
     first = rulerkit("gate", "perfect", "reader-1024", *few)
-    run = re.search(r"run (gate-[\d-]+):", first.err)[1]
+    run = re.search(r"run (gate-[\w-]+):", first.err)[1]
     rulerkit("gate", "perfect", "reader-4096", *few)
     rulerkit("gate", "perfect", "perfect", *few)
     resumed = rulerkit("gate", "perfect", "reader-1024", *few, "--resume")

@@ -11,47 +11,27 @@ colours and line widths are those of `style`; markers and dashes differ too.
 A module holds the figures of one subject, `canvas` what all of them share.
 """
 
-from rulerkit.report.plots.canvas import DOUBLE, SINGLE, Panels, PrintFigure, Threshold, style
-from rulerkit.report.plots.comparisons import differences_by_task
-from rulerkit.report.plots.depth import depth_map, recall_by_depth
-from rulerkit.report.plots.failures import failures_by_length
-from rulerkit.report.plots.grids import correlation_heatmap, tasks_by_length
-from rulerkit.report.plots.lengths import claimed_and_effective
-from rulerkit.report.plots.lines import (
-    score_by_length,
-    scores_over_models,
-    series_by_length,
-    series_table,
-    thresholds,
-)
-from rulerkit.report.plots.plugins import of_suite
-from rulerkit.report.plots.series import by_label, training_lengths
-from rulerkit.report.plots.words import word_counts, word_frequencies
-from rulerkit.report.tables.notes import remarks
-
-__all__ = [
-    "DOUBLE",
-    "SINGLE",
-    "Panels",
-    "PrintFigure",
-    "Threshold",
-    "by_label",
-    "claimed_and_effective",
-    "correlation_heatmap",
-    "depth_map",
-    "differences_by_task",
-    "failures_by_length",
-    "of_suite",
-    "recall_by_depth",
-    "remarks",
-    "score_by_length",
-    "scores_over_models",
-    "series_by_length",
-    "series_table",
-    "style",
-    "tasks_by_length",
-    "thresholds",
-    "training_lengths",
-    "word_counts",
-    "word_frequencies",
-]
+from rulerkit.report.plots.canvas import DOUBLE as DOUBLE
+from rulerkit.report.plots.canvas import SINGLE as SINGLE
+from rulerkit.report.plots.canvas import Panels as Panels
+from rulerkit.report.plots.canvas import PrintFigure as PrintFigure
+from rulerkit.report.plots.canvas import Threshold as Threshold
+from rulerkit.report.plots.canvas import style as style
+from rulerkit.report.plots.comparisons import differences_by_task as differences_by_task
+from rulerkit.report.plots.depth import depth_map as depth_map
+from rulerkit.report.plots.depth import recall_by_depth as recall_by_depth
+from rulerkit.report.plots.failures import failures_by_length as failures_by_length
+from rulerkit.report.plots.grids import correlation_heatmap as correlation_heatmap
+from rulerkit.report.plots.grids import tasks_by_length as tasks_by_length
+from rulerkit.report.plots.lengths import claimed_and_effective as claimed_and_effective
+from rulerkit.report.plots.lines import by_label as by_label
+from rulerkit.report.plots.lines import score_by_length as score_by_length
+from rulerkit.report.plots.lines import scores_over_models as scores_over_models
+from rulerkit.report.plots.lines import series_by_length as series_by_length
+from rulerkit.report.plots.lines import series_table as series_table
+from rulerkit.report.plots.lines import thresholds as thresholds
+from rulerkit.report.plots.lines import training_lengths as training_lengths
+from rulerkit.report.plots.plugins import of_suite as of_suite
+from rulerkit.report.plots.words import word_counts as word_counts
+from rulerkit.report.plots.words import word_frequencies as word_frequencies
+from rulerkit.report.tables.notes import remarks as remarks

@@ -90,7 +90,11 @@ def draw_in(
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
             # More than the texts need: the height is cut below.
             size = (width, (height + 3) * num_rows)
-            panels = _new_panels(count, num_rows, columns, size, shared)
+            shared |= {"figsize": size, "squeeze": False, "FigureClass": PrintFigure}
+            _, grid = plt.subplots(num_rows, columns, **shared)
+            panels = list(grid.flat)
+            for spare in panels[count:]:
+                spare.remove()
         else:
             panels = np.ravel(np.asarray(ax)).tolist()
             if len(panels) != count:
@@ -128,23 +132,6 @@ def _set_note(figure: Any, text: str) -> None:
             lines.append("")
         lines[-1] = f"{lines[-1]} {word}".strip()
     note.set_text("\n".join(lines))
-
-
-def _new_panels(
-    count: int,
-    num_rows: int,
-    num_columns: int,
-    size: tuple[float, float],
-    shared: Mapping[str, Any],
-) -> list[Axes]:
-    """The panels of a new figure; those that stay empty are taken away."""
-    _, grid = plt.subplots(
-        num_rows, num_columns, figsize=size, squeeze=False, FigureClass=PrintFigure, **shared
-    )
-    panels: list[Axes] = list(grid.flat)
-    for spare in panels[count:]:
-        spare.remove()
-    return panels
 
 
 def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:

@@ -11,7 +11,7 @@ from matplotlib.axes import Axes
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name, parse_length
-from rulerkit.report.paper import published_lengths
+from rulerkit.report.paper import listed_rows
 from rulerkit.report.plots.canvas import GREY_LINE, Panels, color_of, draw_in, set_title, wrapped
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.summary import texts_words
@@ -32,7 +32,12 @@ def claimed_and_effective(
     """
     panels_of: dict[str, Any] = {}
     if published:
-        rows = published_lengths().assign(is_own=False)
+        # The chat models of Table 3, and those of upstream's list that the paper does not have.
+        rows = listed_rows()
+        is_other = rows["source"].str.startswith("paper") & (rows["aligned"] != "chat")
+        rows = rows[~(rows["baseline"] | is_other)]
+        claimed = rows["claimed_length"].map(parse_length)
+        rows = rows.assign(claimed_length=claimed, is_own=False)
         titles = rows["source"].str.startswith("paper").map(_SOURCES)
         panels_of = dict(iter(rows.groupby(titles, sort=False)))
     texts = ""

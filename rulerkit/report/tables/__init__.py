@@ -8,18 +8,11 @@ A module holds the tables of one subject; `common/render.py` writes all of them.
 first.
 """
 
-from rulerkit.report.tables.footnotes import footnotes, usage_notes
-from rulerkit.report.tables.models import table_text
-from rulerkit.report.tables.notes import cell_notes, names_of, saved_notes, show
-from rulerkit.report.tables.tasks import task_table_text
-
-__all__ = [
-    "cell_notes",
-    "footnotes",
-    "names_of",
-    "saved_notes",
-    "show",
-    "table_text",
-    "task_table_text",
-    "usage_notes",
-]
+from rulerkit.report.tables.footnotes import footnotes as footnotes
+from rulerkit.report.tables.footnotes import usage_notes as usage_notes
+from rulerkit.report.tables.models import table_text as table_text
+from rulerkit.report.tables.notes import cell_notes as cell_notes
+from rulerkit.report.tables.notes import names_of as names_of
+from rulerkit.report.tables.notes import saved_notes as saved_notes
+from rulerkit.report.tables.notes import show as show
+from rulerkit.report.tables.tasks import task_table_text as task_table_text

@@ -12,16 +12,7 @@ from rulerkit.report.tables.notes import names_of
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes, version_notes
 
-_FACTS = (
-    "gpu",
-    "tensor_parallel_size",
-    "pipeline_parallel_size",
-    "device",
-    "strategy",
-    "rulerkit",
-    "commit",
-    "python",
-)
+_FACTS = "gpu tensor_parallel_size pipeline_parallel_size device strategy rulerkit commit python"
 """What of an environment footnotes mention, before the versions of packages."""
 
 _SMALL_FRAME = 0.02
@@ -125,7 +116,7 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
         device = str(environment.get("device") or "").partition(":")[0]
         packages = environment["packages"]
         known = environment | packages | {"commit": commit, "device": device}
-        for name in (*_FACTS, *packages):
+        for name in (*_FACTS.split(), *packages):
             if known.get(name):
                 yield name, str(known[name])
 
