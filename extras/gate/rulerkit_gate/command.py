@@ -218,10 +218,11 @@ def _parties(
             parties.append(Party(model.label, one, model, resumes=resume))
         else:
             parties.append(Party(name, stored=find_cells([name], outputs=study.outputs, scan=True)))
-    # Two folders or addresses may hold models of one name.
-    if parties[0].name == parties[1].name and names[0] != names[1]:
+    # Two folders may hold models of one name. Mappings and addresses may hold secrets.
+    is_plain = not any("{" in name or "://" in name for name in names)
+    if parties[0].name == parties[1].name and names[0] != names[1] and is_plain:
         for party, name in zip(parties, names, strict=True):
-            party.name = shortened(name)
+            party.name = name
     return parties
 
 
