@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 import rulerkit as rk
 from rulerkit.common.errors import UserError
 from rulerkit.inference.model import load_model
+from rulerkit.scoring.effective_length import StoppingRule, replay
 from rulerkit.scoring.statistics import critical_value, look_confidences
-from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import failures_file, read_cells
 from tests.records import lines_of
 

@@ -70,7 +70,7 @@ def test_a_fixed_depth_is_that_of_every_needle_asked_for():
     free, none = (rk.task(spec) for spec in ("niah_multivalue", {"base": "niah_multivalue"}))
     assert free == none
     assert "depth" not in free.settings()
-    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be percent"):
+    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be less than"):
         rk.task({"base": "niah_single_1", "depth": 101})
 
 

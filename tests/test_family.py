@@ -116,7 +116,7 @@ rows = [json.loads(line) for line in Path("colours.jsonl").read_text().splitline
 for row in rows:
     row["pred"] = row["outputs"][0]
 Path("colours.jsonl").write_text("".join(json.dumps(row) + chr(10) for row in rows))
-command("score colours.jsonl --length 4K")
+command("report colours.jsonl --length 4K")
 """
 
 

@@ -24,8 +24,7 @@ from rulerkit.generation import generate
 from rulerkit.generation.example import ExampleStream
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
-from rulerkit.store.files import Log
-from rulerkit.store.locks import Lock
+from rulerkit.store.files import Lock, Log
 from rulerkit.store.records import row_line
 from tests.records import lines_of
 
@@ -268,7 +267,7 @@ def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
                 yield pair
 
     lock_file = folder / "parrot" / "vt" / "1024.lock"
-    monkeypatch.setattr("rulerkit.store.locks.LIFETIME", 0.3)
+    monkeypatch.setattr("rulerkit.store.files.LIFETIME", 0.3)
     with pytest.raises(UserError, match="taken over"):
         go(Sleeper(), Questions(10), folder)
     assert read_cells(folder)[0].coverage.missing == list(range(3, 10))

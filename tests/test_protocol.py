@@ -1,6 +1,7 @@
 """Two declared protocols: what `paper` does to the distributions that a score may depend on, and
 that they never mix."""
 
+import json
 import os
 from collections import Counter
 
@@ -23,7 +24,7 @@ from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import load_cell
 from rulerkit.store.comparable import check_same
-from tests.records import change_record
+from tests.records import write_record
 
 DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
@@ -179,11 +180,10 @@ def test_an_earlier_record_named_the_edition_of_the_prompts_beside_the_protocol(
     made = generate(task("niah_single_1", "upstream"), 1024, 2)
     path = predict(load_model("perfect"), made, tmp_path, progress=False).path
 
-    def as_earlier(record):
-        record["result"]["task"] |= {"edition": "2025", "depths": "free"}
-        record["result"]["protocol"] = "paper"
-
-    change_record(path, as_earlier)
+    record = json.loads(path.with_suffix(".json").read_text())
+    record["result"]["task"] |= {"edition": "2025", "depths": "free"}
+    record["result"]["protocol"] = "paper"
+    write_record(path, record)
     cell = load_cell(path)
     assert score([cell])["protocol"].tolist() == ["upstream"] * 2
     assert remaker(cell)(cell.rows[0]).prompt == made[0].prompt

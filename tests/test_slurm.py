@@ -220,7 +220,7 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
         return old and {f"{name} again" for name in names} <= place.queue().keys()
 
     for life, nearly_over in enumerate(
-        (names, ["never-requeued", "never-resubmitted", "hanging"], ["hanging"]), start=1
+        (names, ["never-requeued", "never-resubmitted", "hanging"]), start=1
     ):
         for name in nearly_over:
             place.wait(f"{name} is at it", lambda name=name, life=life: at_it(name, life))
@@ -242,7 +242,7 @@ def test_jobs_that_get_nowhere_stop_and_those_that_may_not_go_back_come_again(ma
         (said,) = [line for line in place.out(name).splitlines() if line.startswith("failed ")]
         assert "no new answer in 2 restarts: stopped" in said
     assert [len(place.lives(name)) for name in names[:3]] == [2, 2, 2]
-    assert hanging.read_text().count("\n") == 3  # the first time there were new answers
+    assert hanging.read_text().count("\n") == 2
     assert place.indices("resubmitted") == {"vt": [*range(12)]}
     assert asked_in_vain(place.lives("resubmitted")) == []
 

@@ -94,7 +94,7 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     file = next((tmp_path / "run").rglob("*.jsonl"))
     assert len(file.read_text().splitlines()) == 5
     again = load_model(spec(tmp_path, concurrency=1))
-    assert predict(again, asked, tmp_path / "run", progress=False).complete
+    assert not predict(again, asked, tmp_path / "run", progress=False).coverage.missing
     again.close()
     assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
 
@@ -134,7 +134,7 @@ def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path
     server = journal(tmp_path)[0]["pid"]
     parent.kill()
     parent.wait()
-    assert gone_within(15, "tests.text_server --journal " + str(tmp_path))
+    assert gone_within(15, f"{tmp_path}/journal")
     assert not Path(f"/proc/{server}").exists()
     rows = len(next(outputs.rglob("1024.jsonl")).read_text().splitlines())
     assert 0 < rows < 40
@@ -157,9 +157,9 @@ def test_a_server_that_a_notebook_started_ends_with_its_kernel(tmp_path):
             code + HELD, timeout=60, output_hook=lambda message: None
         )
         assert reply["content"]["status"] == "ok"
-        assert processes("text_server --journal " + str(tmp_path))
+        assert processes(f"{tmp_path}/journal")
         manager.restart_kernel(now=True)  # as a kernel that hangs: killed, not asked
-        assert gone_within(15, "text_server --journal " + str(tmp_path))
+        assert gone_within(15, f"{tmp_path}/journal")
     finally:
         kernel.stop_channels()
         manager.shutdown_kernel(now=True)

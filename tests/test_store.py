@@ -16,10 +16,10 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from rulerkit.common.errors import UserError
-from rulerkit.store import locks
-from rulerkit.store.locks import Lock
+from rulerkit.store import files as locks
+from rulerkit.store.files import Lock
 
-HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.locks import Lock; "
+HOLD = "import sys, time; from pathlib import Path; from rulerkit.store.files import Lock; "
 HOLD += (
     "lock = Lock(Path(sys.argv[1])); lock.__enter__(); print('held', flush=True); time.sleep(60)"
 )
@@ -68,7 +68,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
         with Lock(lock_file):
             owner = locks.holder(lock_file)
             assert owner
-            assert (owner.here, owner.pid) == (True, os.getpid())
+            assert (owner.host, owner.pid) == (socket.gethostname(), os.getpid())
     finally:
         holder.kill()
         holder.wait()

@@ -121,8 +121,8 @@ def of_models(rows: pd.DataFrame, spec: Any) -> pd.DataFrame:
             # a model of which nobody knows what it claims is not left out
             chosen &= ~(rows["claimed"] < parse_length(spec["claiming"]))
     if not chosen.any():
-        is_named = names and not isinstance(spec, Mapping) and spec not in ("others", "reference")
-        raise Missing(f"the model {' or '.join(names)}" if is_named else "another model")
+        is_named = not isinstance(spec, Mapping) and spec not in ("others", "reference")
+        raise Missing(f"the model {' or '.join(names)}" if names and is_named else "another model")
     return rows[chosen]
 
 

@@ -35,8 +35,7 @@ from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.evaluation.study import study_as_json, study_from_json
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.vllm import MASTER
-from rulerkit.store.files import disk, write_whole
-from rulerkit.store.locks import Lock, holder
+from rulerkit.store.files import Lock, disk, holder, write_whole
 from rulerkit.store.records import plain
 
 CHAIN = "RULERKIT_JOB"

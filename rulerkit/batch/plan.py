@@ -14,7 +14,7 @@ from rulerkit.common.settings import Spec
 from rulerkit.evaluation.cost import Cost, costs_by_length
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.scoring.stopping import FIRST
+from rulerkit.scoring.effective_length import FIRST
 
 
 class LengthCost(NamedTuple):

@@ -9,7 +9,7 @@ from rulerkit.batch import slurm
 from rulerkit.batch.jobs import Job, Need, Status, lines_of_log, read_record
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
-from rulerkit.store.locks import holder
+from rulerkit.store.files import holder
 
 
 def statuses(jobs: Iterable[Job]) -> list[Status]:

@@ -2,7 +2,7 @@
 
 `rounds` is the loop, of adaptive runs as of the gate over two models. `StudyRule` says how many
 examples each cell of a study is to have, by the rows on disk; when an adaptive run may stop is in
-`scoring.stopping`.
+`scoring.effective_length`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from rulerkit.common.errors import remark
 from rulerkit.evaluation.study import Study, StudyCell, name_of
 from rulerkit.generation.generate import asked_record
+from rulerkit.scoring.effective_length import FIRST, Counts, State, replay
 from rulerkit.scoring.scores import judged
-from rulerkit.scoring.stopping import FIRST, Counts, State, replay
 from rulerkit.store.cells import Cell, DamagedCell, load_cell
 from rulerkit.store.comparable import check_result
 from rulerkit.store.records import plain

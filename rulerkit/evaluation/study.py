@@ -31,8 +31,7 @@ from rulerkit.generation.corpora import KINDS, choices, load
 from rulerkit.generation.tasks import Task, all_families, by_name, family_of, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
-from rulerkit.scoring.effective_length import family_threshold
-from rulerkit.scoring.stopping import StoppingRule, threshold_of
+from rulerkit.scoring.effective_length import StoppingRule, family_threshold, threshold_of
 from rulerkit.store.files import SEED_FILE, disk
 from rulerkit.store.places import is_table
 from rulerkit.store.records import plain

@@ -22,12 +22,11 @@ from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
+from rulerkit.scoring.effective_length import StoppingRule
 from rulerkit.scoring.scores import judged_text
-from rulerkit.scoring.stopping import StoppingRule
 from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
-from rulerkit.store.files import Log, disk, write_whole
-from rulerkit.store.locks import Lock
+from rulerkit.store.files import Lock, Log, disk, write_whole
 from rulerkit.store.records import (
     FORMAT,
     ROW,

@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from importlib import resources
@@ -84,12 +84,12 @@ _NUMERAL = re.compile(r"\W*\d+\W*")
 @dataclass(frozen=True)
 class Source:
     """Which corpus was used. `fingerprint`: 16 hex digits of a sha256 over its content; `stand_in`:
-    not the paper's, a built-in corpus or a substitute; `note`: what a reader of the results must
-    know, for example a subset."""
+    not known as one of the paper's, a built-in corpus or a substitute; `note`: what a reader of the
+    results must know, for example a subset."""
 
     name: str
     fingerprint: str
-    stand_in: bool
+    stand_in: bool = True
     note: str = ""
 
 
@@ -297,13 +297,6 @@ def _read_own(kind: str, path: Path) -> Any:
     return replace(corpus, source=replace(corpus.source, note=note))
 
 
-def _source(name: str, parts: Iterable[str], note: str = "") -> Source:
-    """The source of a corpus with these parts: a stand-in, until its file is known as the
-    original."""
-    fingerprint = digest("\n".join(parts))
-    return Source(name, fingerprint, stand_in=True, note=note)
-
-
 # --- essays ---------------------------------------------------------------------------------------
 
 
@@ -324,7 +317,7 @@ def _essays(name: str, content: Any) -> Haystack:
 
     # The second pass begins at a sentence, whatever the rule says of that place.
     starts = np.union1d(sentence_starts(words), [restart]).astype(np.int64)
-    return Haystack(_source(name, [" ".join(words)], note), words, starts, restart)
+    return Haystack(Source(name, digest(" ".join(words)), note=note), words, starts, restart)
 
 
 def _own_essays(name: str, text: str) -> Haystack:
@@ -337,7 +330,8 @@ def _own_essays(name: str, text: str) -> Haystack:
             paragraphs.append(" ".join(units))
     if not words:
         raise ValueError("it holds no text")
-    return Haystack(_source(name, paragraphs), words, np.array(starts, dtype=np.int64), 0)
+    source = Source(name, digest("\n".join(paragraphs)))
+    return Haystack(source, words, np.array(starts, dtype=np.int64), 0)
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
@@ -396,7 +390,7 @@ def _qa_set(name: str, documents: dict[str, int], rows: list[Any], note: str = "
 
     # The fingerprint covers the questions, too: other answers are another benchmark.
     lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    source = _source(name, [*documents, *lines], note)
+    source = Source(name, digest("\n".join([*documents, *lines])), note=note)
     return QASet(source, list(documents), list(documents.values()), questions)
 
 
@@ -487,7 +481,7 @@ def _own_words(name: str, text: str) -> Words:
     wrong = [word for word in words if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD]
     if wrong or not words:
         raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
-    return Words(words, words, words, _source(name, words))
+    return Words(words, words, words, Source(name, digest("\n".join(words))))
 
 
 KINDS = {

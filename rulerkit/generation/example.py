@@ -6,7 +6,7 @@ length) with pieces; `generate.py` puts the two into an `Example`.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple
@@ -95,10 +95,6 @@ class ContextBudget:
     """So many lines, words or documents make the context, whatever they take of the tokens: as
     upstream has it. None: as many as fit."""
 
-    def encoded(self, piece: Piece) -> Piece:
-        """A piece with its ids, as they are after a clean cut."""
-        return replace(piece, tokens=self.encoder(piece.text))
-
     def rows(
         self,
         *columns: tuple[Units, np.ndarray],
@@ -119,7 +115,7 @@ class ContextBudget:
 
         # The last text is encoded anew with what follows it, because the two may share a token.
         if ending:
-            last = self.encoder(texts[-1] + ending)
+            last = self.encoder.ids(texts[-1] + ending)
             ids = np.concatenate([ids[: len(ids) - counts[-1]], last])
             texts[-1], counts[-1] = texts[-1] + ending, len(last)
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from rulerkit.common.errors import DoesNotFit, UserError, shortened
 from rulerkit.common.lengths import parse_length
-from rulerkit.common.plugins import errors_of
+from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, piece_encoder, settle
@@ -29,6 +29,9 @@ of common words; version 3 the layouts of upstream's frequent words where they e
 budget."""
 
 _FITTING_ROUNDS = 12
+
+_Unfilled = tuple[Draft, int, Example]
+"""What was made, the seed of the example's second stream, and the example without its context."""
 
 
 def generate(
@@ -114,70 +117,105 @@ class Examples:
             type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
         ):
             unfilled = self._unfilled(index)
-            if self.task.protocol != "clean" and self._growth:
-                return self._as_upstream(unfilled, self._growth)
+            upstreams = self._upstreams_size if self.task.protocol != "clean" else None
+            if upstreams:
+                return self._as_upstream(unfilled, *upstreams)
 
             # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
             if piece_encoder(self.prompt_format.tokenizer).exact:
-                example = self._filled(unfilled, self._most_tokens - unfilled.num_tokens)
+                example = self._filled(unfilled)
                 if example is None or example.whole_ids is None:
                     return example
             return self._fitted(unfilled)
 
-    def _unfilled(self, index: int) -> "_Unfilled":
-        """What example `index` asks, and the pieces around its context."""
+    def _unfilled(self, index: int) -> _Unfilled:
+        """What example `index` asks, and the example without its context."""
         # Everything is drawn from the stream of this example, in this order, so that any example
         # can be made on its own.
         stream = ExampleStream(self.seed, self.task.name, index)
         draft = self.task.make(stream, self.length)
         second_seed = stream.random.getrandbits(32)
+        if is_outside(type(self.task)):
+            _check_references(self.task, index, draft.references)
 
-        _check_references(self.task, index, draft.references)
         # A prefix that is a part of the answer is for models that only go on with a text.
-        if self.task.judges_prefix and self.prompt_format.form != "base":
-            draft = replace(draft, answer_prefix="")
-        head, tail = _around(draft, self.prompt_format)
-        num_tokens = sum(piece.num_tokens for piece in (*head, *tail))
-        return _Unfilled(index, draft, second_seed, tuple(head), tuple(tail), num_tokens)
+        form, question, prefix = self.prompt_format, draft.question, draft.answer_prefix
+        before, after = form.around
+        if form.prefix_in == "none" or (self.task.judges_prefix and form.form != "base"):
+            prefix = ""
+
+        # The prefix stands behind the template, where the model goes on with it; or, for
+        # services that take no such start, at the end of the user's turn.
+        closing = [(after, "template"), (prefix, "answer_prefix")]
+        if form.prefix_in == "user" and prefix:
+            question += DIRECT
+            closing.reverse()
+        tail = [(question, "question"), *closing]
+        bos = Piece("", "template", np.array(form.bos, dtype=np.int32))
+        head = [bos] if form.bos else []
+
+        # Where the template meets the task's text, both are encoded as one; the borders of the
+        # context are clean cuts. Without context all is one text.
+        encoder = piece_encoder(form.tokenizer)
+        if draft.instruction:
+            role = "demonstration" if draft.demonstration else "instruction"
+            # blanks at the end of the template go to what follows
+            frame, content = settle([before, draft.demonstration or draft.instruction])
+            head += _joint([(frame, "template"), (content, role)], encoder, starts=True)
+            # The solved example ends in newlines, so the instruction begins at a clean cut.
+            if draft.demonstration:
+                head += _joint([(draft.instruction, "instruction")], encoder)
+            blocks = [*head, *_joint(tail, encoder, ends=True)]
+        else:
+            whole = [(before, "template"), *tail]
+            blocks = [*head, *_joint(whole, encoder, starts=True, ends=True)]
+        example = Example(
+            index,
+            self.task.name,
+            self.length,
+            draft.references,
+            self.task.answer_tokens,
+            blocks=tuple(blocks),
+            context=(len(head), len(head)),
+            group=draft.group,
+        )
+        return draft, second_seed, example
 
     def _filled(
-        self, unfilled: "_Unfilled", tokens: int, size: int | None = None
+        self, unfilled: _Unfilled, tokens: int | None = None, size: int | None = None
     ) -> Example | None:
-        """The example with a context of so many tokens, or of so many lines, words or documents;
-        None where it does not hold the needles."""
+        """The example with a context of so many tokens, of all that are left, or of so many lines,
+        words or documents, however long; None where it does not hold the needles."""
+        draft, second_seed, frame = unfilled
+        if tokens is None:
+            tokens = self._most_tokens - frame.num_tokens
+        if size is not None:
+            tokens = max(0, tokens)
         if tokens < 0:
             return None
         encoder = piece_encoder(self.prompt_format.tokenizer)
-        random = np.random.RandomState(unfilled.second_seed)
+        random = np.random.RandomState(second_seed)
         budget = ContextBudget(self.length, tokens, encoder, random, self.seed, size)
-        context = self.task.fill(unfilled.draft, budget)
+        context = self.task.fill(draft, budget)
         if context is None:
             return None
 
-        first = len(unfilled.head)
-        last = len(unfilled.head) + len(context)
-        example = Example(
-            unfilled.index,
-            self.task.name,
-            self.length,
-            unfilled.draft.references,
-            self.task.answer_tokens,
-            blocks=(*unfilled.head, *context, *unfilled.tail),
-            context=(first, last),
-            group=unfilled.draft.group,
-        )
+        first, _ = frame.context
+        last = first + len(context)
+        blocks = (*frame.blocks[:first], *context, *frame.blocks[first:])
+        example = replace(frame, blocks=blocks, context=(first, last))
         # Only the borders around the context can be unclean; all others were encoded as one text.
-        borders = pairwise(example.blocks[max(0, first - 1) : last + 1])
+        borders = pairwise(blocks[max(0, first - 1) : last + 1])
         if encoder.exact and all(encoder.clean_cut(a.text, b.text) for a, b in borders if a.text):
             return example
         return replace(example, whole_ids=self._encoded(example.prompt))
 
-    def _fitted(self, unfilled: "_Unfilled") -> Example | None:
+    def _fitted(self, unfilled: _Unfilled) -> Example | None:
         """The fullest example within the length where pieces cannot be joined exactly: the whole is
         encoded, and the budget corrected by what was over or missing, a few times."""
         most = self._most_tokens
-        fixed = (*unfilled.head, *unfilled.tail)
-        num_fixed = len(self._encoded("".join(piece.text for piece in fixed)))
+        *_, frame = unfilled
+        num_fixed = len(self._encoded(frame.prompt))
         tokens = 2 * (most - num_fixed)  # pieces count for more alone than together
         best: Example | None = None
         for _ in range(_FITTING_ROUNDS):
@@ -209,38 +247,36 @@ class Examples:
 
     # --- the protocols `paper` and `upstream` -----------------------------------------------------
 
-    def _as_upstream(self, unfilled: "_Unfilled", growth: Growth) -> Example | None:
+    def _as_upstream(self, unfilled: _Unfilled, size: int, step: int) -> Example | None:
         """The example in the size that upstream finds with its first one, shortened in upstream's
         steps until it fits."""
-        size = self._first_size
         while size > 0:
-            example = self._sized(unfilled, size)
+            example = self._filled(unfilled, size=size)
             if example is None or example.num_tokens <= self._most_tokens:
                 return example
             # Upstream would try the smallest size for ever.
-            size -= growth.step if size > growth.step else 1
+            size -= step if size > step else 1
         return None
 
     @cached_property
-    def _growth(self) -> Growth | None:
-        return self.task.growth(self._unfilled(0).draft, self.length)
+    def _upstreams_size(self) -> tuple[int, int] | None:
+        """How many lines, words or documents upstream's first example has, and its step; where that
+        depends on the words that are drawn, the median over several examples, which may as well be
+        first. None where upstream has no such task."""
+        draft, *_ = self._unfilled(0)
+        growth = self.task.growth(draft, self.length)
+        if growth is None:
+            return None
+        sizes = sorted(self._size_of(self._unfilled(i), growth) for i in range(growth.draws))
+        return sizes[len(sizes) // 2], growth.step
 
-    @cached_property
-    def _first_size(self) -> int:
-        """How many lines, words or documents upstream's first example has; where that depends on
-        the words that are drawn, the median over several examples, which may as well be first."""
-        assert self._growth
-        draws = range(self._growth.draws)
-        sizes = sorted(self._size_of(self._unfilled(i), self._growth) for i in draws)
-        return sizes[len(sizes) // 2]
-
-    def _size_of(self, unfilled: "_Unfilled", growth: Growth) -> int:
+    def _size_of(self, unfilled: _Unfilled, growth: Growth) -> int:
         """The size that upstream finds with an example."""
         answer = self.prompt_format.tokenizer.count(growth.answer)
         room = self._most_tokens if growth.answer_is_free else self.length
 
         def is_too_long(number: int) -> bool:
-            example = self._sized(unfilled, growth.start + number * step)
+            example = self._filled(unfilled, size=growth.start + number * step)
             return example is not None and example.num_tokens + answer > room
 
         # Twice as far each time, until it is too long or there is no more; then by halves.
@@ -253,24 +289,6 @@ class Examples:
             far *= 2
         number = bisect_left(range(far), True, key=is_too_long) - 1
         return growth.start + max(0, number) * step
-
-    def _sized(self, unfilled: "_Unfilled", size: int) -> Example | None:
-        """The example with so many lines, words or documents, however long."""
-        return self._filled(unfilled, max(0, self._most_tokens - unfilled.num_tokens), size)
-
-
-@dataclass(frozen=True)
-class _Unfilled:
-    """An example without its context: what was made, and the pieces before and behind the
-    context."""
-
-    index: int
-    draft: Draft
-    second_seed: int
-    head: tuple[Piece, ...]
-    tail: tuple[Piece, ...]
-    num_tokens: int
-    """Those of head and tail."""
 
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:
@@ -301,40 +319,6 @@ def _check_references(task: Task, index: int, references: Sequence[str]) -> None
             f"rule {task.match} gives {score:.2f} to the right answer {shortened(right)}: an item "
             "is not empty, holds no comma, bracket or line end, and stands there once"
         )
-
-
-# --- the pieces around the context ----------------------------------------------------------------
-
-
-def _around(draft: Draft, form: PromptFormat) -> tuple[list[Piece], list[Piece]]:
-    """The pieces before and after the context. Where the template meets the task's text, both are
-    encoded as one; the borders of the context are clean cuts."""
-    encoder = piece_encoder(form.tokenizer)
-    before, after = form.around
-    question = draft.question
-    prefix = "" if form.prefix_in == "none" else draft.answer_prefix
-
-    # The prefix stands behind the template, where the model goes on with it; or, for
-    # services that take no such start, at the end of the user's turn.
-    closing = [(after, "template"), (prefix, "answer_prefix")]
-    if form.prefix_in == "user" and prefix:
-        question += DIRECT
-        closing.reverse()
-    tail = [(question, "question"), *closing]
-    bos = [Piece("", "template", np.array(form.bos, dtype=np.int32))] if form.bos else []
-
-    # Without context all is one text.
-    if not draft.instruction:
-        return bos, _joint([(before, "template"), *tail], encoder, starts=True, ends=True)
-    role = "demonstration" if draft.demonstration else "instruction"
-    # blanks at the end of the template go to what follows
-    frame, content = settle([before, draft.demonstration or draft.instruction])
-    head = bos + _joint([(frame, "template"), (content, role)], encoder, starts=True)
-
-    # The solved example ends in newlines, so the instruction begins at a clean cut.
-    if draft.demonstration:
-        head += _joint([(draft.instruction, "instruction")], encoder)
-    return head, _joint(tail, encoder, ends=True)
 
 
 def _joint(

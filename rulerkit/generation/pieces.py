@@ -61,13 +61,13 @@ def settle(texts: Sequence[str]) -> list[str]:
 class PieceEncoder:
     """Encodes pieces of a text, each once, and remembers them.
 
-    `encoder(text)` gives the ids that `text` has inside a longer text (after a clean cut). `exact`
-    says whether joining ids was found to be the same as encoding the whole.
+    `ids(text)` are the ids that `text` has inside a longer text (after a clean cut). `exact` says
+    whether joining ids was found to be the same as encoding the whole.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
-        self._remembered = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
+        self.ids = lru_cache(_REMEMBERED)(lambda text: self.encode([text])[0])
 
         # The anchors in order of their cost: the first that are exact on every border are kept.
         for head, tail in (("", ""), ("", "Q"), ("\n", ""), ("\n", "Q")):
@@ -107,10 +107,6 @@ class PieceEncoder:
 
         # A run of newlines belongs to what stands before it.
         return left.endswith("\n") and bool(right) and not right[0].isspace()
-
-    def __call__(self, text: str) -> Ids:
-        ids: Ids = self._remembered(text)
-        return ids
 
     def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
         """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
@@ -153,20 +149,15 @@ class Units:
         return np.concatenate([[0], np.cumsum(self.counts)])
 
     @cached_property
+    def text(self) -> tuple[str, list[int]]:
+        """All texts joined, and where each begins in it and the last ends: a slice of one long text
+        is made faster than words are joined."""
+        return "".join(self.texts), [0, *accumulate(map(len, self.texts))]
+
+    @cached_property
     def position(self) -> dict[str, int]:
         """Where each text stands."""
         return {text: i for i, text in enumerate(self.texts)}
-
-    @cached_property
-    def _joined(self) -> tuple[str, list[int]]:
-        return "".join(self.texts), [0, *accumulate(map(len, self.texts))]
-
-    def part(self, start: int, stop: int) -> tuple[str, Ids]:
-        """The texts from `start` up to `stop`, joined, and their ids: slices of one long text and
-        of all ids."""
-        text, ends = self._joined
-        ids = self.ids[self.offsets[start] : self.offsets[stop]]
-        return text[ends[start] : ends[stop]], ids
 
     def first(self, count: int) -> "Units":
         """The first so many texts."""

@@ -115,7 +115,18 @@ class PromptFormat:
         if self.form in FORMS:
             before, *after = FORMS[self.form].split("{t}")
         else:
-            before, *after = self._render(day).split(_MARK)
+            user = {"role": "user", "content": _MARK}
+            prompt = self.system_prompt
+            system = [{"role": "system", "content": prompt}] if prompt else []
+            rendered = self._rendered([*system, user], day)
+            # Some templates drop a system message without a word. A switch such as /no_think is
+            # heeded, and not printed.
+            if prompt and prompt not in rendered and rendered == self._rendered([user], day):
+                raise UserError(
+                    "the chat template leaves out the system prompt: drop system_prompt or give "
+                    "another template"
+                )
+            before, *after = rendered.split(_MARK)
 
         # A template that prints the message twice, or not at all, would ask something else.
         if len(after) != 1:
@@ -190,24 +201,8 @@ class PromptFormat:
             values["bos"] = False
         return values | {"before": before, "after": after}
 
-    def _render(self, day: date) -> str:
-        """The Jinja template around a marker."""
-        user: dict[str, Any] = {"role": "user", "content": _MARK}
-        system: dict[str, Any] = {"role": "system", "content": self.system_prompt}
-        messages = [system, user] if self.system_prompt else [user]
-        rendered = self._rendered(messages, day)
-
-        # Some templates drop a system message without a word. A switch such as /no_think is
-        # heeded, and not printed.
-        prompt = self.system_prompt
-        if prompt and prompt not in rendered and rendered == self._rendered([user], day):
-            raise UserError(
-                "the chat template leaves out the system prompt: drop system_prompt or give "
-                "another template"
-            )
-        return rendered
-
-    def _rendered(self, messages: list[dict[str, Any]], day: date) -> str:
+    def _rendered(self, messages: list[dict[str, str]], day: date) -> str:
+        """The Jinja template with these messages."""
         try:
             rendered = _jinja(self.form, day).render(
                 messages=messages,

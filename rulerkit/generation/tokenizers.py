@@ -308,21 +308,8 @@ def _sentencepiece(
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_proto=data)
-    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
-    added: dict[int, str] = {}
-    following = len(pieces)
-    for text, token in special.items():
-        number = token.get("id", pieces.get(text, following))
-        following += number >= len(pieces)
-        if number in added:
-            raise ValueError(f"{text} and {added[number]} have the same id {number}")
-        if token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
-            raise ValueError(f"the blanks around {text} are its own in a tokenizer.json alone")
-        # SentencePiece never reads control tokens in a text; chat templates are made of them.
-        if pieces.get(text) != number or not model.is_control(number):
-            added[number] = text
-    numbers = {text: i for text, i in pieces.items() if model.is_control(i)}
-    numbers |= {text: number for number, text in added.items()}
+    control, added = _special_pieces(model, special)
+    numbers = control | {text: number for number, text in added.items()}
 
     # A token may begin with another one.
     longest_first = sorted(numbers, key=len, reverse=True)
@@ -360,7 +347,7 @@ def _sentencepiece(
     closes = eos in numbers and settings.get("add_eos_token", False)
     others = (added, behind is not model)
     return Tokenizer(
-        lambda texts: [encode(text) for text in texts],
+        lambda texts: list(map(encode, texts)),
         decode,
         leading_ids=(numbers[bos],) if bos and leads else (),
         leading_tokens=(bos,) if bos and leads else (),
@@ -369,6 +356,29 @@ def _sentencepiece(
         eos_token=eos,
         fingerprint=repr(others) if any(others) else "",
     )
+
+
+def _special_pieces(
+    model: Any, special: dict[str, dict[str, Any]]
+) -> tuple[dict[str, int], dict[int, str]]:
+    """The control tokens of a SentencePiece model with their ids, and the ids of the special tokens
+    that stand only beside it."""
+    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
+    # SentencePiece never reads control tokens in a text; chat templates are made of them.
+    control = {text: i for text, i in pieces.items() if model.is_control(i)}
+
+    added: dict[int, str] = {}
+    following = len(pieces)
+    for text, token in special.items():
+        number = token.get("id", pieces.get(text, following))
+        following += number >= len(pieces)
+        if number in added:
+            raise ValueError(f"{text} and {added[number]} have the same id {number}")
+        if token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
+            raise ValueError(f"the blanks around {text} are its own in a tokenizer.json alone")
+        if control.get(text) != number:
+            added[number] = text
+    return control, added
 
 
 def tiktoken_dir() -> Path:
@@ -435,7 +445,7 @@ def _rwkv(data: bytes) -> Tokenizer:
     def decode(ids: list[int]) -> str:
         return b"".join(tokens.get(i, b"") for i in ids).decode("utf-8", "replace")
 
-    return Tokenizer(lambda texts: [encode(text) for text in texts], decode)
+    return Tokenizer(lambda texts: list(map(encode, texts)), decode)
 
 
 BUILTIN = re.compile(r"\n| ?[^\W\d_]+| ?\d{1,3}| ?[^\w\s]+|_|[^\S\n]")
@@ -456,8 +466,11 @@ def _builtin() -> Tokenizer:
         words = list(numbers)
         return "".join([words[number] for number in ids])
 
+    def encode_many(texts: Sequence[str]) -> list[list[int]]:
+        return [list(map(numbers.__getitem__, BUILTIN.findall(text))) for text in texts]
+
     return Tokenizer(
-        lambda texts: [[numbers[word] for word in BUILTIN.findall(text)] for text in texts],
+        encode_many,
         decode,
         name="builtin",
         fingerprint=digest(BUILTIN.pattern),

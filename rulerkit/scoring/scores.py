@@ -107,6 +107,8 @@ _ROW = {
     "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
     "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
 }
+_KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
+_KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
 _PROTOCOL = {
     "wanted": "examples that the cell was to have",
     "failed": "examples whose requests failed",
@@ -159,6 +161,7 @@ def describe(cell: Cell) -> JSON:
 
     # The settings of variants differ by family, so they are one column of JSON.
     settings = cell.record["result"]["task"].items()
+    knobs = {name: value for name, value in settings if name not in _NAMED}
     return {
         "run": cell.run,
         "model": cell.model,
@@ -173,7 +176,7 @@ def describe(cell: Cell) -> JSON:
         "wanted": cell.wanted,
         "failed": len(failures),
         "failed_refused": sum(failure.refused for failure in failures),
-        "adaptive": _as_json(about.adaptive) if about.adaptive else "",
+        "adaptive": json.dumps(about.adaptive, sort_keys=True) if about.adaptive else "",
         "own_threshold": np.nan if about.threshold is None else about.threshold,
         "max_failures": float(about.max_failures),
         "stand_in": any(source["stand_in"] for source in sources),
@@ -184,49 +187,39 @@ def describe(cell: Cell) -> JSON:
         "tokenizer": about.tokenizer,
         "template": about.template,
         "protocol": protocol,
-        "knobs": _as_json({name: value for name, value in settings if name not in _NAMED}),
+        "knobs": json.dumps(knobs, sort_keys=True),
         "note": "; ".join(sorted(notes)),
         "path": AND.join(map(str, (cell.path, *cell.others))),
     }
 
 
-def _as_json(settings: JSON) -> str:
-    """Settings as a text that does not depend on the order of the lines of a record."""
-    return json.dumps(settings, sort_keys=True)
-
-
 def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFrame":
     """The rows of `score` that are given, or those of the cells or places that are given, for the
     function `who`. Raises UserError for a table of other rows."""
-    if is_table(given):
-        check_columns(given, COLUMNS, who, TAKES)
-        _check_numbers(given, who)
-        scores: pd.DataFrame = given
-        # A CSV file does not tell an empty text from a missing one.
-        for name in _TEXTS:
-            if name in scores and scores[name].isna().any():
-                texts = scores[name].astype(object).fillna("")
-                scores = scores.assign(**{name: texts})
-        return scores
-    return score(as_cells(given, who), report)
+    if not is_table(given):
+        return score(as_cells(given, who), report)
 
-
-def _check_numbers(rows: Any, who: str) -> None:
-    """Raise UserError where columns that means are taken of hold texts, or scores that are none."""
+    check_columns(given, COLUMNS, who, TAKES)
     for name in _COUNTED:
-        values = rows[name]
+        values = given[name]
         if len(values) and isinstance(values.iloc[0], str):
             raise UserError(
                 f"{who}: the column {name} holds {shortened(values.iloc[0])}, and numbers are "
                 "meant: read a file with pd.read_csv(path) alone, which finds the types"
             )
-    scores = rows["score"]
-    wrong = scores[~scores.between(0, 1 + 1e-9)]  # a mean of ones may be a hair above 1
+    wrong = given["score"][~given["score"].between(0, 1 + 1e-9)]  # a mean of ones may be above 1
     if len(wrong):
         raise UserError(
             f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
             "tables multiply by 100"
         )
+
+    # A CSV file does not tell an empty text from a missing one.
+    scores: pd.DataFrame = given
+    for name in _TEXTS:
+        if scores[name].isna().any():
+            scores = scores.assign(**{name: scores[name].astype(object).fillna("")})
+    return scores
 
 
 def score(
@@ -357,7 +350,11 @@ def judged(cell: Cell) -> Rows:
         raw: Any = row.get("pred")
         references: Any = row.get("outputs")
         if not isinstance(raw, str) or not judge.can_judge(references):
-            raise _cannot_judge(cell, row)
+            lacking = "no references, or an empty one" if isinstance(raw, str) else "no prediction"
+            raise UserError(
+                f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be "
+                "given; take the row out of the file, or evaluate it again"
+            )
         # The rule of the task gives the score; the strict one stands beside it.
         text, unfinished = judged_text(row, cell.record)
         strict = judge.strict(text, references)
@@ -393,21 +390,9 @@ def judged(cell: Cell) -> Rows:
 
     # A structured array holds a million rows in a tenth of the memory of tuples.
     digests: list[Any] = [row[ROW_COLUMNS.index("digest")] for row in rows]
-    kinds: JSON = dict.fromkeys(ROW_COLUMNS, float)
-    kinds |= {"index": int, "digest": f"S{max(map(len, digests), default=0) or 1}"}
-    kinds |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
+    kinds = _KINDS | {"digest": f"S{max(map(len, digests), default=0) or 1}"}
     judged_rows = np.array(rows, list(kinds.items()))
     return judged_rows[np.argsort(judged_rows["index"], kind="stable")]
 
 
 _say_once = cache(remark)
-
-
-def _cannot_judge(cell: Cell, row: JSON) -> UserError:
-    lacking = "an empty reference" if row.get("outputs") else "no references"
-    if not isinstance(row.get("pred"), str):
-        lacking = "no prediction"
-    return UserError(
-        f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be given; take "
-        "the row out of the file, or evaluate it again"
-    )

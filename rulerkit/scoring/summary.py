@@ -21,6 +21,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
+from rulerkit.generation.tasks import family_of
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
     OWN_MEAN_SUITES,
@@ -29,12 +30,13 @@ from rulerkit.scoring.effective_length import (
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
+    StoppingRule,
     effective_length,
     effective_set,
     family_threshold,
+    replay,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.scoring.stopping import StoppingRule, replay
 from rulerkit.store.cells import allowed_failures, failure_counts
 from rulerkit.store.places import base_run
 
@@ -58,6 +60,8 @@ _COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 _MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 """What is known of a cell without an answer."""
+_ASKED = ["protocol", "stand_in", "task", "prompt_version", "texts"]
+"""What models must share to be compared, by task."""
 _SCORE = ["score", "low", "high"]
 _COLUMNS = [*_MODEL, *_ABOUT, "task", "category", "suite", "length", *_SCORE]
 _COLUMNS += ["strict", "exact", "copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
@@ -136,8 +140,7 @@ def summarize(
     UserError for nothing to summarize, several suites, and one example with two scores.
     """
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    rows = each_once(scoring.as_scores(scores, "summarize"))
-    rows = of_one_suite(rows, given_tasks, suite)
+    rows = of_one_suite(scoring.as_scores(scores, "summarize"), given_tasks, suite)
     # Cells without any answer: how many of their requests failed is shown.
     empty_cells = [cell for cell in rows.attrs.get("empty_cells", ()) if cell["failed"]]
 
@@ -165,14 +168,14 @@ def summarize(
     members = _members(cells)
     lengths_of = _lengths(members, confidence)
     models = _models(members, lengths_of, confidence)
-    found: Any = {name: _adaptive(of_model) for name, of_model in cells.groupby(_MODEL)}
+    of_rules: Any = cells[cells["adaptive"].astype(bool)].groupby(_MODEL)
+    found = {name: _adaptive(of_model) for name, of_model in of_rules}
     names = models[_MODEL].itertuples(index=False, name=None)
-    models["adaptive"] = [found[name] for name in names]
+    models["adaptive"] = [found.get(name, "") for name in names]
     models = _with_ranks(models)
     cells = cells[_COLUMNS]
-    texts = texts_words(cells)
     for frame in (cells, lengths_of, models):
-        frame.attrs = {"texts": texts}
+        frame.attrs = {"texts": texts_words(cells)}
     return Summary(cells, lengths_of, models, confidence)
 
 
@@ -266,9 +269,9 @@ def _grid(
     cells["examples"] = of_cells
 
     # Records say the category of a task; of those that were never run only the name is known.
-    category_of = {task: scoring.category(task) for task in tasks}
-    category_of |= {cell["task"]: cell["category"] for cell in empty_cells}
+    category_of = {cell["task"]: cell["category"] for cell in empty_cells}
     category_of |= dict(zip(known.index.get_level_values("task"), known["category"], strict=True))
+    category_of |= {task: scoring.category(task) for task in tasks if task not in category_of}
     cells = cells.drop(columns=_ABOUT).reset_index().join(models, on=_MODEL)
     cells["category"] = cells["task"].map(category_of)
     return cells.infer_objects()
@@ -297,7 +300,7 @@ def _members(cells: "pd.DataFrame") -> "pd.DataFrame":
             if tasks.isdisjoint(answered):
                 continue
             benchmark = {
-                task for task in scoring.THIRTEEN if category in ("all", scoring.category(task))
+                task for task in scoring.THIRTEEN if category in ("all", family_of(task).category)
             }
             whole = of_model["suite"].iloc[0] != "ruler" or tasks == benchmark
             of_category = of_model[of_model["task"].isin(tasks)]
@@ -374,7 +377,17 @@ def _models(members: "pd.DataFrame", lengths: "pd.DataFrame", confidence: float)
             mean = _mean(cells["counted"], of_cells, confidence)
             row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
         row |= _effective(cells, by_length, confidence)
-        rows.append(row | {"complete": by_length["complete"].all(), "setup": _setup(cells)})
+
+        # Models are compared where protocol and texts of all their tasks are the same.
+        answered = cells[cells["n"] > 0].astype({"prompt_version": "Int64"}).astype(object)
+        protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
+        words = [f"protocol {name}" for name in protocols]
+        if cells["stand_in"].any():
+            words.append("stand-in texts")
+        asked = answered[_ASKED].values.tolist()
+        setup = digest("".join(sorted({str(values) for values in asked})))[:8]
+        row |= {"complete": by_length["complete"].all(), "setup": f"{', '.join(words)} ({setup})"}
+        rows.append(row)
     return models.join(pd.DataFrame(rows))
 
 
@@ -447,24 +460,6 @@ def _own_mean(
     return threshold, whose, intervals
 
 
-def _setup(cells: "pd.DataFrame") -> str:
-    """The protocol and the texts of some cells in words, with a digest of both by task."""
-    parts, protocols = set[str](), set[str]()
-    columns = ["task", "prompt_version", "protocol", "stand_in", "texts"]
-    answered = cells.loc[cells["n"] > 0, columns].astype({"prompt_version": "Int64"})
-    for cell in answered.astype(object).to_dict("records"):
-        values = [cell["task"], cell["prompt_version"], cell["texts"]]
-        parts.add(str([cell["protocol"], cell["stand_in"], *values]))
-        if isinstance(cell["protocol"], str):
-            protocols.add(cell["protocol"] or "unknown")
-
-    words = [f"protocol {name}" for name in sorted(protocols)]
-    if cells["stand_in"].any():
-        words.append("stand-in texts")
-    setup = digest("".join(sorted(parts)))[:8]
-    return f"{', '.join(words)} ({setup})"
-
-
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     """Rank the models by each weighted average, among chat and among base models apart, as the
     paper counts them, and among models of the same protocol and texts. A model in several runs has
@@ -485,11 +480,8 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
 
 
 def _adaptive(cells: "pd.DataFrame") -> str:
-    """What an adaptive run of a model has found, by its cells; "" for another run."""
-    of_run = cells[cells["adaptive"] != ""]
-    if of_run.empty:
-        return ""
-    first = of_run.iloc[0]
+    """What an adaptive run of a model has found, by its cells."""
+    first = cells.iloc[0]
     asked = json.loads(first["adaptive"])
     # Former versions also asked for an average, and for a comparison with another model.
     if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
@@ -533,28 +525,6 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def each_once(scores: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `score`, each example once; UserError where one has different answers."""
-    place = [*CELL, "index"]
-    is_again = scores.duplicated(place)
-    if not is_again.any():
-        return scores
-
-    # The same row comes twice where frames that overlap are joined.
-    said = [name for name in ("score", "prediction") if name in scores]
-    different = scores.drop_duplicates([*place, *said])
-    twice = different[different.duplicated(place)]
-    if len(twice):
-        run, model, task, length, index = twice[place].iloc[0]
-        raise UserError(
-            f"run {run!r}, model {model!r}: example {index} of task {task!r} at {length} tokens is "
-            "there twice with different answers: keep one of the two rows"
-        )
-    once = scores[~is_again]
-    once.attrs = scores.attrs
-    return once
-
-
 def of_one_suite(
     scores: "pd.DataFrame", tasks: Sequence[str] | None = None, suite: str | None = None
 ) -> "pd.DataFrame":
@@ -568,11 +538,9 @@ def of_one_suite(
     if suite is not None:
         check_known("suite", suite, dict.fromkeys(suite_of.values()))
         asked = {suite}
-    if not asked:
+    if not asked or len({*suite_of.values(), *asked}) == 1:
         return scores
     chosen = choose_suite(asked, is_named=bool(tasks))
-    if set(suite_of.values()) <= {chosen}:
-        return scores
     rows = scores[scores["suite"] == chosen]
     rows.attrs["empty_cells"] = [cell for cell in empty_cells if cell["suite"] == chosen]
     return rows
@@ -604,14 +572,29 @@ def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
 
 
 def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `score` with the runs `R-repeat2`, `R-repeat3`, ... of a model merged into its
-    run `R`.
+    """The rows of `score`, each example once, with the runs `R-repeat2`, `R-repeat3`, ... of a
+    model merged into its run `R`.
 
     An example's score is the mean over its repetitions, so that an interval over examples holds
     both kinds of noise: that of the examples and that of the repetitions. `empty`, `cut_off`
     and `cut_thought` are added up. An example without an answer in one of the repetitions
-    is left out.
+    is left out. Raises UserError where one example has different answers.
     """
+    # The same row comes twice where frames that overlap are joined.
+    place = [*CELL, "index"]
+    is_again = scores.duplicated(place)
+    if is_again.any():
+        said = [name for name in ("score", "prediction") if name in scores]
+        different = scores.drop_duplicates([*place, *said])
+        twice = different[different.duplicated(place)]
+        if len(twice):
+            run, model, task, length, index = twice[place].iloc[0]
+            raise UserError(
+                f"run {run!r}, model {model!r}: example {index} of task {task!r} at {length} "
+                "tokens is there twice with different answers: keep one of the two rows"
+            )
+        scores = scores[~is_again]
+
     # `R-repeat2` alone, without `R`, is a run of its own.
     models = set(scores[_MODEL].drop_duplicates().itertuples(index=False, name=None))
     merged = {(run, model): run for run, model in models}
@@ -624,14 +607,13 @@ def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
     runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
     scores = scores.assign(run=runs, repetition=scores["run"])
     repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
-    keys = [*CELL, "index"]
-    answers = scores.groupby(keys)["repetition"].transform("size")
+    answers = scores.groupby(place)["repetition"].transform("size")
     in_all = scores[answers == repetitions]
 
-    rules = dict.fromkeys(scores.columns.difference([*keys, "repetition"]), "first")
+    rules = dict.fromkeys(scores.columns.difference([*place, "repetition"]), "first")
     rules |= dict.fromkeys(["score", *_MEANS], "mean")
     rules |= dict.fromkeys(_COUNTS, "sum")
-    return in_all.groupby(keys, sort=False, as_index=False).agg(rules)
+    return in_all.groupby(place, sort=False, as_index=False).agg(rules)
 
 
 def weighted_cells(

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -74,31 +74,20 @@ def _read_lines(
         if not line.strip():
             continue
         try:
-            yield number, *_read_line(cell, line.strip(), schema, parse)
+            text = checked_text(line.strip(), cell.result)
+            if text is None and cell.about.format != UNCHECKED:
+                raise ValueError("it has no check")
+            # The index comes first: it is read without parsing the row.
+            index = None if parse or text is None else _INDEX.match(text)
+            row = {} if index else checked(schema, parse_json(text or line))
+            row.pop("checksum", None)  # of former versions
+            yield number, int(index[1]) if index else row["index"], row, text is not None
         except ValueError as error:
             raise DamagedCell(
                 f"{path}, line {number}: not as it was written ({error}): delete that line (what "
                 "it held is asked again), bring the file back from a copy, or start anew with "
                 "fresh=True (--fresh), which moves the old files aside"
             ) from None
-
-
-def _read_line(
-    cell: "Cell", line: bytes, schema: TypeAdapter[Any], parse: bool
-) -> tuple[int, JSON, bool]:
-    text = checked_text(line, cell.result)
-    if text is not None:
-        # The index comes first: it is read without parsing the row.
-        index = None if parse else _INDEX.match(text)
-        row = {} if index else checked(schema, parse_json(text))
-        return int(index[1]) if index else row["index"], row, True
-
-    if cell.about.format != UNCHECKED:
-        raise ValueError("it has no check")
-    row = checked(schema, parse_json(line))
-    for name in ("result", "checksum"):
-        row.pop(name, None)
-    return row["index"], row, False
 
 
 # --- cells ----------------------------------------------------------------------------------------
@@ -278,34 +267,22 @@ def load_cell(path: Path) -> Cell | None:
             f"{file} is no record of predictions as this version writes them ({error}): bring it "
             f"back from a copy, or {WAYS_OUT}"
         ) from error
-    _check_place(cell)
-    return cell
 
-
-def _check_place(cell: Cell) -> None:
-    """Raise `DamagedCell` where a cell lies in the folder of another one."""
+    # It lies at predictions/<run>/<model>/<task>/<length>.jsonl, or in a folder of another name;
+    # links to a folder may have any.
     said = (cell.run, cell.model, cell.task, str(cell.length))
-    # Links to a folder may have any name.
-    places = (_place(cell.path.absolute()), _place(cell.path.resolve()))
-    if said in places or "" in places:
-        return
-    for name, ours, folder in zip(_PLACE, said, places[0], strict=True):
-        if ours != folder:
-            raise DamagedCell(
-                f"{cell.path} lies in the place of {name} {folder}, and its record says {name} "
-                f"{shorten(ours)}: move rows and record back to where they were made"
-            )
-
-
-_PLACE = ("run", "model", "task", "length")
-
-
-def _place(path: Path) -> tuple[str, ...] | str:
-    """The run, model, task and length that the folders of a prediction file name; "" outside of
-    `predictions/`, where folders may have any names."""
-    # A cell lies at predictions/<run>/<model>/<task>/<length>.jsonl.
-    top, *folders = path.parts[-5:-1] if len(path.parts) > 5 else ("",)
-    return (*folders, path.stem) if top == "predictions" else ""
+    files = (path.absolute(), path.resolve())
+    places = [file.with_suffix("").parts[-5:] for file in files]
+    if all(place[0] == "predictions" and place[1:] != said for place in places):
+        for name, ours, folder in zip(
+            ("run", "model", "task", "length"), said, places[0][1:], strict=True
+        ):
+            if ours != folder:
+                raise DamagedCell(
+                    f"{path} lies in the place of {name} {folder}, and its record says {name} "
+                    f"{shorten(ours)}: move rows and record back to where they were made"
+                )
+    return cell
 
 
 def failures_file(path: Path) -> Path:
@@ -331,17 +308,20 @@ def read_cells(
     if not path.exists():
         raise UserError(
             f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's "
-            "folder, or "
-            "outputs/predictions"
+            "folder, or outputs/predictions"
         )
-    cells, file_given = ([], path.with_suffix(".jsonl") if path.suffix == ".json" else path)
-
-    # One damaged cell must not keep a user from reading all others, unless it is the
-    # one that was named.
-    for file in [file_given] if path.is_file() else prediction_files(path, report):
+    # One damaged cell must not keep a user from reading all others, unless it is the one that was
+    # named, by its rows or its record.
+    if path.is_file():
+        files = [path.with_suffix(".jsonl") if path.suffix == ".json" else path]
+    else:
+        files = prediction_files(path, report)
+    cells = []
+    for file in files:
         if not strict and not file.with_suffix(".json").exists():
             # Programs of others name files otherwise; a cell of ours has lost its record.
-            if _place(file.absolute()) and file.stem.isdigit():
+            is_ours = file.absolute().parts[-5:-4] == ("predictions",)
+            if is_ours and file.stem.isdigit():
                 report(f"left out: {file} has no record {file.stem}.json beside it")
             continue
         try:
@@ -416,16 +396,7 @@ def readable(cells: Iterable[Cell]) -> list[Cell]:
 
 def coverage_of(path: Path, wanted: int) -> Coverage:
     """How far the cell of a prediction file is towards `wanted` examples; a cell that cannot be
-    read has no answers, with the reason. What did not change is not read again."""
-    stamp = []
-    for file in cell_files(path):
-        status = file.stat() if file.exists() else None
-        stamp.append((status.st_mtime_ns, status.st_size) if status else None)
-    return _coverage_of(path, wanted, tuple(stamp))
-
-
-@lru_cache(maxsize=100_000)
-def _coverage_of(path: Path, wanted: int, _: object) -> Coverage:
+    read has no answers, with the reason."""
     nothing = Coverage(frozenset(), wanted, {}, 0)
     try:
         cell = load_cell(path)

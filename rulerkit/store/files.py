@@ -1,19 +1,35 @@
 """How files are written: whole under another name, or line by line, so that a crash loses
-nothing."""
+nothing; and by one process at a time, on network file systems too: `flufl.lock`, refreshed while it
+is held.
+
+A lock is free when its process ends. The lock of a process of this machine that is gone is taken
+over at once, that of another machine LIFETIME seconds after its last sign of life.
+"""
 
 import os
+import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from datetime import timedelta
 from pathlib import Path
+from typing import Literal, NamedTuple, Self
+
+import flufl.lock
+import psutil
 
 from rulerkit.common.descriptors import describe_lack, is_lacking
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import Elsewhere, UserError
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import completed
 
 SEED_FILE = "seed.txt"
 """In the folder of a run's predictions: the seed that was drawn for it."""
 SYNC = 5.0  # seconds of answers that a power cut may cost
+LIFETIME = 120.0
+"""Seconds from the last refresh of a lock until it counts as that of a dead process."""
+_REFRESHES = 6  # in a lifetime
 
 
 @contextmanager
@@ -75,3 +91,130 @@ class Log:
                 os.fsync(self._file)
             finally:
                 os.close(self._file)
+
+
+# --- one writer at a time -------------------------------------------------------------------------
+
+
+class Owner(NamedTuple):
+    """The process that holds a lock; None and "" where the lock does not say it."""
+
+    host: str = "?"
+    job: str = ""
+    """Its number at the scheduler."""
+    pid: int | None = None
+    expires: float = 0.0
+    """When its lock is free without a further refresh, in seconds since 1970."""
+
+
+class Lock(flufl.lock.Lock):
+    """Makes this process the only writer; a thread refreshes the lock, however long a reply takes.
+
+    Where another process is the writer: `Elsewhere`, with its host and process.
+    """
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(str(path), timedelta(seconds=LIFETIME))
+        self.path, self.lost = path, False
+        self._refreshed = time.time()
+        self._done = threading.Event()
+
+    @property
+    def hostname(self) -> str:
+        """The owner, as its lock names it: host, machine and job."""
+        # Machines and containers may share a host name: each has its own process numbers.
+        machine = ""
+        with suppress(OSError):  # not Linux
+            boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip()
+            machine = digest(f"{boot} {os.readlink('/proc/self/ns/pid')}")
+        return f"{socket.gethostname()},{machine},{os.environ.get('SLURM_JOB_ID', '')}"
+
+    def __enter__(self) -> Self:
+        with disk(self.path):
+            while True:
+                try:
+                    self.lock(timeout=0)
+                    break
+                except flufl.lock.TimeOutError:
+                    self._remove_dead()
+        threading.Thread(target=self._refresh_often, daemon=True).start()
+        return self
+
+    def __exit__(self, *_: object) -> Literal[False]:
+        self._done.set()
+        with suppress(OSError):
+            self.unlock(unconditionally=True)
+        return False
+
+    def check(self) -> None:
+        """Raise `UserError` where the lock is no longer ours: another process may be writing."""
+        # The process may have been suspended, and the thread with it.
+        if time.time() - self._refreshed > LIFETIME / 2:
+            self._refresh()
+        if self.lost:
+            raise UserError(
+                f"{self.path} was removed or taken over while this process ran: it stops here, "
+                "everything written so far is kept; run the same command again to resume once "
+                "nobody else writes there"
+            )
+
+    def _refresh_often(self) -> None:
+        while not self.lost and not self._done.wait(LIFETIME / _REFRESHES):
+            self._refresh()
+
+    def _refresh(self) -> None:
+        try:
+            self.refresh()
+            self._refreshed = time.time()
+        except flufl.lock.NotLockedError:
+            self.lost = not self._done.is_set()
+        except OSError:  # the file server is away for a moment: the next refresh tries again
+            pass
+
+    def _remove_dead(self) -> None:
+        """Remove the lock of a dead process; raise `Elsewhere` where its owner may be alive."""
+        # A second lock: nobody removes the new lock of a process that was faster.
+        with flufl.lock.Lock(f"{self.path}.break", lifetime=5):
+            owner = holder(self.path)
+            if owner is None:
+                # The lock is a link to a file whose name it holds.
+                with suppress(OSError, ValueError):
+                    claim = self.path.read_text(encoding="utf-8")
+                    if claim.startswith(f"{self.path}{flufl.lock.SEP}"):
+                        os.unlink(claim)
+                self.path.unlink(missing_ok=True)
+                return
+        job = f", job {owner.job}" if owner.job else ""
+        until = time.strftime("%H:%M:%S", time.localtime(owner.expires))
+        raise Elsewhere(
+            f"{str(self.path).partition('.lock')[0]} is being written by process "
+            f"{owner.pid or '?'} on host {owner.host}{job}: wait for it, end it, or take a place "
+            "of your own with run: NAME; its lock is free when it ends, or, where that cannot be "
+            f"seen from here, at {until}"
+        )
+
+
+def holder(path: Path) -> Owner | None:
+    """Who holds a lock now; None where nobody does, or its owner is dead. Writes nothing."""
+    lock = Lock(path)
+    try:
+        expires = lock.expiration.timestamp()
+    except OSError:
+        return None
+    if expires < time.time():
+        return None
+    try:
+        named, pid, _ = lock.details
+        host, machine, job = named.split(",")
+    except (flufl.lock.NotLockedError, OSError, ValueError):  # torn, or written by something else
+        return Owner(expires=expires)
+    # Only a process of this machine can be looked up by its number.
+    if lock.hostname.startswith(f"{host},{machine},"):
+        try:
+            if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
+                return None
+        except psutil.NoSuchProcess:
+            return None
+        except psutil.AccessDenied:
+            pass
+    return Owner(host, job, pid, expires)

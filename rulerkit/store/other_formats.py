@@ -12,7 +12,7 @@ form.
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import islice
@@ -28,7 +28,6 @@ from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
 from rulerkit.common.plugins import by_name, use
 from rulerkit.common.settings import JSON
-from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import family_of
 from rulerkit.store.cells import Cell, Report, read_cells
@@ -109,40 +108,42 @@ def read_predictions(
     folder, files of ours (those with a record beside them), those of readers, `pred/*.jsonl` and
     `samples_*.jsonl` at any depth are read, or else the `.jsonl` files in it; a damaged file is
     left out and passed to `report`. Without `scan` rows of ours are checked when they are first
-    read. Raises UserError for a path without
-    predictions, a row that cannot be scored (with file and line), and a task or length that names
-    do not tell.
+    read. Raises UserError for a path without predictions, a row that cannot be scored (with file
+    and line), and a task or length that names do not tell.
     """
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
-    if path.is_file() and path.suffix in (readers := _readers()):
-        return list(readers[path.suffix](path))
+    # Suffix -> what reads such files, of the plug-ins.
+    found = by_name("readers", (), "reader of")
+    usable = {suffix: use(thing, module) for suffix, (thing, module) in found.items()}
+    readers = {suffix: reader for suffix, reader in usable.items() if reader}
 
-    ours: list[Cell] = []
+    cells: list[Cell] = []
     files = [path]
     if not path.is_file():
-        ours = read_cells(path, strict=False, report=report, scan=scan)
-        files = _files_of_others(path, has_ours=bool(ours))
+        cells = read_cells(path, strict=False, report=report, scan=scan)
+        files = _files_of_others(path, readers, has_ours=bool(cells))
 
     # The parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on; any other
     # file is a cell of its own at each of its lengths.
     parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
     errors: list[UserError] = []
-    logs = _read_by_suffix(path, errors) if path.is_dir() else []
     for file in files:
         try:
+            if reader := readers.get(file.suffix):
+                cells += reader(file)
+                continue
             name, by_length = read_rows(file, task, length)
         except UserError as error:
             errors.append(error)
             continue
         whole = file.parent if _PART.search(file.stem) else file
         for nominal, rows in by_length.items():
-            key = (whole, name, nominal)
-            _, collected = parts.setdefault(key, (file, []))
+            _, collected = parts.setdefault((whole, name, nominal), (file, []))
             collected += rows
 
-    if not ours and not logs and not parts:
+    if not cells and not parts:
         nothing = UserError(
             f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
             "samples_*.jsonl in it"
@@ -151,57 +152,32 @@ def read_predictions(
         raise errors[0] if errors else nothing
     for problem in errors:
         report(f"left out: {problem}")
-
-    cells = [*ours, *logs]
     for (_, name, nominal), (file, rows) in parts.items():
         cells.append(_cell(name, nominal, file, rows))
     return cells
 
 
-def _readers() -> dict[str, Callable[[Path], list[Cell]]]:
-    """Suffix -> what reads such files, of the plug-ins."""
-    found = by_name("readers", (), "reader of")
-    used = {suffix: use(thing, module) for suffix, (thing, module) in found.items()}
-    return {suffix: reader for suffix, reader in used.items() if reader}
-
-
-def _read_by_suffix(folder: Path, errors: list[UserError]) -> list[Cell]:
-    """The cells of the files in a folder that a reader of their suffix reads; why others could not
-    be read is added to `errors`."""
-    cells = []
-    for suffix, reader in _readers().items():
-        for file in sorted(folder.rglob(f"*{suffix}")):
-            try:
-                cells += reader(file)
-            except UserError as error:
-                errors.append(error)
-    return cells
-
-
-def _files_of_others(folder: Path, has_ours: bool) -> list[Path]:
-    """The prediction files in a folder that other programs wrote, sorted."""
+def _files_of_others(folder: Path, suffixes: Iterable[str], has_ours: bool) -> list[Path]:
+    """The prediction files in a folder that other programs wrote: those of the suffixes, and JSON
+    lines."""
     files = {*folder.rglob("pred/*.jsonl"), *folder.rglob("samples_*.jsonl")}
     # plain files are predictions only where nothing else is: ours lie beside logs and tables
     is_plain = not files and not has_ours
     if is_plain or folder.name == "pred":
         files.update(folder.glob("*.jsonl"))
     # a record beside a file makes it ours
-    others = [file for file in files if not file.with_suffix(".json").is_file()]
+    others = {file for file in files if not file.with_suffix(".json").is_file()}
+    for suffix in suffixes:
+        others.update(folder.rglob(f"*{suffix}"))
     return sorted(others)
 
 
 def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     """A cell as `read_cells` gives it, with what is known of predictions of another program."""
     family = family_of(name)
-    task = {
-        "name": name,
-        "family": "",
-        "category": family.category,
-        "match": family.match,
-    }
     result = {
         **_UNSAID_OF_RESULT,
-        "task": task,
+        "task": {"name": name, "family": "", "category": family.category, "match": family.match},
         "length": length,
         "model": {"name": _model_name(file), "engine": ""},
     }
@@ -212,23 +188,20 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
         "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
     }
 
-    warnings = []
-    given = {row.get("index") for row in rows}
-    whole = {number for number in given if isinstance(number, int)}
-    most = max(whole, default=0) + 1
-    if len(given) == len(whole) == len(rows) < most:
-        warnings.append(
-            f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
-            "examples have no row, and the mean is over the others"
-        )
-
     # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
     numbered = []
     for index, row in enumerate(rows):
         known = {key: row[key] for key in PredictionRow.__annotations__ if key in row}
         numbered.append({**known, "index": index})
     cell = Cell(file, record, numbered)
-    cell.warnings += warnings
+    given = {row.get("index") for row in rows}
+    whole = {number for number in given if isinstance(number, int)}
+    most = max(whole, default=0) + 1
+    if len(given) == len(whole) == len(rows) < most:
+        cell.warnings.append(
+            f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
+            "examples have no row, and the mean is over the others"
+        )
     return cell
 
 
@@ -376,10 +349,37 @@ def _model_name(file: Path) -> str:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def to_json(example: Example) -> JSON:
-    """One line of upstream's JSONL (`index, input, outputs, length, answer_prefix`) and a few more
-    fields."""
-    return {
+def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
+    """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
+    from tqdm import tqdm
+
+    # raises for what does not fit before anything is written
+    for examples in cells:
+        _ = examples[0]
+
+    places = [(examples, index) for examples in cells for index in range(len(examples))]
+    with ExitStack() as stack:
+        lines: Iterator[str] = map(_line, places)
+        if workers > 1:
+            # fresh processes: a fork inherits locks of the tokenizer that nobody opens
+            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
+            # all cells in one row, so that no worker waits for the last example of a cell
+            lines = pool.map(_line, places, chunksize=_CHUNK)
+        lines = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
+        for examples, path in zip(cells, paths, strict=True):
+            with (
+                disk(path, "choose another --output"),
+                completed(path) as part,
+                part.open("w", encoding="utf-8", errors="surrogatepass") as file,
+            ):
+                file.writelines(islice(lines, len(examples)))
+
+
+def _line(place: tuple[Examples, int]) -> str:
+    """One line of upstream's JSONL, and a few more fields."""
+    examples, index = place
+    example = examples[index]
+    row = {
         "index": example.index,
         "input": example.input,
         "outputs": list(example.references),
@@ -389,40 +389,6 @@ def to_json(example: Example) -> JSON:
         "question": example.text_of("question"),
         "task": example.task,
         "max_new_tokens": example.max_new_tokens,
+        "protocol": examples.task.protocol,
     }
-
-
-def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
-    """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
-    from tqdm import tqdm
-
-    # raises for what does not fit before anything is written
-    for examples in cells:
-        _ = examples[0]
-
-    places = []
-    for examples in cells:
-        places += [(examples, index) for index in range(len(examples))]
-    with ExitStack() as stack:
-        lines: Iterator[str] = map(_line, places)
-        if workers > 1:
-            # fresh processes: a fork inherits locks of the tokenizer that nobody opens
-            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
-            # all cells in one row, so that no worker waits for the last example of a cell
-            lines = pool.map(_line, places, chunksize=_CHUNK)
-        shown = tqdm(lines, total=len(places), unit=" examples", disable=None)
-        bar = iter(shown)
-
-        for examples, path in zip(cells, paths, strict=True):
-            with (
-                disk(path, "choose another --output"),
-                completed(path) as part,
-                part.open("w", encoding="utf-8", errors="surrogatepass") as file,
-            ):
-                file.writelines(islice(bar, len(examples)))
-
-
-def _line(place: tuple[Examples, int]) -> str:
-    examples, index = place
-    row = {**to_json(examples[index]), "protocol": examples.task.protocol}
     return json.dumps(row, ensure_ascii=False) + "\n"

@@ -29,6 +29,8 @@ AND = " + "
 CELL = ["path", "run", "task", "length"]
 """The columns of a row that name its cell: a log of another program holds several."""
 _EXAMPLE = ["run", "model", "task", "length", "index"]
+_ALIKE = ("adaptive", "max_failures")
+"""What parts of one cell share beside what defines their rows."""
 
 
 def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = False) -> list[Cell]:
@@ -41,8 +43,14 @@ def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = Fals
         return find_cells([given], report)
     if is_table(given):
         of_rows = cells_of_rows(given, who, report=report)
-        if not in_part:
-            _check_whole(given, of_rows, who)
+        answers = given[CELL].value_counts() if not in_part else {}
+        for key, count in answers.items():
+            have = len(of_rows[key].coverage.have)
+            if count < have:
+                raise UserError(
+                    f"{who} reads whole cells, and the table has {count} of {have} answers of "
+                    f"{key[0]}: give all of them, or the cells"
+                )
         return list(of_rows.values())
     # A row of a table, or a summary, is no list of places.
     is_record = hasattr(given, "keys") or hasattr(given, "_fields")
@@ -98,17 +106,6 @@ def cells_of_rows(
             )
         of_rows[path, run, task, length] = cell_of_row
     return of_rows
-
-
-def _check_whole(rows: Any, of_rows: dict[Any, Cell], who: str) -> None:
-    """Raise UserError where a table holds a part of the answers of a cell."""
-    for key, of_cell in rows.groupby(CELL, sort=False):
-        have = len(of_rows[key].coverage.have)
-        if len(of_cell) < have:
-            raise UserError(
-                f"{who} reads whole cells, and the table has {len(of_cell)} of {have} answers of "
-                f"{key[0]}: give all of them, or the cells"
-            )
 
 
 def only_rows(table: "pd.DataFrame", given: Any) -> "pd.DataFrame":
@@ -240,7 +237,16 @@ def _union(parts: list[Cell], report: Report) -> list[Cell]:
     first, *others = whole
     rows: dict[int, tuple[JSON, Cell]] = {}
     for cell in whole:
-        _check_made_alike(first, cell)
+        made = [
+            one.record["result"] | {name: one.record.get(name) for name in _ALIKE}
+            for one in (first, cell)
+        ]
+        if changes := differences(*made):
+            field, one, two, more = describe_first(changes)
+            raise UserError(
+                f"{first.path} was made with {field} {one}, and {cell.path} with {two}{more}: read "
+                "one of them alone, or give one of the two another run or model name"
+            )
         for row in cell.rows:
             before, place = rows.setdefault(row["index"], (row, cell))
             if (before["pred"], before["digest"]) != (row["pred"], row["digest"]):
@@ -261,29 +267,13 @@ def _union(parts: list[Cell], report: Report) -> list[Cell]:
 
     in_order = [rows[index][0] for index in sorted(rows)]
     union = Cell(first.path, record, in_order, [cell.path for cell in others])
-    # An example that another place has answered is no failure.
     failed = dict[int, Failure]()
     for cell in whole:
         failed |= cell.coverage.failed
-    failed = {index: failed[index] for index in sorted(failed.keys() - rows.keys())}
-    union.coverage = replace(union.coverage, failed=failed)
-    for cell in whole:
         union.warnings += cell.warnings
         union.other_answers += cell.other_answers
         union.unchecked += cell.unchecked
+    # An example that another place has answered is no failure.
+    failed = {index: failed[index] for index in sorted(failed.keys() - rows.keys())}
+    union.coverage = replace(union.coverage, failed=failed)
     return [union]
-
-
-def _check_made_alike(first: Cell, other: Cell) -> None:
-    """Raise UserError where two cells were not made alike, with the first field and both values."""
-    changes = differences(first.record["result"], other.record["result"])
-    for field in ("adaptive", "max_failures"):
-        pair = first.record.get(field), other.record.get(field)
-        if pair[0] != pair[1]:
-            changes.append((field, *pair))
-    if changes:
-        field, one, two, more = describe_first(changes)
-        raise UserError(
-            f"{first.path} was made with {field} {one}, and {other.path} with {two}{more}: read "
-            "one of them alone, or give one of the two another run or model name"
-        )

@@ -127,7 +127,22 @@ def parse_record(text: bytes) -> JSON:
             f"rulerkit reads {UNCHECKED} and {FORMAT}"
         )
     record.pop("checksum", None)  # of former versions
-    record["result"] = with_one_protocol(record.get("result"))
+
+    # Until November 2026 a task also named the `edition` of upstream's: of 2025 under the protocol
+    # `paper` it made what is `upstream` now. It also named a setting that is gone, and one that was
+    # not set.
+    result: Any = record.get("result")
+    task = result.get("task") if isinstance(result, dict) else None
+    if not isinstance(task, dict) or "edition" not in task:
+        return record
+    protocol, edition = result.get("protocol"), task.pop("edition")
+    if (protocol, edition) == ("paper", "2025"):
+        result["protocol"] = "upstream"
+    if (protocol, edition) == ("clean", "2024"):
+        result["protocol"] = "clean with the prompts of 2024"
+    for setting, usual in (("depths", "free"), ("vocabulary", None)):
+        if setting in task and task[setting] == usual:
+            del task[setting]
     return record
 
 
@@ -149,33 +164,14 @@ def defining(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
             yield prefix + key, value
 
 
-def with_one_protocol(result: Any) -> Any:
-    """A result whose protocol says all of its prompts. Until November 2026 a task also named the
-    `edition` of upstream's: of 2025 under the protocol `paper` it made what is `upstream` now. It
-    also named a setting that is gone, and one that was not set."""
-    task = result.get("task") if isinstance(result, dict) else None
-    if not isinstance(task, dict) or "edition" not in task:
-        return result
-    task = dict(task)
-    for setting, usual in (("depths", "free"), ("vocabulary", None)):
-        if setting in task and task[setting] == usual:
-            del task[setting]
-    protocol, edition = result.get("protocol"), task.pop("edition")
-    if (protocol, edition) == ("paper", "2025"):
-        protocol = "upstream"
-    if (protocol, edition) == ("clean", "2024"):
-        protocol = "clean with the prompts of 2024"
-    return {**result, "task": task, "protocol": protocol}
-
-
 def result_digest(result: JSON) -> str:
     """The 16 hex digits that stand for a result in the checks of its rows.
 
     Fields that may differ between machines that answer one cell do not enter: its rows stay of one
     kind when a run is resumed elsewhere, or put together from several.
     """
-    values = defining(with_one_protocol(result))
-    return digest({field: value for field, value in values if not field.startswith(OPTIONAL)})
+    values = {field: value for field, value in defining(result) if not field.startswith(OPTIONAL)}
+    return digest(values)
 
 
 # --- environments ---------------------------------------------------------------------------------

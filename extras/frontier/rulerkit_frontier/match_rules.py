@@ -6,8 +6,7 @@ With them silence is never right, not even where nothing is the right answer.
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
-from rulerkit.generation.answers import comparable, plain
-from rulerkit.generation.match_rules import Strict, overlap, strict_share
+from rulerkit.generation.match_rules import Strict, comparable, overlap, plain, strict_share
 from rulerkit_frontier.answer_line import ItemForm, final_items, said_number, stand_at_the_end
 
 _FAR = 1000

@@ -198,7 +198,7 @@ def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
         ),
         progress=False,
     )
-    shown = rulerkit("report", tmp_path / "predictions/main").out
+    shown = rulerkit("report", "--by", "model", tmp_path / "predictions/main").out
     assert "mean of 1 task (niah_single_1)" in shown
     assert "frontier: the shorter of the two" in shown
     lines = rulerkit("report", tmp_path / "predictions/main", "--format", "csv").out

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from rulerkit.generation.answers import comparable
+from rulerkit.generation.match_rules import comparable
 from rulerkit.generation.tasks import task
 from rulerkit.scoring.scores import answer_of
 from rulerkit_frontier.answer_line import final_items

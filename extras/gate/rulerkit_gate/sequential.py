@@ -38,8 +38,8 @@ from rulerkit.analysis.differences import (
 )
 from rulerkit.common.errors import counted, listed, points_text
 from rulerkit.common.lengths import length_name
+from rulerkit.scoring.effective_length import Counts, examples_for
 from rulerkit.scoring.statistics import holm
-from rulerkit.scoring.stopping import Counts, examples_for
 
 if TYPE_CHECKING:
     import pandas as pd

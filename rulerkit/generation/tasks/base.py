@@ -17,11 +17,11 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import errors_of, is_outside
-from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.match_rules import (
     Strict,
+    named_items,
     not_written,
     strict_answer,
     strict_items,

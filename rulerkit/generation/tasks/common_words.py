@@ -39,7 +39,7 @@ from rulerkit.generation.tasks.base import (
     distinct,
     shuffled_alike,
 )
-from rulerkit.generation.tasks.niah import draw_pair
+from rulerkit.generation.tasks.niah import draw_text
 
 _OPENING = (
     "Below is a numbered list of words. In these words, some appear more often than others. "
@@ -301,7 +301,7 @@ def _words(
 
     def draw() -> str:
         letters = "".join(random.choices(ascii_lowercase, k=6)) if random_letters else ""
-        return letters or draw_pair(random, words)
+        return letters or draw_text(random, words)
 
     texts = distinct(len(words.everything) + num_pairs, draw, words.everything)
     return encode_units([" " + text for text in texts], encoder)

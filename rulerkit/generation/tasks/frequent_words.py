@@ -16,7 +16,6 @@ References: jpdxfi, accsan, frooax.
 
 import re
 from bisect import bisect_right
-from collections.abc import Callable
 from functools import lru_cache, partial
 from random import Random
 from string import ascii_lowercase
@@ -28,7 +27,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined
+from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import Growth, Positive, Reading, WordCount, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
 
@@ -49,21 +48,8 @@ tokens."""
 _LONGEST_WORD = 100
 _LONGEST_IN_TOKENS = 6
 """More tokens than a coded word usually takes, so that no word too many is cut."""
-_NUMBERS = [
-    "zero",
-    "one",
-    "two",
-    "three",
-    "four",
-    "five",
-    "six",
-    "seven",
-    "eight",
-    "nine",
-    "ten",
-    "eleven",
-    "twelve",
-]
+_NUMBERS = ["zero", "one", "two", "three", "four", "five", "six"]
+_NUMBERS += ["seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -127,14 +113,21 @@ class FrequentWords(WordCount):
         return Growth(start, step, answer_is_free=free, draws=_DRAWS)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        words, ranked = self._ranked_words(draft, budget)
-        times = self._times(len(ranked))
+        from scipy.special import zeta
+
+        words = self._ranked_words(draft, budget)
+        law = np.arange(1, len(words) + 1.0) ** -float(self.alpha) / float(zeta(self.alpha))
+
+        def times(total: int) -> np.ndarray:
+            """How often the word of each rank stands among so many."""
+            return np.floor(total * law).astype(np.int64)
+
         if budget.size is not None:
-            return self._of_size(words, ranked, times(budget.size), budget)
+            return self._of_size(words, times(budget.size), budget)
 
         # The most words that fit, whatever they are.
         totals = range(2 * budget.tokens + 2)
-        total = bisect_right(totals, budget.tokens, key=lambda n: times(n) @ words.counts[ranked])
+        total = bisect_right(totals, budget.tokens, key=lambda n: times(n) @ words.counts)
 
         # Where the last entries round otherwise than counted, or two ranks are tied, a
         # few words fewer.
@@ -142,18 +135,18 @@ class FrequentWords(WordCount):
             occurrences = times(number)
             if occurrences[self.k] <= occurrences[self.k + 1]:
                 continue  # a tie: the text would not tell which words are asked for
-            piece = self._text(words, ranked, occurrences, budget)
+            piece = self._text(words, occurrences, budget)
             if piece.num_tokens <= budget.tokens:
                 return [piece]
         return None
 
     def _of_size(
-        self, words: Units, ranked: np.ndarray, occurrences: np.ndarray, budget: ContextBudget
+        self, words: Units, occurrences: np.ndarray, budget: ContextBudget
     ) -> list[Piece] | None:
         """The text in which each word occurs so often, as upstream has it."""
         if occurrences[self.k] <= occurrences[self.k + 1]:
             return None
-        text = self._text(words, ranked, occurrences, budget)
+        text = self._text(words, occurrences, budget)
 
         # Until 2025 upstream let a text take the tokens of the answer, too. It keeps its layout
         # here, and loses as many of its last words as do not fit.
@@ -162,23 +155,18 @@ class FrequentWords(WordCount):
         cut = 0
         while 0 < over <= taken:
             cut += max(1, over // _LONGEST_IN_TOKENS)
-            shorter = self._text(words, ranked, occurrences, budget, cut)
+            shorter = self._text(words, occurrences, budget, cut)
             over = shorter.num_tokens - budget.tokens
             if over <= 0:
                 return [shorter]
         return [text]
 
     def _text(
-        self,
-        words: Units,
-        ranked: np.ndarray,
-        occurrences: np.ndarray,
-        budget: ContextBudget,
-        cut: int = 0,
+        self, words: Units, occurrences: np.ndarray, budget: ContextBudget, cut: int = 0
     ) -> Piece:
         """The words, each so often, shuffled, without the last `cut`, with the newline before the
         question."""
-        order = self.shuffle(np.repeat(np.arange(len(ranked)), occurrences), budget)
+        order = self.shuffle(np.repeat(np.arange(len(words)), occurrences), budget)
         order = order[: len(order) - cut]
 
         def describe(row: int) -> tuple[str, None, None]:
@@ -187,19 +175,10 @@ class FrequentWords(WordCount):
                 return "haystack", None, None
             return "needle" if rank <= self.k else "distractor", None, None
 
-        return budget.rows((words, ranked[order]), describe=describe, ending="\n")
+        return budget.rows((words, order), describe=describe, ending="\n")
 
-    def _times(self, num_words: int) -> Callable[[int], np.ndarray]:
-        """How often the word of each rank appears, by the number of all words: floor(N r^-alpha /
-        zeta(alpha))."""
-        from scipy.special import zeta
-
-        ranks = np.arange(1, num_words + 1.0)
-        law = ranks ** -float(self.alpha) / float(zeta(self.alpha))
-        return lambda total: np.floor(total * law).astype(np.int64)
-
-    def _ranked_words(self, draft: Draft, budget: ContextBudget) -> tuple[Units, np.ndarray]:
-        """The words of the text with their tokens, and which of them has each rank."""
+    def _ranked_words(self, draft: Draft, budget: ContextBudget) -> Units:
+        """The words of the text, most frequent first: dots, the answers and all others."""
         # Upstream's vocabulary is a fiftieth of the length.
         size = max(self.vocabulary or budget.length // 50, self.k + 2)
         if 26**self.word_length < 4 * size:
@@ -211,13 +190,9 @@ class FrequentWords(WordCount):
         # Other words come from an endless row, of which a longer prompt takes more: the
         # tokens of each are counted once and kept.
         pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
-
-        # Rank 1 is the dots, ranks 2 to k + 1 are the answers, all others follow.
         answers = encode_units([" " + word for word in draft.hidden], budget.encoder)
         others = pool.others(answers.texts, budget.random)[: size - len(answers)]
-        words = joined([answers, pool])
-        ranked = np.concatenate([np.arange(len(answers)), len(answers) + others])
-        return words, ranked
+        return joined([answers, row_by_row([(pool, others)])])
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:

@@ -34,9 +34,12 @@ _CANDIDATES = 512
 def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece], int]:
     """The items in order, and the tokens that they leave of the budget."""
     ordered = []
+    left = budget.tokens
     for item in sorted(items, key=attrgetter("depth")):
-        ordered.append(budget.encoded(item))
-    return ordered, budget.tokens - num_tokens(ordered)
+        tokens = budget.encoder.ids(item.text)
+        ordered.append(replace(item, tokens=tokens))
+        left -= len(tokens)
+    return ordered, left
 
 
 def _apart(places: list[int], count: int) -> list[int]:
@@ -69,9 +72,12 @@ def part_of(units: Units, start: int, stop: int) -> list[Piece]:
     """A part of a row of texts: the first text, the last, and those between in one piece."""
     if start >= stop:
         return []
-    bounds = sorted({start, start + 1, stop - 1, stop})
-    parts = [units.part(a, b) for a, b in pairwise(bounds)]
-    return [Piece(text, "haystack", ids) for text, ids in parts]
+    text, ends = units.text
+    pieces = []
+    for a, b in pairwise(sorted({start, start + 1, stop - 1, stop})):
+        ids = units.ids[units.offsets[a] : units.offsets[b]]
+        pieces.append(Piece(text[ends[a] : ends[b]], "haystack", ids))
+    return pieces
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
@@ -80,15 +86,12 @@ def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]
     texts = settle([piece.text for piece in pieces])
     texts[0] = texts[0][1:]
     texts[-1] += "\n"
-    return [
-        piece if piece.text == text else budget.encoded(replace(piece, text=text))
-        for piece, text in zip(pieces, texts, strict=True)
-    ]
-
-
-def num_tokens(pieces: Iterable[Piece]) -> int:
-    """The tokens of pieces together."""
-    return sum(piece.num_tokens for piece in pieces)
+    joined = []
+    for piece, text in zip(pieces, texts, strict=True):
+        if piece.text != text:
+            piece = replace(piece, text=text, tokens=budget.encoder.ids(text))
+        joined.append(piece)
+    return joined
 
 
 # --- sentences ------------------------------------------------------------------------------------
@@ -109,50 +112,35 @@ def fill_with_sentences(
         items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
     items, left = by_depth(items, budget)
     line = f"{blank}{LINE}\n"
-    most = max(0, left // len(budget.encoder(line)))
+    most = max(0, left // len(budget.encoder.ids(line)))
     if blanks:
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
 
-    if budget.size is not None:
-        most = budget.size
-    # A power of two, so that examples of one length share the encoded lines.
-    units = _lines(line, budget.encoder, 1 << most.bit_length())
+    ids = budget.encoder.ids(line)
 
-    def with_items(lines: int, last: list[Piece]) -> list[Piece]:
-        end = lines + len(last)
-        places = _apart([int(item.depth * end) for item in items], end)
-        part = partial(_part_of_lines, units, lines, last)
-        pieces = interleaved(items, places, end, part)
+    def with_items(lines: int, sentences: int) -> list[Piece]:
+        texts, counts, tokens = [line] * lines, [len(ids)] * lines, [np.tile(ids, lines)]
+        if sentences:
+            texts.append(f"{blank}{' '.join(SENTENCES[:sentences])}\n")
+            tokens.append(budget.encoder.ids(texts[-1]))
+            counts.append(len(tokens[-1]))
+        rows = Units(texts, np.array(counts, dtype=np.int64), np.concatenate(tokens))
+
+        places = _apart([int(item.depth * len(rows)) for item in items], len(rows))
+        pieces = interleaved(items, places, len(rows), partial(part_of, rows))
         return _joined_by_blanks(pieces, budget) if blanks else pieces
 
     if budget.size is not None:
-        return with_items(budget.size, [])
+        return with_items(budget.size, 0)
 
     # From the longest haystack down: whole lines, and the last one cut sentence by sentence.
     for lines in range(most, -1, -1):
         for sentences in range(len(SENTENCES) - 1, -1, -1):
-            last = []
-            if sentences:
-                text = f"{blank}{' '.join(SENTENCES[:sentences])}\n"
-                last = [budget.encoded(Piece(text, "haystack"))]
-            pieces = with_items(lines, last)
-            if num_tokens(pieces) <= budget.tokens:
+            pieces = with_items(lines, sentences)
+            if sum(piece.num_tokens for piece in pieces) <= budget.tokens:
                 return pieces
     return None
-
-
-def _part_of_lines(
-    units: Units, lines: int, last: list[Piece], start: int, stop: int
-) -> list[Piece]:
-    """A part of so many whole lines and the last one, which is cut, if there is any."""
-    whole = part_of(units, start, min(stop, lines))
-    return whole + last if start <= lines < stop else whole
-
-
-@lru_cache(maxsize=8)
-def _lines(line: str, encoder: PieceEncoder, count: int) -> Units:
-    return encode_units([line] * count, encoder)
 
 
 # --- lines of needles -----------------------------------------------------------------------------
@@ -316,7 +304,7 @@ def fill_with_essay(
 
         pieces = interleaved(items, places, words, partial(part_of, units))
         context = _joined_by_blanks(pieces, budget)
-        if num_tokens(context) <= budget.tokens:
+        if sum(piece.num_tokens for piece in context) <= budget.tokens:
             return context
     return None
 

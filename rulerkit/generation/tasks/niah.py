@@ -27,9 +27,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from rulerkit.generation.answers import named_items
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.match_rules import named_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,
@@ -189,14 +189,28 @@ class Needles(Task):
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
         random = stream.random
-        draw = partial(_draw, random, load("words", self.words))
-        keys = distinct(max(self.num_keys, self.num_queries), partial(draw, self.key))
-        values = distinct(len(keys) * self.num_values, partial(draw, self.value))
+        words = load("words", self.words)
+        num_keys = max(self.num_keys, self.num_queries)
+        keys = distinct(num_keys, partial(draw_text, random, words, self.key))
+        values = distinct(num_keys * self.num_values, partial(draw_text, random, words, self.value))
         queried = random.sample(keys, self.num_queries)
+
+        # Upstream has even depths in essays, rounded to whole percents.
+        if self.protocol == "clean" or self.haystack != "essay":
+            depths = [random.random() for _ in values]
+        else:
+            steps = random.sample(range(_EVEN_DEPTHS), len(values))
+            depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
+
+        # It shuffles the needles with one seed, so that their order in the text is one for all
+        # examples, and counts the places of lines from the end.
+        if self.protocol != "clean":
+            places = sorted(depths, reverse=self.haystack != "essay")
+            for number, place in zip(shuffled_alike(len(values), stream.seed), places, strict=True):
+                depths[number] = place
 
         # A needle for each value; `depth` moves only those that are asked for.
         needles = []
-        depths = self._depths(random, len(values), stream.seed)
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
             key = keys[number // self.num_values]
             role = "distractor"
@@ -274,38 +288,17 @@ class Needles(Task):
             empty="not found",
         )
 
-    def _depths(self, random: Random, count: int, seed: int) -> list[float]:
-        """So many depths, 0 to 1, in the order of the needles."""
-        if self.protocol == "clean" or self.haystack != "essay":
-            depths = [random.random() for _ in range(count)]
-        else:
-            # Upstream has even depths in essays, rounded to whole percents.
-            steps = random.sample(range(_EVEN_DEPTHS), count)
-            depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
-        if self.protocol == "clean":
-            return depths
-
-        # Upstream shuffles the needles with one seed, so that their order in the text is one for
-        # all examples, and counts the places of lines from the end.
-        places = sorted(depths, reverse=self.haystack != "essay")
-        ranked = dict(zip(shuffled_alike(count, seed), places, strict=True))
-        return [ranked[number] for number in range(count)]
-
 
 # --- keys and values ------------------------------------------------------------------------------
 
 
-def draw_pair(random: Random, words: Words) -> str:
-    """An adjective and a noun, joined by a hyphen."""
-    return f"{random.choice(words.adjectives)}-{random.choice(words.nouns)}"
-
-
-def _draw(random: Random, words: Words, kind: Kind) -> str:
+def draw_text(random: Random, words: Words, kind: Kind = "words") -> str:
+    """A key or a value. What is called words is an adjective and a noun, joined by a hyphen."""
     if kind == "numbers":
         return str(random.randrange(10**6, 10**7))
     if kind == "uuids":
         return str(uuid.UUID(int=random.getrandbits(128), version=4))
-    return draw_pair(random, words)
+    return f"{random.choice(words.adjectives)}-{random.choice(words.nouns)}"
 
 
 @lru_cache(maxsize=16)
@@ -313,5 +306,5 @@ def _pool(kind: Kind, words: Words, length: int, ending: str, encoder: PieceEnco
     """The first keys or values of an endless row, with their counts: twice as many as any context
     of `length` holds."""
     size = pool_size(length, 32 if kind == "uuids" else 8)
-    texts = distinct(size, partial(_draw, Random(f"pool of {kind}"), words, kind))
+    texts = distinct(size, partial(draw_text, Random(f"pool of {kind}"), words, kind))
     return encode_units([f" {text}{ending}" for text in texts], encoder)

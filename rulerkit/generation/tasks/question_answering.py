@@ -211,11 +211,19 @@ class QuestionAnswering(Task):
     ) -> list[int] | None:
         """So many documents in upstream's order: gold and same article first, then others, all
         shuffled with one seed. None where there is no place for the gold ones."""
-        # Upstream puts the paragraphs of the same article in first, and then others.
-        article, others = self._article_first(question, bodies, budget.random)
         if size < len(question.gold):
             return None
-        documents = (article + others)[:size]
+
+        # HotpotQA's questions bring their own distractors; SQuAD's have those of the article.
+        groups = self._data.groups
+        number = groups[question.gold[0]]
+        article = question.related or [i for i, group in enumerate(groups) if group == number]
+        shuffled = budget.random.permutation(article).tolist()
+        article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
+
+        # Upstream puts the paragraphs of the same article in first, and then others.
+        others = bodies.others([bodies.texts[i] for i in article], budget.random)
+        documents = [*article, *others.tolist()][:size]
 
         # HotpotQA's file has the ten documents of a question in any order.
         if question.related:
@@ -223,20 +231,6 @@ class QuestionAnswering(Task):
             documents[ten] = budget.random.permutation(documents[ten]).tolist()
         places = shuffled_alike(len(documents), budget.seed)
         return [documents[i] for i in places]
-
-    def _article_first(
-        self, question: Question, bodies: Units, random: np.random.RandomState
-    ) -> tuple[list[int], list[int]]:
-        """The documents with the answer, then the question's own or those of the same article; and
-        all others."""
-        groups = self._data.groups
-
-        # HotpotQA's questions bring their own distractors; SQuAD's have those of the article.
-        number = groups[question.gold[0]]
-        article = question.related or [i for i, group in enumerate(groups) if group == number]
-        shuffled = random.permutation(article).tolist()
-        article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
-        return article, bodies.others([bodies.texts[i] for i in article], random).tolist()
 
 
 def _documents_at_depths(

@@ -35,9 +35,9 @@ from typing import Literal
 
 from pydantic.dataclasses import dataclass
 
-from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.match_rules import plain
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import (
     CorpusName,

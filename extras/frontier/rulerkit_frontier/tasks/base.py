@@ -16,20 +16,13 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.answers import comparable, plain
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Piece
-from rulerkit.generation.match_rules import Strict
+from rulerkit.generation.match_rules import Strict, comparable, plain
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
-from rulerkit.generation.tasks.haystacks import (
-    by_depth,
-    choose_lines,
-    interleaved,
-    num_tokens,
-    part_of,
-)
-from rulerkit.generation.tasks.niah import draw_pair
+from rulerkit.generation.tasks.haystacks import by_depth, choose_lines, interleaved, part_of
+from rulerkit.generation.tasks.niah import draw_text
 from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.match_rules import (
     WHOLE,
@@ -227,7 +220,7 @@ def draw_things(random: Random, words: Words, count: int) -> list[str]:
 
     def draw() -> str:
         # "ad hoc-lava" would read as two words.
-        return draw_pair(random, words).replace(" ", "-")
+        return draw_text(random, words).replace(" ", "-")
 
     texts = distinct(count + len(FORM_THINGS), draw, first=FORM_THINGS)
     return texts[len(FORM_THINGS) :]
@@ -341,7 +334,7 @@ def fill_with_lines(
         if columns is None:
             return None
         pieces = (build or with_items)(items, budget, columns)
-        if num_tokens(pieces) <= budget.tokens:
+        if sum(piece.num_tokens for piece in pieces) <= budget.tokens:
             return pieces
     return None
 

@@ -34,9 +34,9 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import Haystack, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.match_rules import plain
 from rulerkit.generation.tasks.base import (
     CorpusName,
     JudgedAnswer,

@@ -35,9 +35,9 @@ from typing import Annotated
 from pydantic import Field
 from pydantic.dataclasses import dataclass
 
-from rulerkit.generation.answers import plain
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.match_rules import plain
 from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
@@ -190,7 +190,7 @@ class Missing(Frontier):
         numbers = pool("numbers", " {}\n", size, budget.encoder)
         order = things.others([line.key for line in draft.hidden], budget.random)
         number_order = budget.random.randint(len(numbers), size=len(order))
-        border = budget.encoded(Piece(_COPY, "haystack"))
+        border = Piece(_COPY, "haystack", budget.encoder.ids(_COPY))
 
         # Each line of filler stands in both parts, so one token may stay unused.
         def choose(left: int) -> Columns | None:

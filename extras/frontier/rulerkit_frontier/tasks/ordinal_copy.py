@@ -229,7 +229,7 @@ class OrdinalCopy(FrontierTask):
             return None
         turn, *sentences = (units.texts[order[whole]] for units, order in columns)
         rows = row_by_row([(units, order[:whole]) for units, order in columns])
-        room = left - int(rows.counts.sum()) - len(budget.encoder(turn))
+        room = left - int(rows.counts.sum()) - len(budget.encoder.ids(turn))
         last = "".join(sentences).rstrip("\n") + spare
         words = _words_that_fit(last, room, budget.encoder)
         rows = joined([rows, encode_units([turn], budget.encoder), words])
