@@ -228,7 +228,7 @@ def test_thinking_models_answer_after_their_thought():
     [
         (None, ["a"], "no prediction"),
         ("a", [], "no references"),
-        ("a", ["b", " "], "or an empty one"),
+        ("a", ["b", " "], "no references, or an empty one"),
     ],
 )
 def test_what_cannot_be_judged_has_no_score(pred, outputs, word):

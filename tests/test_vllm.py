@@ -36,7 +36,6 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import ServerProcess
-from rulerkit.inference.prompt_queue import PromptQueue
 from rulerkit.inference.rendered import compare_with_server
 from rulerkit.inference.reply import Reply, RequestError
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
@@ -686,7 +685,7 @@ def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny, tmp_path):
     assert 4 <= file.read_text().count("\n") < 24
 
 
-class AsMade(PromptQueue):
+class AsMade(servers.PromptQueue):
     """The control: prompts in the order in which they come."""
 
     def add(self, example):

@@ -145,7 +145,7 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     from rulerkit.common.model_files import is_known_model
     from rulerkit.common.urls import is_address
     from rulerkit.common.yaml_files import parse_yaml
-    from rulerkit.inference.address import model_at
+    from rulerkit.inference.access import model_at
     from rulerkit.inference.model import with_server
 
     changes = changes or {}

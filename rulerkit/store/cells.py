@@ -80,7 +80,9 @@ def _read_lines(
             # The index comes first: it is read without parsing the row.
             index = None if parse or text is None else _INDEX.match(text)
             row = {} if index else checked(schema, parse_json(text or line))
-            row.pop("checksum", None)  # of former versions
+            if text is None:  # as former versions wrote it
+                row.pop("result", None)
+                row.pop("checksum", None)
             yield number, int(index[1]) if index else row["index"], row, text is not None
         except ValueError as error:
             raise DamagedCell(

@@ -176,12 +176,12 @@ class Lock(flufl.lock.Lock):
         # A second lock: nobody removes the new lock of a process that was faster.
         with flufl.lock.Lock(f"{self.path}.break", lifetime=5):
             owner = holder(self.path)
+            # The lock is a link to a file whose name it holds.
+            with suppress(OSError, ValueError):
+                claim = self.path.read_text(encoding="utf-8")
+                if owner is None and claim.startswith(f"{self.path}{flufl.lock.SEP}"):
+                    os.unlink(claim)
             if owner is None:
-                # The lock is a link to a file whose name it holds.
-                with suppress(OSError, ValueError):
-                    claim = self.path.read_text(encoding="utf-8")
-                    if claim.startswith(f"{self.path}{flufl.lock.SEP}"):
-                        os.unlink(claim)
                 self.path.unlink(missing_ok=True)
                 return
         job = f", job {owner.job}" if owner.job else ""
