@@ -330,8 +330,6 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     """dollars, at the `prices`: no more is asked once a run has cost so much"""
     max_length: Tokens
     """the tokens of prompt and answer together that the model takes, such as 128000"""
-    overhead_tokens: Tokens
-    """a number of tokens that a chat service adds unseen, at most (default 16)"""
 
 
 def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
