@@ -269,7 +269,7 @@ RAISES = [
     ),
     ("return fill_with_sentences(draft.hidden, budget)", "return 3", "cannot be used"),
     ("(word,), hidden", "(), hidden", "has no references"),
-    ("(word,), hidden", "(' ',), hidden", "has an empty reference"),
+    ("(word,), hidden", "(' ',), hidden", "or an empty one"),
     (
         "    new_tokens = (8, 1)",
         "    new_tokens = (8, 1)\n    right_answer = lambda self, references: 'Final Answer: [one, two]'",

@@ -173,7 +173,7 @@ def test_popular_templates_pass(folder, name, prefix_in):
     tasks = [task(name).with_corpora("builtin") for name in TASKS_CHECKED]
     found = list(check_model(model, tasks, [LENGTH]))
     assert [finding for finding in found if finding.level == FAIL] == []
-    assert {"template", "ids", "needles", "budget"} <= {
+    assert {"template", "needles", "budget"} <= {
         finding.name for finding in found if finding.level == "ok"
     }
     bos = TEMPLATES[name][2]
