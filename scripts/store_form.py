@@ -20,8 +20,7 @@ from rulerkit.common.paths import home
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.prompt_format import FORMS_FOLDER, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.access import Address
-from rulerkit.inference.address import served_models
+from rulerkit.inference.access import Address, served_models
 from rulerkit.inference.rendered import PROBES, compare_with_server, rendered_ids
 from rulerkit.store.files import write_whole
 

@@ -11,7 +11,7 @@ from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
 from random import Random
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 from pydantic import Field
@@ -99,7 +99,7 @@ class Planted(Reader):
         distances = partial(tokens_to_end, ids, tokenizer)
         for key, (effect, _) in _EFFECTS.items():
             too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
-            if key in self.spec and reading.fixed_answer is None and not too_short:
+            if key in self.spec and isinstance(reading, Reading) and not too_short:
                 random, size = Random(f"{self.name}/{key}/{digest}"), self.spec[key]
                 if key == "drop" and "thought" in self.spec:
                     size *= 2 ** (-self._thought / self.spec["thought"])
@@ -141,11 +141,17 @@ def tokens_to_end(ids, tokenizer, positions: Sequence[int]) -> Sequence[float]:
 # --- effects --------------------------------------------------------------------------------------
 
 
-def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+class Fixed(NamedTuple):
+    """An answer that stands in place of what was read; no other effect changes it."""
+
+    text: str
+
+
+def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading | Fixed:
     """Answers with the demonstration's answer; without a demonstration, with the beginning of the
     context."""
     copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
-    return replace(reading, fixed_answer=copied) if copied and random.random() < share else reading
+    return Fixed(copied) if copied and random.random() < share else reading
 
 
 def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
@@ -183,18 +189,20 @@ def _confuse(reading: Reading, share: float, random: Random, distances: Distance
     return replace(reading, items=given)
 
 
-def _remember(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+def _remember(
+    reading: Reading, share: float, random: Random, distances: Distances
+) -> Reading | Fixed:
     """Answers a share of the invented questions from memory; where it reads no answer, it guesses,
     always the same."""
     if reading.question not in _answers():
         return reading
     answer, guess = _remembered(reading.question)
     if Random(f"known/{reading.question}").random() < share:
-        return replace(reading, fixed_answer=answer)
-    return reading if reading.items else replace(reading, fixed_answer=guess)
+        return Fixed(answer)
+    return reading if reading.items else Fixed(guess)
 
 
-_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading], str]] = {
+_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading | Fixed], str]] = {
     "copy": (_copy, "copies {percent:g}%"),
     "fade": (_fade, "fades by half every {tokens} tokens"),
     "drop": (_drop, "drops {percent:g}%"),

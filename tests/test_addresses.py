@@ -316,7 +316,7 @@ def test_the_gate_sends_no_key_to_the_other_side(recorders, folder, monkeypatch,
     assert "would go to 2 models" in ended.err
     assert ours.headers == []
     both = f"models: ['{ours.url}', '{theirs.url}']"
-    ended = rulerkit("plan", "-y", both, *ASKED, "-y", "headers: {x-key: $MY_KEY}")
+    ended = rulerkit("evaluate", "-y", both, *ASKED, "-y", "headers: {x-key: $MY_KEY}")
     assert "would go to 2 models" in ended.err
     assert ours.headers == []
 

@@ -50,7 +50,8 @@ def test_the_demo_as_it_would_run(tmp_path):
     before = sorted(project.root.rglob("*"))
     ended = project.call("batch", "params/batches/demo.yaml", "--dry-run")
     assert (ended.returncode, ended.stderr) == (0, "")
-    *lines, total = ended.stdout.splitlines()
+    listed, _, costs = ended.stdout.partition("\n\n")
+    *lines, total = listed.splitlines()
     models = ("reader-4096", "reader-8192", "reader-16384", "perfect", "mute")
     over_all = ("all 00_tasks", "all 01_main_results", "all leaderboard")
     steps = [
@@ -66,6 +67,8 @@ def test_the_demo_as_it_would_run(tmp_path):
     assert lines[0].endswith(" 0/52 cells, 0/1,040 examples; 15,974,400 tokens left")
     # and of the frontier suite 13 tasks x 5 examples for one reader
     assert total == "14 steps: 14 missing; 83,865,600 tokens left, at most"
+    assert re.search(r"perfect +32K +260 ", costs)
+    assert "together: " in costs
     assert sorted(project.root.rglob("*")) == before
 
 

@@ -19,7 +19,7 @@ from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison,
 from rulerkit.analysis.differences import PairedDifferences, judge_pairs, places_of, smallest_loss
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
-from rulerkit.report.comparison import difference_table, power_text
+from rulerkit.report.comparison import difference_table
 from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
@@ -425,21 +425,9 @@ def test_cannot_tell_and_the_number_it_would_take(made):
         rk.comparison.assert_not_worse("main/perfect", "again/perfect", outputs=made)
 
 
-def test_the_power_of_a_comparison():
-    text = power_text(num_tasks=13, num_lengths=1, num_examples=200, margin=1.0, flips=0.02)
-    # 2 * 0.02 * ((1.96 + 1.2816) / 0.01)**2 / 13 = 324 and a few more, as Wilson's limits are wider
-    assert "needs 328 examples" in text
-    assert "needs 30 examples" in power_text(13, 1, 200, flips=0)  # 1.96**2 / 0.01 / 13
-    assert "needs 57 examples" in power_text(13, 1, 200, flips=0.002)  # not the larger of the two
-    # 12 of 200: (12 - 2.02) / 202 are 2.69 standard errors, one of 0.05 / 14, and 11 are not
-    assert "a cell 6.0 points" in text
-    assert "too few examples" in power_text(1, 1, 2)
-    assert "needs 4 examples" in power_text(1, 1, 2, margin=100, flips=0)
+def test_the_smallest_loss_that_so_many_questions_show():
     assert smallest_loss(9, 14, 1.0) == 100  # 2**-9 is below 0.05 / 14, 2**-8 is not
     assert math.isnan(smallest_loss(8, 14, 1.0))
-    for wrong in ({"margin": 0}, {"flips": 0.6}):
-        with pytest.raises(UserError, match="must be"):
-            power_text(13, 1, 200, **wrong)
 
 
 # --- text and JSON --------------------------------------------------------------------------------

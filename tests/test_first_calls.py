@@ -300,8 +300,6 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         ("evaluate perfect", "num_hops: 6"),
         ("evaluate perfect", "confidence: 0.9"),
         ("check perfect", "hops: 6"),
-        ("plan perfect", "hops: 6"),
-        ("plan --compare", "seed: 6"),
         ("show perfect", "num_examples: 6"),
         ("show main/perfect", "seed: 6"),
         ("generate -o out.jsonl", "run: other"),

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from rulerkit.batch.batch_file import read_batch
-from rulerkit.batch.notebooks import studies_of
+from rulerkit.batch.batch_file import read_batch, studies_of
 from rulerkit.common.errors import UserError
 from tests.projects import PARAMETERS
 

@@ -5,8 +5,8 @@ import json
 
 import pytest
 
+from rulerkit.batch.batch_file import studies_of
 from rulerkit.batch.jobs import needs_of
-from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError
 from tests.projects import REPOSITORY, notebook
 

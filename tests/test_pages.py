@@ -16,7 +16,7 @@ import typer
 import yaml
 
 from rulerkit.cli import app
-from rulerkit.common.settings import BatchKeys, ModelKeys, Parameters, keys_of
+from rulerkit.common.settings import BatchKeys, ModelKeys, Parameters
 from tests.conftest import needs_extras
 from tests.test_extend import write_packages
 
@@ -223,7 +223,7 @@ def test_options_of_commands_exist(command):
 
 def test_every_block_is_run_or_read():
     """Python by the test that is named above, commands below; YAML holds keys that exist."""
-    known = {key for kind in (BatchKeys, ModelKeys, Parameters) for key in keys_of(kind)}
+    known = {key for kind in (BatchKeys, ModelKeys, Parameters) for key in kind.model_fields}
     for page in FOR_USERS:
         for block in blocks_of(page):
             if block.language == "python":
@@ -319,7 +319,7 @@ def test_other_commands_have_a_dry_run(run, command):
         if "adaptive" in command:
             command += " --tasks vt,niah_single_2 --lengths 1K,4K"
         command += " --dry-run"
-    elif re.match("rulerkit (check|plan)", command):
+    elif re.match("rulerkit check", command):
         # the tokenizer of the model would be downloaded, and the paper's texts
         command = command.replace("llama-3.1-8b", "reader-8192").replace("128K", "8K")
         command += " -y 'corpora: builtin'"

@@ -1,10 +1,8 @@
-"""The planner counts what a study asks, and `check` and `plan` work from the command line."""
-
-import pytest
+"""`--dry-run` counts what a study asks, and `check` works from the command line."""
 
 import rulerkit as rk
 from rulerkit.batch.checks import FAIL, too_many_gpus
-from rulerkit.batch.plan import plan_model
+from rulerkit.batch.plan import plan_text
 
 PRICES = {"prompt": 2.0, "completion": 10.0, "date": "2026-11-01"}
 SERVICE = {"path": "m", "base_url": "http://127.0.0.1:9/v1", "tokenizer": "builtin"}
@@ -13,38 +11,39 @@ SERVICE |= {"name": "service", "engine": "openai"}
 
 def planned(**parameters):
     study = rk.study({"lengths": ["4K", "128K"], "num_examples": 500} | parameters)
-    (model,) = study.models
-    return plan_model(model, study)
+    return plan_text([(model, [study]) for model in study.models])
 
 
 def test_a_plan_counts_every_example_at_its_length():
-    plan = planned(model="perfect", repeat=2)
-    short, long = plan.lines
-    assert short.cost.examples == long.cost.examples == 13 * 500 * 2
-    assert long.cost.tokens == 13 * 500 * 2 * 131072
-    assert plan.cost.tokens == 13 * 500 * 2 * (4096 + 131072)
-    assert plan.cost.dollars is None
-    text = plan.text()
-    assert text.startswith("perfect: 13 tasks\n")
+    text = planned(model="perfect", repeat=2)
+    rows = [line.split()[:3] for line in text.splitlines() if line.startswith("perfect")]
+    assert rows == [["perfect", "4K", "13,000"], ["perfect", "128K", "13,000"]]
+    assert 13 * 500 * 2 * (4096 + 131072) == 1_757_184_000
     assert "together: 26,000 examples, 1,757,184,000 tokens" in text
     assert "$" not in text
 
 
+def test_a_cell_of_two_studies_counts_once():
+    asked = {"model": "perfect", "lengths": ["4K"], "tasks": ["vt", "cwe"]}
+    few = rk.study(asked, num_examples=10)
+    many = rk.study(asked, num_examples=50, tasks=["vt"])
+    text = plan_text([(few.models[0], [many, few])])
+    assert f"together: 60 examples, {60 * 4096:,} tokens" in text
+
+
 def test_dollars_are_the_prices_of_what_is_sent_and_written():
     asked = {"tasks": ["niah_single_1"], "lengths": ["4K"], "num_examples": 10}
-    plan = planned(model=SERVICE | {"prices": PRICES}, **asked)
+    text = planned(model=SERVICE | {"prices": PRICES}, **asked)
     answer = rk.task("niah_single_1").answer_tokens
     dollars = 10 * ((4096 - answer) * 2.0 + answer * 10.0) / 1e6
-    assert plan.cost.dollars == pytest.approx(dollars)
-    assert f"${dollars:,.2f}" in plan.text()
-    assert "read on 2026-11-01" in plan.text()
+    assert f"tokens, ${dollars:,.2f}" in text
+    assert "read on 2026-11-01" in text
 
 
 def test_an_adaptive_run_has_a_least_and_a_most():
-    plan = planned(model="perfect", num_examples="adaptive")
-    assert plan.least_share == 4 / 500
+    text = planned(model="perfect", num_examples="adaptive")
     at_most, at_least = (
-        next(line for line in plan.text().splitlines() if f"at {word}" in line)
+        next(line for line in text.splitlines() if f"at {word}" in line)
         for word in ("most", "least")
     )
     assert "13,000 examples, 878,592,000 tokens" in at_most
@@ -55,12 +54,10 @@ def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"model_type": "llama", "max_position_embeddings": 8192}'
     )
-    model = {"path": str(tmp_path), "name": "m", "engine": "vllm"}
-    plan = planned(model=model)
-    assert [line.length for line in plan.asked] == [4096]
-    assert plan.cost.tokens == 13 * 500 * 4096
-    assert "128K is not run: " in plan.text()
-    assert "max_position_embeddings" in plan.text()
+    text = planned(model={"path": str(tmp_path), "name": "m", "engine": "vllm"})
+    assert f"together: 6,500 examples, {13 * 500 * 4096:,} tokens" in text
+    assert "128K is not run: " in text
+    assert "max_position_embeddings" in text
 
 
 def test_gpus_are_counted_by_node(monkeypatch, tmp_path):
@@ -91,13 +88,3 @@ def test_the_check_command(rulerkit):
     assert status == 1
     assert "FAIL  answer room" in out
     assert "fix them first" in err
-
-
-def test_the_plan_command(rulerkit):
-    status, out, _ = rulerkit("plan", "-y", "models: [perfect, mute]")
-    assert status == 0
-    assert "perfect: 13 tasks" in out
-    assert "mute: 13 tasks" in out
-    status, out, _ = rulerkit("plan", "--compare", "-y", "num_examples: 100")
-    assert status == 0
-    assert "margin 1 point" in out

@@ -238,19 +238,9 @@ def changed_ids(change):
     return lambda whole: with_ids(whole, np.concatenate(change(whole.example.ids)))
 
 
-def changed_end(change):
-    """A fault in the last two pieces: the end of the template and the answer prefix."""
-    return lambda w: with_blocks(w, [*w.example.blocks[:-2], *change(*w.example.blocks[-2:])])
-
-
 FAULTS = [
     ("BOS", changed_ids(lambda ids: [ids[:1], ids])),
     ("BOS", changed_ids(lambda ids: [ids[1:]])),
-    ("ids", changed_ids(lambda ids: [ids[:90], ids[90:91] + 1, ids[91:]])),
-    ("template", changed_end(lambda template, prefix: [template])),
-    ("template", changed_end(lambda template, prefix: [template, prefix, prefix])),
-    ("template", changed_end(lambda template, prefix: [prefix, template])),
-    ("template", lambda whole: with_blocks(whole, whole.example.blocks[2:])),
     (
         "needles",
         lambda whole: with_blocks(whole, [b for b in whole.example.blocks if b.role != "needle"]),
@@ -289,7 +279,7 @@ def test_a_stop_string_inside_an_answer(folder, settings, spec):
 def test_the_template_of_another_model(folder):
     for form in ("qwen", CHATML):
         assert fails(check_case(one(asked_of(folder("llama-3.1"), template=form)))) == {
-            "template marks"
+            "template"
         }, form
     assert fails(check_case(one(asked_of(folder("llama-3.1"), template="base")))) == set()
 
@@ -306,13 +296,6 @@ def test_the_tokenizer_of_another_model(folder):
     (finding,) = [f for f in check_case(one(small)) if f.name == "tokenizer"]
     assert finding.level == FAIL
     assert "vocabulary of 300" in finding.seen
-
-
-def test_a_system_prompt_that_is_dropped(folder):
-    place = folder("qwen2.5")
-    asked = asked_of(place, system_prompt="Answer briefly.")
-    assert fails(check_case(one(asked))) == set()
-    assert fails(check_case(replace(one(asked_of(place)), model=asked))) >= {"template"}
 
 
 def test_a_thought_without_room(folder):

@@ -109,7 +109,7 @@ def test_a_job_is_done_by_one_process_and_waited_for_by_the_other(project):
 
 
 def test_gpus_are_seen_without_nvidia_smi(tmp_path, monkeypatch):
-    """As on a machine with AMD's: torch counts them, and children get them under both names."""
+    """As on a machine with AMD's: torch counts them."""
     package = tmp_path / "torch"
     package.mkdir()
     (package / "__init__.py").write_text(
@@ -117,10 +117,7 @@ def test_gpus_are_seen_without_nvidia_smi(tmp_path, monkeypatch):
     )
     info = tmp_path / "torch-9.0.dist-info"
     info.mkdir()
-    code = (
-        "from rulerkit.common.gpus import visible_gpus, visible_to_child as child\n"
-        "print(visible_gpus(), child(['1']))"
-    )
+    code = "from rulerkit.common.gpus import visible_gpus\nprint(visible_gpus())"
     environment = {"PATH": "", "PYTHONPATH": f"{tmp_path}:{ROOT}"}
     seen = []
     for version, more in (
@@ -134,6 +131,4 @@ def test_gpus_are_seen_without_nvidia_smi(tmp_path, monkeypatch):
             [sys.executable, "-c", code], env=environment | more, capture_output=True, text=True
         )
         seen.append(ended.stdout.strip() or ended.stderr)
-    one = "{'CUDA_VISIBLE_DEVICES': '1'}"
-    both = "{'CUDA_VISIBLE_DEVICES': '1', 'HIP_VISIBLE_DEVICES': '1'}"
-    assert seen == [f"['0', '1'] {one}", f"[] {one}", f"['3'] {both}", f"['5'] {one}"]
+    assert seen == ["['0', '1']", "[]", "['3']", "['5']"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -131,9 +132,11 @@ def test_what_an_address_does_not_say_is_asked_for(nowhere, server):
 def test_help_is_grouped_and_errors_are_red_on_a_terminal(rulerkit):
     groups = [
         rulerkit("--help").out.index(f"─ {name} ─")
-        for name in ("Measure", "Look", "Many models", "Set up")
+        for name in ("Every day", "Look closer", "Set up")
     ]
     assert groups == sorted(groups)
+    words = re.findall(r"^│ ([a-z]+) ", rulerkit("--help").out, re.MULTILINE)
+    assert words[:5] == ["evaluate", "report", "browse", "batch", "status"]
     import pty
 
     reader, writer = pty.openpty()

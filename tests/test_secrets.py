@@ -125,8 +125,9 @@ def commands(project):
     for model in ("keyed", "owned"):
         yield "check", model
         yield "evaluate", model, *SMALL
-    for command in ("plan", "batch", "status"):
-        yield command, "keyed" if command == "plan" else batch
+    yield "evaluate", "keyed", "--dry-run"
+    for command in ("batch", "status"):
+        yield command, batch
     # Every third reply is an error: by chance all of one small cell may be.
     some = ("-y", "max_failures: 1")
     if find_spec("rulerkit_gate"):

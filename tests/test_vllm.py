@@ -36,7 +36,6 @@ from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import ServerProcess
-from rulerkit.inference.prompt_queue import PromptQueue
 from rulerkit.inference.rendered import compare_with_server
 from rulerkit.inference.reply import Reply, RequestError
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
@@ -362,9 +361,9 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
         "ids",
         "float32",
     ]
-    same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5, "max_num_seqs": 3}
+    same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5}
     same |= {"concurrency": 9, "gpus": 2}
-    neutral = {"enable_prefix_caching": False, "kv_cache_memory_bytes": 2**30}
+    neutral = {"enable_prefix_caching": False, "max_num_seqs": 3, "kv_cache_memory_bytes": 2**30}
     assert described(tmp_path, **same, engine_args=neutral).identity() == identity
     for other in (
         {"quantization": "fp8"},
@@ -383,7 +382,7 @@ def test_without_vllm_the_first_answer_says_what_to_install(tmp_path):
 def test_arguments_become_the_command_line_of_the_server(tmp_path):
     more = {"hf_overrides": {"rope_theta": 1e6}, "max_length": "8K", "trust_remote_code": False}
     names = {"served_model_name": ["a", "b"], "load_format": None, "enable_prefix_caching": False}
-    one = described(tmp_path, **more, max_num_seqs=8, engine_args=names)
+    one = described(tmp_path, **more, engine_args=names | {"max_num_seqs": 8})
     text = " ".join(one.command(Address("http://127.0.0.1:4321/v1", "secret")))
     for words in (
         str(tmp_path),
@@ -686,7 +685,7 @@ def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny, tmp_path):
     assert 4 <= file.read_text().count("\n") < 24
 
 
-class AsMade(PromptQueue):
+class AsMade(servers.PromptQueue):
     """The control: prompts in the order in which they come."""
 
     def add(self, example):

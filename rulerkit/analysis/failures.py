@@ -138,14 +138,10 @@ def _depth(answer: JudgedAnswer, depths: Sequence[float]) -> float:
     if len(depths) == 1 or answer.score == 1 or is_document:
         return first
 
-    needles = []
-    for block in answer.example.context_blocks:
-        if block.role == "needle":
-            needles.append(block)
+    needles = [block for block in answer.example.context_blocks if block.role == "needle"]
     for needle, depth in zip(needles, depths, strict=False):
         # a chain asks for keys, other tasks for values
-        is_missing = needle.key in answer.missing
-        if is_missing or needle.value in answer.missing:
+        if not {needle.key, needle.value}.isdisjoint(answer.missing):
             return float(depth)
     return first
 

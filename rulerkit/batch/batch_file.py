@@ -14,13 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from rulerkit.batch.jobs import Job, Notebook, one_line
-from rulerkit.batch.notebooks import studies_of
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.paths import from_root, home, project_files, resolve
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
-from rulerkit.evaluation.notebook import notebook_parameters
+from rulerkit.evaluation.notebook import notebook_parameters, read_notebook
 from rulerkit.evaluation.study import Study, check_used, expand, load_files, name_of
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.store.places import find_cells
@@ -171,6 +170,51 @@ def _find(what: str, name: str, folder: str, suffix: str) -> Path:
     if not os.path.isfile(path):
         raise unknown(what, name, sorted(files))
     return path
+
+
+# --- what a notebook asks, before it runs ---------------------------------------------------------
+
+
+def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
+    """What a notebook asks under these parameters: the studies that its cell tagged `study` assigns
+    to the name `study`. [] where no cell is tagged so: then nobody knows before it runs.
+
+    Raises `UserError` for a wrong parameter, and for cells that need others.
+    """
+    cells = read_notebook(notebook)
+    if not any(cell.has("study") for cell in cells):
+        return []
+
+    names: dict[str, Any] = {
+        # By these two names `rk.study(globals())` knows that it is in a notebook, and which
+        # parameters were given from outside.
+        "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],
+        "get_ipython": lambda: None,
+        "__name__": "__main__",
+    }
+    try:
+        for cell in cells:
+            if cell.has("parameters") or cell.has("study"):
+                exec(compile(cell.source, str(notebook), "exec"), names)
+            if cell.has("parameters"):
+                names |= parameters
+    except UserError as error:
+        raise UserError(f"{notebook.stem}: {error}") from error
+    except Exception as error:
+        raise UserError(
+            f"{notebook.stem} cannot be planned ({type(error).__name__}: "
+            f"{' '.join(str(error).split())}): its cells tagged `parameters` and `study` are run "
+            "alone, so they must not need other cells"
+        ) from error
+
+    assigned = names.get("study")
+    studies = [assigned] if isinstance(assigned, Study) else assigned
+    if not isinstance(studies, list | tuple) or not all(isinstance(one, Study) for one in studies):
+        raise UserError(
+            f"{notebook.stem}: its cell tagged `study` must assign `study`, such as "
+            f"`study = rk.study(globals(), notebook={notebook.stem!r})`, or a list of them"
+        )
+    return list(studies)
 
 
 # --- runs and jobs --------------------------------------------------------------------------------

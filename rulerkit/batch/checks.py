@@ -18,11 +18,10 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import Spec, read_site
-from rulerkit.evaluation.cost import costs_by_length
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
-from rulerkit.generation.prompt_format import DIRECT, FORMS, PromptFormat
+from rulerkit.generation.prompt_format import FORMS, PromptFormat
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -157,38 +156,20 @@ def tokenizer_match(case: Case) -> CheckResult:
     return f"{name}: the model's own ids, the highest is {highest}"
 
 
-def template(case: Case) -> CheckResult:
-    """The prompt begins as the template says, with the task's first words, and ends with the
-    question, the end of the template and the answer prefix, in the turn that `prefix_in` names."""
-    form, draft, prompt = case.form, case.draft, case.example.prompt
-    before, after = form.around
-    prefix = "" if form.prefix_in == "none" else draft.answer_prefix
-    start = before + (draft.demonstration or draft.instruction)[:40]
-    end = DIRECT + prefix + after if form.prefix_in == "user" else after + prefix
-
-    # The whole prompt is looked at, not the pieces that it was made from.
-    if not prompt.startswith(start):
-        seen = f"the prompt begins with {prompt[:48]!r}, not with {start[:48]!r}"
-        return Finding(seen, "render the template once around the whole user's part")
-    if not prompt.endswith(draft.question + end):
-        seen = f"the prompt ends with {prompt[-48:]!r}, not with {end[-48:]!r}"
-        return Finding(seen, "send the example's own text or ids, whole and unstripped")
-    return f"{_short(form.template)}: {_short(before)} ... {_short(end)}"
-
-
 _MARK = re.compile(
     r"<\|[^|<>\s]{1,40}\|>|<｜[^｜]{1,40}｜>|\[/?[A-Za-z]*(?:INST|MASK|PROMPT|RESULTS)\]|<[a-zA-Z]+_[a-zA-Z_]+>|</?s>|<[be]os>|<sop>"
 )
 
 
-def marks(case: Case) -> CheckResult:
+def template(case: Case) -> CheckResult:
     """The marks of the template are single tokens; those of another model's template are not."""
-    counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall("".join(case.form.around))}
+    before, after = case.form.around
+    counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall(before + after)}
 
     # A mark that is several tokens was never seen in training.
     broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
     if not broken:
-        return f"{len(counts)} special tokens, one id each" if counts else None
+        return f"{_short(case.form.template)}: {_short(before)} ... {_short(after)}"
     seen = ", ".join(broken[:3])
     if case.form.template == "auto" or not case.tokenizer.chat_template:
         return Finding(seen, "right only for a model that was trained so", NOTE)
@@ -238,18 +219,6 @@ def one_bos(case: Case) -> CheckResult:
         return Finding(seen, fix, NOTE)
     seen = f"{name} {len(places)} times, not once and first"
     return Finding(seen, "either the template or the tokenizer must write it")
-
-
-# --- the ids --------------------------------------------------------------------------------------
-
-
-def ids_of_text(case: Case) -> CheckResult:
-    """The ids are those of the whole text."""
-    wanted = [*case.form.bos, *case.tokenizer.encode(case.example.prompt)]
-    if np.array_equal(case.example.ids, wanted):
-        return "those of the whole text"
-    seen = f"the {len(case.example.ids)} ids are not the {len(wanted)} of the text"
-    return Finding(seen, "encode the whole text anew; if rulerkit made these ids, report it")
 
 
 def needles(case: Case) -> CheckResult:
@@ -329,10 +298,8 @@ def stop_strings(case: Case) -> CheckResult:
 CHECKS: Checks = {
     "tokenizer": tokenizer_match,
     "template": template,
-    "template marks": marks,
     "thinking": thinking,
     "BOS": one_bos,
-    "ids": ids_of_text,
     "needles": needles,
     "budget": budget,
     "length": length,
@@ -365,10 +332,6 @@ def _findings(
         yield from run_checks({"server's form": server_form}, "", model)
         if isinstance(described, dict):
             yield from run_checks({"GPUs": too_many_gpus}, "", described)
-            if "prices" in described:
-                cost = sum(one.dollars or 0 for one in costs_by_length(study, described).values())
-                seen = f"${cost:,.2f} at most; `rulerkit plan` tells more"
-                yield Finding(seen, level=OK, name="cost")
 
         if ask is None:
             # A server that this process would have to start first is not cheap.

@@ -4,8 +4,8 @@ Every job is a process of its own, which ends with this one. `python -m rulerkit
 FILE` is the process that asks a model.
 """
 
-import json
 import os
+import pickle
 import shlex
 import signal
 import sys
@@ -30,9 +30,9 @@ from rulerkit.common.errors import Elsewhere, UserError, listed, remark
 from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
+from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import Session, evaluate
-from rulerkit.evaluation.study import study_as_json, study_from_json
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.vllm import MASTER
 from rulerkit.store.files import Lock, disk, holder, write_whole
@@ -202,9 +202,10 @@ def _perform(job: Job) -> Generator[Status | None]:
             with disk(job.run.output):
                 job.run.output.unlink(missing_ok=True)
         else:
-            studies = [(name, study_as_json(study)) for name, study in job.studies]
-            file = Path(folder, "studies.json")
-            write_whole(file, json.dumps([str(job.record), studies]), private=True)
+            # Tasks of plug-ins can be read once their modules are loaded.
+            studies = [(name, study.plugins, pickle.dumps(study)) for name, study in job.studies]
+            file = Path(folder, "studies.pickle")
+            file.write_bytes(pickle.dumps((job.record, studies)))
             command = [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
             shown = job.command
             model = hide(plain(job.model or {}))
@@ -312,8 +313,7 @@ def main(file: Path) -> None:
     """Let a model answer what the notebooks of a batch ask of it; loaded once. `file` holds the
     record of the job and the studies, each with the name of its notebook. Says in one line what
     went wrong, and in which notebook's study where it is not the same in all."""
-    place, given = json.loads(file.read_text(encoding="utf-8"))
-    record = Path(place)
+    record, given = pickle.loads(file.read_bytes())
     problems: dict[str, set[str]] = {}
 
     def not_run(_: str, length: int, reason: str) -> None:
@@ -321,17 +321,18 @@ def main(file: Path) -> None:
         update_record(record, not_run=lengths | {str(length): reason})
 
     with Session() as session:
-        for notebook, values in given:
+        for notebook, modules, pickled in given:
             errors: list[UserError] = []
             try:
-                study = study_from_json(values)
+                load_plugins(modules)
+                study = pickle.loads(pickled)
                 evaluate(study, not_run=not_run, failed=errors.append, session=session)
             except UserError as error:
                 # The other notebooks can still have their answers.
                 errors.append(error)
             for problem in map(str, errors):
                 problems.setdefault(problem, set()).add(notebook)
-    everywhere = {notebook for notebook, _ in given}
+    everywhere = {notebook for notebook, *_ in given}
     said = [
         problem if names == everywhere else f"{listed(sorted(names), 3)}: {problem}"
         for problem, names in problems.items()

@@ -1,127 +1,109 @@
-"""What a study costs before it is run: examples and tokens, and dollars where prices are known.
+"""What models are asked before they are: examples and tokens, and dollars where prices are
+known."""
 
-An adaptive run asks only what its question needs. Its least is the first round, its most are all
-examples that it may ask for; both stand in the table.
-"""
+from collections import defaultdict
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import Any
 
-from contextlib import closing
-from typing import NamedTuple
-
-from rulerkit.common.errors import UserError, counted
+from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
 from rulerkit.common.settings import Spec
-from rulerkit.evaluation.cost import Cost, costs_by_length
+from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
 from rulerkit.scoring.effective_length import FIRST
 
 
-class LengthCost(NamedTuple):
-    """What all cells of one length cost one model, at most. `why_not` says why the length will not
-    be run; it is empty where it will."""
+def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
+    """A table of what models are asked in their studies, with a row for each model and length, and
+    the command of each server that would be started. No model is started.
 
-    length: int
-    cost: Cost
-    why_not: str = ""
-
-
-class Plan(NamedTuple):
-    """A study's cost for one model, by length."""
-
-    model: str
-    num_tasks: int
-    lines: list[LengthCost]
-    least_share: float
-    """Of an adaptive run, the share of everything that its first round asks; else 1."""
-    prices_date: str
-    """The day on which the prices were read; empty where there are none, or none is given."""
-
-    @property
-    def asked(self) -> list[LengthCost]:
-        """The lengths that will be run."""
-        return [line for line in self.lines if not line.why_not]
-
-    @property
-    def cost(self) -> Cost:
-        """Of all lengths that will be run."""
-        total = Cost()
-        for line in self.asked:
-            total = total.plus(line.cost)
-        return total
-
-    def text(self) -> str:
-        """A table with a row for each length, the sum, and what was assumed."""
-        import pandas as pd
-
-        has_prices = self.cost.dollars is not None
-        header = ["length", "examples", "prompt tokens", "answer tokens", "tokens/cell"]
-        if has_prices:
-            header += ["$/cell", "$"]
-
-        rows = []
-        for line in self.asked:
-            row = [
-                length_name(line.length),
-                f"{line.cost.examples:,}",
-                f"{line.cost.prompt_tokens:,}",
-                f"{line.cost.answer_tokens:,}",
-                f"{line.cost.tokens / self.num_tasks:,.0f}",
-            ]
-            dollars = line.cost.dollars
-            if dollars is not None:
-                row += [f"{dollars / self.num_tasks:,.2f}", f"{dollars:,.2f}"]
-            rows.append(row)
-
-        if self.least_share < 1:
-            notes = [
-                f"at most: {self._sum(1.0)}",
-                f"at least: {self._sum(self.least_share)}, the first round of an adaptive run",
-            ]
-        else:
-            notes = [f"together: {self._sum(1.0)}"]
-        notes += [
-            f"{length_name(line.length)} is not run: {line.why_not}"
-            for line in self.lines
-            if line.why_not
-        ]
-        if has_prices:
-            read = f", read on {self.prices_date}" if self.prices_date else ""
-            notes.append(
-                "dollars are the most: answers as long as they may be, nothing cached, the "
-                f"prices of the model's file{read}"
-            )
-
-        title = f"{self.model}: {counted(self.num_tasks, 'task')}"
-        return f"{title}\n{render(pd.DataFrame(rows, columns=header), notes=notes)}".rstrip()
-
-    def _sum(self, share: float) -> str:
-        cost = self.cost
-        text = f"{share * cost.examples:,.0f} examples, {share * cost.tokens:,.0f} tokens"
-        if cost.dollars is not None:
-            text += f", ${share * cost.dollars:,.2f}"
-        return text
-
-
-def plan_model(described: Spec | Model, study: Study) -> Plan:
-    """The cost of a study for one model, which is described but not started.
-
-    A length that the model cannot be given is listed with the reason and not counted.
+    A length that a model cannot be given is named with the reason and not counted. Of an adaptive
+    run the table has all examples that it may ask for, and a line what its first round asks.
     """
-    with closing(load_model(described)) as model:
-        spec: Spec = getattr(model, "spec", {})
-        limits = {}
-        for length in study.lengths:
-            try:
-                limits[length] = model.too_long(length) or ""
-            except UserError:
-                # Its config.json is not here, so nothing says how long its prompts may be.
-                limits[length] = ""
+    import pandas as pd
 
-    lines = [
-        LengthCost(length, cost, limits[length])
-        for length, cost in costs_by_length(study, spec).items()
-    ]
-    least_share = FIRST / study.num_examples if study.adaptive else 1.0
-    date = str(spec.get("prices", {}).get("date", ""))
-    return Plan(model.name, len(study.tasks), lines, min(1.0, least_share), date)
+    rows: list[list[Any]] = []
+    notes: list[str] = []
+    commands: list[str] = []
+    dates = set[str]()
+    total = least = Cost()
+    for described, studies in asked:
+        model = load_model(described)
+        spec: Spec = getattr(model, "spec", {})
+        costs, firsts = _by_length(model, spec, studies)
+        for length in sorted(costs):
+            if why_not := _too_long(model, length):
+                notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
+                continue
+            total, least = total.plus(costs[length]), least.plus(firsts[length])
+            rows.append([model.name, length_name(length), *_texts(costs[length])])
+        # Of a checkpoint that is not here yet nobody knows the arguments.
+        with suppress(UserError):
+            command = getattr(model, "shown_command", str)()
+            commands += [f"{model.name} starts: {command}\n"] if command else []
+        if "prices" in spec:
+            dates.add(str(spec["prices"].get("date", "")))
+
+    frame = pd.DataFrame(
+        rows, columns=["model", "length", "examples", "prompt tokens", "answer tokens", "$"]
+    )
+    if least == total:
+        together = [f"together: {total.text()}"]
+    else:
+        together = [
+            f"at most: {total.text()}",
+            f"at least: {least.text()}, the first round of an adaptive run",
+        ]
+    if dates:
+        read = ", ".join(sorted(filter(None, dates)))
+        notes.append(
+            "dollars are the most: answers as long as they may be, nothing cached, the prices of "
+            f"the model's file{f', read on {read}' if read else ''}"
+        )
+    else:
+        frame = frame.drop(columns="$")
+    return "\n".join([render(frame, notes=[*together, *notes]), *commands])
+
+
+def _by_length(
+    model: Model, spec: Spec, studies: Iterable[Study]
+) -> tuple[dict[int, Cost], dict[int, Cost]]:
+    """What a model is asked at each length, and the least of it; a cell that several studies ask
+    for counts once, with the most examples."""
+    cells = {}
+    for study in sorted(studies, key=lambda study: study.num_examples):
+        for cell in study.cells():
+            if cell.model == model.name:
+                cells[cell.path] = study, cell.task.name, cell.length
+
+    most: dict[int, Cost] = defaultdict(Cost)
+    least: dict[int, Cost] = defaultdict(Cost)
+    for study, task, length in cells.values():
+        number = study.num_examples
+        first = min(FIRST, number) if study.adaptive else number
+        most[length] = most[length].plus(cost_of(study, spec, {(task, length): number}))
+        least[length] = least[length].plus(cost_of(study, spec, {(task, length): first}))
+    return most, least
+
+
+def _texts(cost: Cost) -> list[str]:
+    dollars = "" if cost.dollars is None else f"{cost.dollars:,.2f}"
+    return [*(f"{n:,}" for n in (cost.examples, cost.prompt_tokens, cost.answer_tokens)), dollars]
+
+
+def _too_long(model: Model, length: int) -> str:
+    """Why a model cannot be given a length; empty where it can, or where only a server knows."""
+    spec: Spec = getattr(model, "spec", {})
+    most = spec.get("max_length")
+    if most is not None and length > most:
+        return f"max_length is {most}"
+    if model.engine == "openai" or "base_url" in spec:
+        return ""
+    try:
+        return model.too_long(length) or ""
+    except UserError:
+        # Its config.json is not here, so nothing says how long its prompts may be.
+        return ""

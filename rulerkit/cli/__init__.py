@@ -7,8 +7,8 @@ prints.
 """
 
 from rulerkit.cli import look, many_models, measure, set_up
-from rulerkit.cli.app import GROUPS, app, main
+from rulerkit.cli.app import COMMANDS, app, main
 
-app.registered_commands.sort(key=lambda command: GROUPS.index(str(command.rich_help_panel)))
+app.registered_commands.sort(key=lambda command: COMMANDS.index(str(command.name)))
 
 __all__ = ["app", "look", "main", "many_models", "measure", "set_up"]

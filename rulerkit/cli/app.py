@@ -12,18 +12,21 @@ from rulerkit.cli.printing import echo, say_error
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.plugins import BRINGS, brought
 
-MEASURE = "Measure"
-LOOK = "Look"
-MANY_MODELS = "Many models"
+EVERY_DAY = "Every day"
+LOOK = "Look closer"
 SET_UP = "Set up"
-GROUPS = (MEASURE, LOOK, MANY_MODELS, SET_UP)
-"""The groups of the help, in their order."""
+COMMANDS = (
+    *("evaluate", "report", "browse", "batch", "status"),
+    *("compare", "show", "tasks", "models"),
+    *("check", "generate", "notebooks", "fetch"),
+)
+"""The commands in the order of the help, whose groups are the three above."""
 
 PLUG_INS = "Plug-ins"
 """The group of a plug-in's commands that name no group."""
 
 
-class Commands(TyperGroup):
+class OursAndPlugins(TyperGroup):
     """Our commands and those of plug-ins, which are asked only for the help and for a word that is
     none of ours: the others start without them."""
 
@@ -49,7 +52,7 @@ class Commands(TyperGroup):
 
 app = typer.Typer(
     name="rulerkit",
-    cls=Commands,
+    cls=OursAndPlugins,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",

@@ -144,12 +144,13 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     path, the address of a server by what it serves, with the keys that -y changes."""
     from rulerkit.common.model_files import is_known_model
     from rulerkit.common.urls import is_address
-    from rulerkit.inference.address import model_at
+    from rulerkit.common.yaml_files import parse_yaml
+    from rulerkit.inference.access import model_at
     from rulerkit.inference.model import with_server
 
     changes = changes or {}
     if isinstance(described, str) and described.lstrip().startswith("{"):
-        described = mapping_of(described, "MODEL")
+        described = parse_yaml(described, f"MODEL {described!r}")
     if is_address(described):
         return model_at(described, changes) | changes
     if isinstance(described, dict) and is_address(described.get("base")):
@@ -188,16 +189,6 @@ def lengths_of(texts: Sequence[str]) -> list[int]:
     """Lengths given on the command line, in tokens."""
     words = (word for text in texts for word in re.split(r"[,\s\[\]]+", text))
     return [parse_length(word) for word in words if word]
-
-
-def mapping_of(text: str, what: str) -> "JSON":
-    """A mapping that is written in YAML in place of a name."""
-    from rulerkit.common.yaml_files import parse_yaml
-
-    content = parse_yaml(text, f"{what} {text!r}")
-    if not isinstance(content, dict):
-        raise UserError(f"{what} {text!r} is no mapping: write '{{base: NAME, ...}}'")
-    return content
 
 
 def is_folder_of_answers(name: str, outputs: str = "outputs") -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import LOOK, app
+from rulerkit.cli.app import EVERY_DAY, LOOK, app
 from rulerkit.cli.given import (
     EXAMPLES,
     Given,
@@ -52,7 +52,7 @@ TABLES = ("text", "markdown", "latex")
 ENDINGS = {"md": "markdown", "tex": "latex", "txt": "text", "yaml": "hf"}
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("tasks", rich_help_panel=LOOK)
 def tasks() -> None:
     """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
     each suite."""
@@ -76,7 +76,7 @@ def tasks() -> None:
         echo(f"  {family.family:18} {', '.join(knobs)}")
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("models", rich_help_panel=LOOK)
 def models(
     pattern: Annotated[str, typer.Argument(help="Only names that hold this text.")] = "",
 ) -> None:
@@ -99,7 +99,7 @@ def models(
     )
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("show", rich_help_panel=LOOK)
 def show(
     model: Annotated[
         list[str] | None,
@@ -163,7 +163,7 @@ def _show(example: "Example", answer: str) -> None:
         echo(answer)
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("report", rich_help_panel=EVERY_DAY)
 def report(
     places: Predictions,
     by: ReportBy = "",
@@ -185,20 +185,48 @@ def report(
     Examples: rulerkit report outputs, rulerkit report outputs -o results.csv,
     rulerkit report outputs/predictions/main/llama-3.1-8b --as lm-eval
     """
-    from rulerkit.analysis.results import FORMATS
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
     from rulerkit.store.cells import readable
     from rulerkit.store.comparable import check_same
 
-    nominal = parse_length(length) if length else None
     problems = list[str]()
-    cells = _cells_in(places, task, nominal, problems)
+    cells = _cells_in(places, task, parse_length(length) if length else None, problems)
     if other:
         if by or format or output or max_failures is not None:
             raise UserError("--as prints its own table: leave the other options out")
         _print_scorers(cells, other)
         return
+
+    kind, by = _form(cells, format, output, by, category, dataset)
+    scores = judged(cells, problems, max_failures)
+    cells = readable(cells)
+    is_leaderboard = by == "model" and kind in TABLES
+    for line in filter(None, [lacking_line(cells), *([] if is_leaderboard else problems)]):
+        echo(line, err=True)
+
+    if is_leaderboard:
+        shown = _of_category(cells, category)
+        check_same(shown)
+        below = [f"{problem}." for problem in problems]
+        _write(leaderboards(shown, scores, kind, category, below), output)
+        return
+    if kind in TABLES:
+        _write(task_tables(cells, scores, kind), output)
+        return
+    check_same(cells)
+    if kind == "hf":
+        _write(hub_text(cells, scores, dataset), output)
+    else:
+        _write_data(_data(cells, scores, by), kind, output)
+
+
+def _form(
+    cells: "list[Cell]", format: str, output: Path | None, by: str, category: str, dataset: str
+) -> tuple[str, str]:
+    """The format of a report, and what has a row in it, where options leave them open, too."""
+    from rulerkit.analysis.results import FORMATS
+    from rulerkit.store.places import base_run
 
     ending = output.suffix.removeprefix(".") if output else ""
     kind = format or ENDINGS.get(ending, ending) or "text"
@@ -206,30 +234,14 @@ def report(
     check_known("format", kind, (*TABLES, *FORMATS, "hf"), hint)
     if dataset and kind != "hf":
         raise UserError("--dataset goes with --format hf only")
-    by = by or ("model" if category != "all" else _usual_rows(cells, kind in FORMATS))
+    if not by:
+        models = {(base_run(cell.run), cell.model) for cell in cells}
+        is_one = kind in FORMATS or len(models) == 1
+        by = "task" if is_one and category == "all" else "model"
     check_known("--by", by, ("model", "task", "example"))
     if by == "example" and kind not in FORMATS:
         raise UserError(f"--by example is for {', '.join(FORMATS)}: {kind} shows tables of scores")
-
-    scores = judged(cells, problems, max_failures)
-    cells = readable(cells)
-    in_table = by == "model" and kind in TABLES
-    for line in filter(None, [lacking_line(cells), *([] if in_table else problems)]):
-        echo(line, err=True)
-
-    if kind in FORMATS:
-        check_same(cells)
-        _write_data(_data(cells, scores, by), kind, output)
-    elif kind == "hf":
-        check_same(cells)
-        _write(hub_text(cells, scores, dataset), output)
-    elif by == "model":
-        shown = _of_category(cells, category)
-        check_same(shown)
-        below = [f"{problem}." for problem in problems]
-        _write(leaderboards(shown, scores, kind, category, below), output)
-    else:
-        _write(task_tables(cells, scores, kind), output)
+    return kind, by
 
 
 def _cells_in(
@@ -289,14 +301,6 @@ def _write_data(rows: "pd.DataFrame", kind: str, output: Path | None) -> None:
         echo(data_text(rows, kind), nl=False)
 
 
-def _usual_rows(cells: "list[Cell]", is_data: bool) -> str:
-    """What has a row where --by does not say."""
-    from rulerkit.store.places import base_run
-
-    models = {(base_run(cell.run), cell.model) for cell in cells}
-    return "task" if is_data or len(models) == 1 else "model"
-
-
 def _data(cells: "list[Cell]", scores: "pd.DataFrame", by: str) -> "pd.DataFrame":
     """The rows for other programs: of models, of cells (a model, task and length), of examples."""
     import pandas as pd
@@ -319,7 +323,7 @@ def _of_category(cells: "list[Cell]", category: str) -> "list[Cell]":
     return [cell for cell, own in zip(cells, category_of, strict=True) if category in ("all", own)]
 
 
-@app.command(rich_help_panel=LOOK)
+@app.command("browse", rich_help_panel=EVERY_DAY)
 def browse(
     place: Places = None,
     output: Annotated[

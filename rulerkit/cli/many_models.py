@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MANY_MODELS, app
+from rulerkit.cli.app import EVERY_DAY, app
 from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import BatchSettings
 from rulerkit.cli.printing import echo, end_in_order, name_root
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from rulerkit.batch.jobs import Job
 
 
-@app.command(rich_help_panel=MANY_MODELS)
+@app.command("batch", rich_help_panel=EVERY_DAY)
 def batch(
     file: Annotated[
         Path, typer.Argument(help="A batch file, or its name in params/batches: demo.")
@@ -62,7 +62,6 @@ def batch(
             "WSL; `rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
         )
     from rulerkit.batch.batch_file import read_batch
-    from rulerkit.batch.status import report, statuses
 
     if site and not slurm:
         raise UserError("--site goes with --slurm")
@@ -76,7 +75,7 @@ def batch(
     elif slurm:
         _submit(planned.path, jobs, site, dry_run)
     elif dry_run:
-        echo("\n".join(report(statuses(jobs))))
+        _list(jobs)
     else:
         name_root()
         left = _execute(jobs)
@@ -99,6 +98,16 @@ def _batch_file(file: Path) -> Path:
     return named[name]
 
 
+def _list(jobs: "list[Job]") -> None:
+    """Print what would run: every job as its files are now, and what the models are asked."""
+    from rulerkit.batch.plan import plan_text
+    from rulerkit.batch.status import report, statuses
+
+    echo("\n".join(report(statuses(jobs))))
+    asked = [(job.model, [study for _, study in job.studies]) for job in jobs if job.model]
+    echo("\n" + plan_text(asked), nl=False)
+
+
 def _follow_first_node(jobs: "list[Job]", node: int) -> None:
     """Become the server's share on another node of several that share a model. Does not return
     where there is one."""
@@ -111,7 +120,7 @@ def _follow_first_node(jobs: "list[Job]", node: int) -> None:
             os.execvpe(command[0], command, os.environ | engine.variables())
 
 
-@app.command(rich_help_panel=MANY_MODELS)
+@app.command("status", rich_help_panel=EVERY_DAY)
 def status(
     file: Annotated[Path, typer.Argument(help="The batch file, or its name in params/batches.")],
     settings: BatchSettings = None,

@@ -8,8 +8,8 @@ from typing import Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MEASURE, app
-from rulerkit.cli.given import MODELS, Given, lengths_of, tasks_of
+from rulerkit.cli.app import EVERY_DAY, LOOK, SET_UP, app
+from rulerkit.cli.given import Given, lengths_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
     DryRun,
@@ -33,7 +33,7 @@ from rulerkit.cli.printing import (
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command("evaluate", rich_help_panel=EVERY_DAY)
 def evaluate(
     model: OneModel = None,
     tasks: Tasks = None,
@@ -81,7 +81,7 @@ def evaluate(
         raise typer.Exit(ExitStatus.UNDECIDED)
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command("check", rich_help_panel=SET_UP)
 def check(
     model: OneModel = None,
     tasks: Tasks = None,
@@ -120,55 +120,7 @@ def check(
         raise typer.Exit(ExitStatus.FAILED)
 
 
-@app.command(rich_help_panel=MEASURE)
-def plan(
-    model: OneModel = None,
-    tasks: Tasks = None,
-    lengths: Lengths = None,
-    num_examples: NumExamples = None,
-    files: Files = None,
-    settings: Settings = None,
-    compare: Annotated[
-        bool,
-        typer.Option(
-            "--compare", help="In place of cost: the examples that `rulerkit compare` will need."
-        ),
-    ] = False,
-    margin: Annotated[
-        float | None, typer.Option(help="With --compare: the margin in points (default 1).")
-    ] = None,
-    flips: Annotated[
-        float | None,
-        typer.Option(
-            help="With --compare: the share of answers that changes each way by chance (default "
-            "0.02)."
-        ),
-    ] = None,
-) -> None:
-    """Count what a study asks before it runs: examples and tokens by length, and dollars where the
-    model's file has prices; of an adaptive run the least and the most.
-
-    Example: rulerkit plan gpt-4-1106 -f params/sizes/paper.yaml
-    """
-    given = Given(model, tasks, lengths, num_examples, files, settings)
-    if compare:
-        from rulerkit.report.comparison import power_text
-
-        study = given.study("perfect", (*MODELS, "tasks", "lengths", "num_examples"))
-        sizes = len(study.tasks), len(study.lengths), study.num_examples
-        margin = 1.0 if margin is None else margin
-        echo(power_text(*sizes, margin, 0.02 if flips is None else flips))
-        return
-    if margin is not None or flips is not None:
-        raise UserError("--margin and --flips go with --compare: add it")
-
-    from rulerkit.batch.plan import plan_model
-
-    study = given.study()
-    echo("\n\n".join(plan_model(one, study).text() for one in study.models))
-
-
-@app.command(rich_help_panel=MEASURE)
+@app.command("compare", rich_help_panel=LOOK)
 def compare(
     a: Annotated[
         str,

@@ -3,7 +3,6 @@
 import signal
 import sys
 from collections import defaultdict
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -146,10 +145,11 @@ def _other_categories(summary: "Summary") -> list[str]:
 
 
 def list_cells(study: "Study") -> None:
-    """The cells of a study, as parameters and stored predictions tell, and the tokens left."""
+    """The cells of a study, as parameters and stored predictions tell, the tokens left, and what
+    all of it asks of each model."""
     from rulerkit.batch.jobs import needs_of
+    from rulerkit.batch.plan import plan_text
     from rulerkit.batch.status import grid, tokens_left
-    from rulerkit.inference.model import load_model
 
     needs = needs_of([study])
     for model in dict.fromkeys(need.model for need in needs):
@@ -164,9 +164,5 @@ def list_cells(study: "Study") -> None:
         f"{tokens_left(left, most)}"
     )
 
-    for described in study.models:
-        # Of a checkpoint that is not here yet nobody knows the arguments.
-        with suppress(UserError):
-            command = getattr(load_model(described), "shown_command", str)()
-            if command:
-                echo(f"\nstarts: {command}")
+    asked = [(model, [study]) for model in study.models]
+    echo("\n" + plan_text(asked), nl=False)

@@ -16,7 +16,7 @@ from rulerkit.common.paths import cache_dir, plugin_projects, resolve, resolve_f
 from rulerkit.common.project import FOLDERS, KIT
 
 
-@app.command(rich_help_panel=SET_UP)
+@app.command("fetch", rich_help_panel=SET_UP)
 def fetch(
     model: OneModel = None,
     files: Annotated[
@@ -95,7 +95,7 @@ def _fetch_model(described: Any) -> Iterator[str]:
         yield f"tokenizer {tokenizer}"
 
 
-@app.command(rich_help_panel=SET_UP)
+@app.command("notebooks", rich_help_panel=SET_UP)
 def notebooks(
     folder: Annotated[
         Path, typer.Argument(help="Where to; `notebooks` and `params` are made in it.")
@@ -134,7 +134,7 @@ def notebooks(
     echo(f"{copied} files copied to {folder}, {there} were there before")
 
 
-@app.command(rich_help_panel=SET_UP)
+@app.command("generate", rich_help_panel=SET_UP)
 def generate(
     output: Annotated[
         Path,

@@ -27,15 +27,6 @@ def visible_gpus() -> list[str]:
     return [gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1")]
 
 
-def visible_to_child(gpus: list[str]) -> dict[str, str]:
-    """The environment variables that give a process these GPUs and no others."""
-    names = ["CUDA_VISIBLE_DEVICES"]
-    # Where both are set they must agree.
-    if "HIP_VISIBLE_DEVICES" in os.environ:
-        names.append("HIP_VISIBLE_DEVICES")
-    return dict.fromkeys(names, ",".join(gpus))
-
-
 @cache
 def _torch_gpus() -> int:
     """How many GPUs torch sees; 0 without torch. Its builds for CPUs, which see none, are not

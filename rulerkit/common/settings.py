@@ -210,15 +210,6 @@ class Sampling(OptionalKeys):
     own"""
 
 
-class ServerSampling(Sampling):
-    """How a server draws answers."""
-
-    presence_penalty: float
-    """a number"""
-    frequency_penalty: float
-    """a number"""
-
-
 class CheckpointKeys(ModelKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
@@ -233,19 +224,17 @@ class CheckpointKeys(ModelKeys):
     """a mapping over config.json, such as {rope_parameters: {...}}"""
     trust_remote_code: bool
     """true or false"""
+    sampling: Sampling
+    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
 
 
 class TransformersKeys(CheckpointKeys):
     """Checkpoints that transformers runs in this process."""
 
-    sampling: Sampling
-    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
     """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
     batch_size: PositiveInt
     """a whole number of at least 1 (default 8, from 16K tokens on 1)"""
-    max_memory: Annotated[dict[int | str, int | str], Field(min_length=1)]
-    """a mapping of GPU number or cpu to memory, such as {0: 70GiB, cpu: 100GiB}"""
     prefill_chunk_size: PositiveInt
     """a whole number of tokens (default: all at once)"""
     version: Text
@@ -293,9 +282,6 @@ class ServerKeys(OptionalKeys):
 class VllmKeys(CheckpointKeys, ServerKeys):
     """Checkpoints that vLLM serves."""
 
-    sampling: ServerSampling
-    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
-    repetition_penalty, seed"""
     start_timeout: PositiveFloat
     """seconds above 0, within which a started server must answer (default 1800)"""
     tensor_parallel_size: PositiveInt
@@ -308,16 +294,10 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     """the type of keys and values, such as auto or fp8"""
     gpu_memory_utilization: Annotated[Share, Field(gt=0)]
     """the share of each GPU's memory to use, above 0, at most 1"""
-    max_num_batched_tokens: PositiveInt
-    """a whole number of tokens, read in one step"""
-    max_num_seqs: PositiveInt
-    """a whole number of requests, run at once"""
-    enforce_eager: bool
-    """true or false (default: true on a CPU)"""
     batch_invariant: bool
     """true or false"""
     engine_args: Arguments
-    """a mapping of further arguments of `vllm serve`"""
+    """a mapping of further arguments of `vllm serve`, such as {max_num_seqs: 64}"""
 
 
 class Prices(Keys):
@@ -336,9 +316,8 @@ class Prices(Keys):
 class OpenAIKeys(ModelKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
-    sampling: ServerSampling
-    """a mapping: temperature, top_p, top_k, min_p, presence_penalty, frequency_penalty,
-    repetition_penalty, seed"""
+    sampling: Sampling
+    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
     path: Text
     """the model's name, as the server knows it"""
     prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
@@ -355,11 +334,6 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     """a number of tokens that a chat service adds unseen, at most (default 16)"""
 
 
-def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
-    """The keys of a class, as files write them."""
-    return {field.alias or name: field for name, field in kind.model_fields.items()}
-
-
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
     "reader": ReaderKeys,
     "transformers": TransformersKeys,
@@ -370,7 +344,7 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
 }
 """Engine name -> what a mapping for this engine may hold."""
 
-MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))
+MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in kind.model_fields)
 """Every key that the mapping of some model may hold."""
 
 _KEYS: dict[str, Any] = package_data("model_keys.yaml")
@@ -506,7 +480,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     `where` begins the message about a wrong value; `what` is what the message about an unknown key
     calls it.
     """
-    fields = keys_of(kind)
+    fields = kind.model_fields
     for key in values:
         check_known(what, key, fields)
     given = {key: value for key, value in values.items() if value is not None}
@@ -538,7 +512,7 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
 
 def takes(engine: str, key: str) -> str:
     """What a key of an engine takes, in words."""
-    return _words(keys_of(engine_keys(engine, ""))[key])
+    return _words(engine_keys(engine, "").model_fields[key])
 
 
 def _words(field: FieldInfo) -> str:

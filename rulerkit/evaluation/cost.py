@@ -58,14 +58,3 @@ def cost_of(study: Study, spec: Spec, counts: Mapping[tuple[str, int], int]) -> 
         dollars = (read * prices["prompt"] + written * prices["completion"]) / 1e6
         cost = cost._replace(dollars=dollars)
     return cost
-
-
-def costs_by_length(study: Study, spec: Spec) -> dict[int, Cost]:
-    """What a study costs one model at each length that it takes."""
-    number = study.num_examples * study.repeat
-    most = spec.get("max_length")
-    return {
-        length: cost_of(study, spec, {(task.name, length): number for task in study.tasks})
-        for length in study.lengths
-        if most is None or length <= most
-    }

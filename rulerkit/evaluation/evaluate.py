@@ -5,11 +5,10 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 `writer.ask_length` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from rulerkit.common.errors import DoesNotFit, ModelError, TooLong, UserError, listed, remark
@@ -17,7 +16,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import cell_file
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.rounds import StudyRule, rounds, stored_cells, wanted
+from rulerkit.evaluation.rounds import at_lengths, rounds, state_of, stored_cells, wanted
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import ask_length
@@ -47,21 +46,17 @@ def evaluate(
     """Let every model of a study answer all its tasks at all its lengths, shortest first; returns
     the cells, that is one model on one task at one length each, in the order of the studies.
 
-    `study` is a study, several of them, or what `rk.study` takes, with the same parameters:
-    `evaluate("reader-4096", tasks=["vt"], lengths=["4K"])`.
-
-    Only what has no answer yet is asked, and each answer is on disk as it arrives: the same call
-    resumes. `fresh` moves old predictions aside. Where the study says `ask: false` no model is
-    asked: the stored cells are returned, and what is missing is named.
+    `study` is one, several, or what `rk.study` takes: `evaluate("perfect", tasks=["vt"])`. Only
+    what has no answer yet is asked; `fresh` moves old predictions aside. With `ask: false` no model
+    is asked: the stored cells are returned, and what is missing is named.
 
     A request that fails is never a score of zero: its example gets no row, the reason is written to
     `<length>.failures.jsonl` beside the cell, and the next call asks again. Until then the cell has
     no mean, unless `max_failures` of the study allows so many failures.
 
     A length that a model cannot be given, or that a task does not fit into, is left out and named
-    on stderr, the first also to `not_run`. Where a model stops with an error, the other models
-    still run, and the cells hold its answers until then; the error goes to `failed`, or to stderr.
-    Each model is closed before the next is loaded; with a `session` the last one stays loaded.
+    on stderr, the first also to `not_run`. The error of a model goes to `failed`, or to stderr; the
+    other models still run. With a `session` the last model stays loaded.
 
     Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
     asked, and the error of a model (`ModelError`) where no cell has an answer.
@@ -69,15 +64,16 @@ def evaluate(
     studies = _studies_of(study, parameters)
     cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
-        session = session or stack.enter_context(Session())
+        if session is None:
+            session = Session()
+            stack.callback(session.close)
         tokens = sum(_tokens_to_ask(one, fresh) for one in studies)
         bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
         for one in studies:
-            if not one.ask:
+            if one.ask:
+                cells += _ask_models(one, session, fresh, bar, not_run, errors)
+            else:
                 cells += _cells_without_asking(one)
-                continue
-            for of_model, model, asked in _one_by_one(one, session, fresh):
-                cells += _ask_model(of_model, model, asked, fresh, bar, not_run, errors)
 
     if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
@@ -124,28 +120,16 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _one_by_one(
-    study: Study, session: "Session", fresh: bool
-) -> Iterator[tuple[Study, Any, Asked]]:
-    """Each model of a study, ready to answer, with a study of it alone and its examples; all are
-    checked before the first one is asked."""
-    ready: list[tuple[Any, Any, Asked]] = []
-    for described in study.models:
-        model = session.find(described)
-        ready.append((described, model, _fitting(study, model, fresh)))
-
-    for described, model, asked in ready:
-        session.use(described, model)
-        of_model = replace(study, models=(described,))
-        # A model with a budget in dollars counts what its stored answers have cost.
-        if getattr(model, "budget", None) is not None:
-            cells = [stored.cell for stored in stored_cells(of_model) if stored.cell]
-            usages = [row.get("usage") or {} for cell in cells for row in cell.stream()]
-            model.spent = sum(usage.get("cost", 0) for usage in usages)
-        yield of_model, model, asked
+def _tokens_to_ask(study: Study, fresh: bool) -> int:
+    """What the progress bar counts: the lengths of all examples without an answer."""
+    tokens = 0
+    for cell in study.cells() if study.ask else ():
+        have = 0 if fresh else len(coverage_of(cell.path, study.num_examples).have)
+        tokens += cell.length * (study.num_examples - have)
+    return tokens
 
 
-def _fitting(study: Study, model: Model, fresh: bool) -> Asked:
+def _fitting(study: Study, model: Any, fresh: bool) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
@@ -179,18 +163,40 @@ def _fitting(study: Study, model: Model, fresh: bool) -> Asked:
     return asked
 
 
-def _tokens_to_ask(study: Study, fresh: bool) -> int:
-    """What the progress bar counts: the lengths of all examples without an answer."""
-    tokens = 0
-    for cell in study.cells() if study.ask else ():
-        missing = study.num_examples
-        if not fresh:
-            missing -= len(coverage_of(cell.path, study.num_examples).have)
-        tokens += cell.length * missing
-    return tokens
+# --- the models ---------------------------------------------------------------------------------
 
 
-# --- one model ------------------------------------------------------------------------------------
+def _ask_models(
+    study: Study,
+    session: "Session",
+    fresh: bool,
+    bar: Any,
+    not_run: NotRun | None,
+    errors: list[ModelError],
+) -> list[Cell]:
+    """Let the models of a study answer one after the other; returns their cells. All are checked
+    before the first one is asked."""
+    ready: list[tuple[Any, Any, Asked]] = []
+    for described in study.models:
+        # Nothing is loaded here: a model reads its weights when it answers first.
+        is_open = session.model is not None and described == session.described
+        model = session.model if is_open else load_model(described)
+        ready.append((described, model, _fitting(study, model, fresh)))
+
+    cells = list[Cell]()
+    for described, model, examples in ready:
+        session.use(described, model)
+        of_model = replace(study, models=(described,))
+        # Of a model that is a Python object, or made by one, not all changes are seen.
+        is_code = isinstance(described, Model) or "entry" in described
+        if is_code and not _tokens_to_ask(of_model, fresh):
+            remark(
+                f"{model.name}: nothing was asked, all answers are stored; a change that its "
+                "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
+                "`run`, or fresh=True, asks again"
+            )
+        cells += _ask_model(of_model, model, examples, fresh, bar, not_run, errors)
+    return cells
 
 
 def _ask_model(
@@ -202,14 +208,16 @@ def _ask_model(
     not_run: NotRun | None,
     errors: list[ModelError],
 ) -> list[Cell]:
-    """Let the only model of a study answer at all lengths that it can be given; returns its cells.
-    The error that ends its work is added to `errors`.
+    """Let the only model of a study answer at all lengths that it can be given, in one round, or in
+    those of an adaptive run; returns its cells. The error that ends its work joins `errors`."""
+    # A model with a budget in dollars counts what its stored answers have cost.
+    if getattr(model, "budget", None) is not None:
+        cells = [cell for _, cell in stored_cells(study) if cell]
+        usages = [row.get("usage") or {} for cell in cells for row in cell.stream()]
+        model.spent = sum(usage.get("cost", 0) for usage in usages)
 
-    A study with a number of examples is one round; an adaptive run looks at the scores of each
-    round, and asks for more where its question needs them.
-    """
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
-    any_asked, lengths = False, list(study.lengths)
+    lengths = list(study.lengths)
     anew = set(lengths) if fresh else set[int]()  # what is asked first moves old rows aside
 
     def leave_out(length: int, reason: str) -> None:
@@ -223,15 +231,14 @@ def _ask_model(
             leave_out(length, reason)
 
     while lengths:
-        # The rule of an adaptive run speaks of the lengths that remain.
-        rule = StudyRule(study, lengths, anew)
+        # The question of an adaptive run is about the lengths that remain.
+        left = at_lengths(study, lengths)
         try:
-            for length, folder, examples in _each_repetition(rule, study, model, asked, anew):
-                cells, is_asked = ask_length(
-                    model, examples, folder, length in anew, bar, study.max_failures, rule.adaptive
-                )
-                answered |= {cell.path: cell for cell in cells}
-                any_asked |= is_asked
+            for length, counts in rounds(lambda: state_of(at_lengths(study, lengths), anew).counts):
+                fitting = {name: n for name, n in counts.items() if (name, length) in asked}
+                examples = [asked[name, length].first(n) for name, n in fitting.items()]
+                answered |= _each_repetition(left, model, examples, length in anew, bar)
+                anew.discard(length)
         except TooLong as error:
             leave_out(length, str(error))
             continue
@@ -239,35 +246,28 @@ def _ask_model(
             # What it answered is on disk.
             errors.append(error)
             model.close()
-            return [stored.cell for stored in stored_cells(study) if stored.cell]
-        if text := rule.describe():
+            return [cell for _, cell in stored_cells(study) if cell]
+        if left.adaptive:
+            text = left.adaptive.describe(state_of(left, anew))
             remark(f"{model.label or model.name}: {text}")
         break
-
-    # Of a model that is a Python object, or made by one, not all changes are seen.
-    (described,) = study.models
-    if answered and not any_asked and (isinstance(described, Model) or "entry" in described):
-        remark(
-            f"{model.name}: nothing was asked, all answers are stored; a change that its record "
-            "does not hold, such as a patch elsewhere, is not seen: another `name` or `run`, or "
-            "fresh=True, asks again"
-        )
     return list(answered.values())
 
 
 def _each_repetition(
-    rule: StudyRule, study: Study, model: Any, asked: Asked, anew: set[int]
-) -> Iterator[tuple[int, Path, list[Examples]]]:
-    """What the rounds of a rule ask for, once for each repetition: a length, the folder of the
-    answers, and the examples of each task that fits."""
-    for length, counts in rounds(rule.wanted):
-        fitting = {task: number for task, number in counts.items() if (task, length) in asked}
-        examples = [asked[task, length].first(number) for task, number in fitting.items()]
-        for repetition, folder in enumerate(study.folders):
-            # A model that draws its answers draws others in each repetition.
-            model.repetition = repetition
-            yield length, folder, examples
-        anew.discard(length)
+    study: Study, model: Any, examples: list[Examples], anew: bool, bar: Any
+) -> dict[Path, Cell]:
+    """Let a model answer the examples of one length, once for each repetition of a study; returns
+    the cells by their files."""
+    answered = dict[Path, Cell]()
+    for repetition, folder in enumerate(study.folders):
+        # A model that draws its answers draws others in each repetition.
+        model.repetition = repetition
+        for cell in ask_length(
+            model, examples, folder, anew, bar, study.max_failures, study.adaptive
+        ):
+            answered[cell.path] = cell
+    return answered
 
 
 # --- without asking -------------------------------------------------------------------------------
@@ -277,15 +277,14 @@ def _cells_without_asking(study: Study) -> list[Cell]:
     """The cells that have an answer, complete or not; what is missing is named."""
     counts = wanted(study)
     cells, missing = list[Cell](), list[str]()
-    for stored in stored_cells(study):
-        number = counts[stored.path]
-        have = 0
-        if stored.cell:
-            have = sum(index < number for index in stored.cell.coverage.have)
-            if have:
-                cells.append(stored.cell)
+    for asked, cell in stored_cells(study):
+        number = counts[asked.path]
+        have = sum(index < number for index in cell.coverage.have) if cell else 0
+        if cell and have:
+            cells.append(cell)
         if have < number:
-            missing.append(f"{stored.name}: {have} of {number} examples")
+            name = f"{asked.model} {asked.task.name} at {asked.length}"
+            missing.append(f"{name}: {have} of {number} examples")
 
     if missing:
         remark(f"not answered: {listed(missing, _MOST_NAMED, '; ')}")
@@ -312,37 +311,25 @@ class Session(AbstractContextManager["Session"]):
             rk.evaluate(another_study, session=session)  # the same model is not loaded again
     """
 
-    def __init__(self) -> None:
-        self.model: Model | None = None
-        """The model that was used last and still holds its memory, its GPU or its server."""
-        self._described: JSON | Model | None = None
-
-    def find(self, described: JSON | Model) -> Model:
-        """The model of a mapping; the one that is loaded, where it is the same. Nothing is loaded
-        here: a model reads its weights when it answers first."""
-        if self.model is not None and described == self._described:
-            return self.model
-        return load_model(described)
+    model: Model | None = None
+    """The model that was used last and still holds its memory, its GPU or its server."""
+    described: JSON | Model | None = None
+    """The mapping that it was made from, or the model itself."""
 
     def use(self, described: JSON | Model, model: Model) -> None:
         """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
         if model is not self.model:
             if self.model is not None:
                 self.model.close()
-            self.model, self._described = model, described
+            self.model, self.described = model, described
 
     def close(self) -> None:
         """Free the memory and the GPU, and end the server of the model that is loaded. A model that
         the caller made stays as it is: it may be asked again."""
-        model, described = self.model, self._described
-        self.model = self._described = None
+        model, described = self.model, self.described
+        self.model = self.described = None
         if model is not None and described is not model:
             model.close()
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> Any:
+    def __exit__(self, *error: object) -> None:
         self.close()

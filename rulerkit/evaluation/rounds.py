@@ -1,14 +1,15 @@
 """Asking in rounds: what was answered says what is asked next, until nothing more is wanted.
 
-`rounds` is the loop, of adaptive runs as of the gate over two models. `StudyRule` says how many
+`rounds` is the loop, of adaptive runs as of the gate over two models. `state_of` says how many
 examples each cell of a study is to have, by the rows on disk; when an adaptive run may stop is in
 `scoring.effective_length`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from rulerkit.common.errors import remark
 from rulerkit.evaluation.study import Study, StudyCell, name_of
@@ -42,40 +43,31 @@ def rounds(wanted: Callable[[], Counts]) -> Iterator[tuple[int, dict[str, int]]]
         asked |= new
 
 
-class StudyRule:
-    """The examples that the only model of a study is to have at some lengths: a fixed number, or as
+def at_lengths(study: Study, lengths: Sequence[int]) -> Study:
+    """A study at some of its lengths, which the rule of an adaptive run is about."""
+    rule = study.adaptive
+    if rule:
+        names = tuple(task.name for task in study.tasks)
+        rule = replace(rule, tasks=names, lengths=tuple(lengths))
+    return replace(study, lengths=tuple(lengths), adaptive=rule)
+
+
+def state_of(study: Study, anew: Collection[int] = ()) -> State:
+    """How many examples each cell of a study of one model is to have, in all: a fixed number, or as
     many as an adaptive run needs by the rows on disk. Rows at the lengths of `anew` do not count,
     as they are moved aside."""
+    if not study.adaptive:
+        cells = product((task.name for task in study.tasks), study.lengths)
+        return State(dict.fromkeys(cells, study.num_examples), True)
 
-    def __init__(self, study: Study, lengths: Sequence[int], anew: Collection[int] = ()) -> None:
-        self.adaptive = None
-        if study.adaptive:
-            names = tuple(task.name for task in study.tasks)
-            self.adaptive = replace(study.adaptive, tasks=names, lengths=tuple(lengths))
-        self._study = replace(study, lengths=tuple(lengths))
-        self._anew = anew
-        self._state = State({}, None)
-
-    def wanted(self) -> Counts:
-        """The examples that each cell is to have, in all, by the answers so far."""
-        study = self._study
-        if not self.adaptive:
-            names = [task.name for task in study.tasks]
-            return {(name, n): study.num_examples for name in names for n in study.lengths}
-
-        scores = dict[tuple[str, int], "NDArray[np.float64]"]()
-        aligned, claimed = "chat", None
-        for stored in stored_cells(replace(study, repeat=1)):
-            cell = None if stored.asked.length in self._anew else stored.cell
-            scores[stored.asked.task.name, stored.asked.length] = _scores_by_index(cell)
-            if cell:
-                aligned, claimed = cell.about.aligned, cell.about.claimed_length
-        self._state = replay(self.adaptive, scores, aligned, claimed, study.max_failures)
-        return self._state.counts
-
-    def describe(self) -> str:
-        """How an adaptive run ended; "" for another."""
-        return self.adaptive.describe(self._state) if self.adaptive else ""
+    scores = dict[tuple[str, int], "NDArray[np.float64]"]()
+    aligned, claimed = "chat", None
+    for asked, stored in stored_cells(replace(study, repeat=1)):
+        cell = None if asked.length in anew else stored
+        scores[asked.task.name, asked.length] = _scores_by_index(cell)
+        if cell:
+            aligned, claimed = cell.about.aligned, cell.about.claimed_length
+    return replay(study.adaptive, scores, aligned, claimed, study.max_failures)
 
 
 def _scores_by_index(cell: Cell | None) -> "NDArray[np.float64]":
@@ -109,32 +101,16 @@ def wanted(
         of_model = replace(study, models=(described,))
         skipped = not_run(name_of(described))
         lengths = [length for length in study.lengths if length not in skipped]
-        counts = StudyRule(of_model, lengths).wanted()
+        counts = state_of(at_lengths(of_model, lengths)).counts
         otherwise = FIRST if study.adaptive else study.num_examples
         for cell in of_model.cells():
             numbers[cell.path] = counts.get((cell.task.name, cell.length), otherwise)
     return numbers
 
 
-class StoredCell(NamedTuple):
-    """A cell of a study, and what of it is on disk: None where there is nothing, or what cannot be
-    read."""
-
-    asked: StudyCell
-    cell: Cell | None
-
-    @property
-    def path(self) -> Path:
-        return self.asked.path
-
-    @property
-    def name(self) -> str:
-        """Model, task and length, for messages."""
-        return f"{self.asked.model} {self.asked.task.name} at {self.asked.length}"
-
-
-def stored_cells(study: Study) -> Iterator[StoredCell]:
-    """Each cell of a study as it is on disk; a damaged one is named on stderr. Needs no model.
+def stored_cells(study: Study) -> Iterator[tuple[StudyCell, Cell | None]]:
+    """Each cell of a study with what of it is on disk: None where there is nothing, or what cannot
+    be read, which stderr names. Needs no model.
 
     Raises `UserError` where rows were made for other questions than those of the study.
     """
@@ -149,4 +125,4 @@ def stored_cells(study: Study) -> Iterator[StoredCell]:
         except DamagedCell as error:
             remark(f"left out: {error}")
             cell = None
-        yield StoredCell(asked, cell)
+        yield asked, cell

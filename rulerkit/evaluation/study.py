@@ -11,7 +11,7 @@ import re
 import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass
 from difflib import get_close_matches
 from functools import cached_property
 from glob import glob
@@ -28,13 +28,12 @@ from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.generation.corpora import KINDS, choices, load
-from rulerkit.generation.tasks import Task, all_families, by_name, family_of, without_suites
+from rulerkit.generation.tasks import Task, all_families, by_name, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import StoppingRule, family_threshold, threshold_of
 from rulerkit.store.files import SEED_FILE, disk
 from rulerkit.store.places import is_table
-from rulerkit.store.records import plain
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -191,22 +190,34 @@ def study(
     models = values.models or [values.model]
     if not values.models and "model" in given and given["model"] is None:
         models = []
+    checked = [spec if isinstance(spec, Model) else read_spec(spec) for spec in expand(models)]
+    names = [name_of(model) for model in checked]
+    if repeated := {name for name in names if names.count(name) > 1}:
+        raise UserError(
+            f"models: {', '.join(sorted(repeated))} named twice: give each another `name:`"
+        )
+
     tasks = _tasks_of(values)
-    adaptive, num_examples = _examples_of(values, tasks, notebook, complete)
+    rule = None
+    if values.num_examples == "adaptive":
+        rule = _adaptive_rule(values, tasks, notebook, complete)
+        num_examples = values.max_examples if rule else DEFAULT_EXAMPLES
+    else:
+        num_examples = values.num_examples
     return Study(
         notebook=notebook,
-        models=_checked_models(expand(models)),
+        models=tuple(checked),
         tasks=tasks,
         lengths=tuple(sorted(set(values.lengths))),
         num_examples=num_examples,
-        seed=_seed_of(values),
+        seed=_fresh_seed(values) if values.seed == "fresh" else values.seed,
         run=values.run,
         corpora=choices(values.corpora)["base"],
         protocol=values.protocol,
         outputs=resolve(values.outputs),
         repeat=values.repeat,
         max_failures=values.max_failures,
-        adaptive=adaptive,
+        adaptive=rule,
         ask=values.ask,
         plugins=tuple(values.plugins),
     )
@@ -241,41 +252,9 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     return {"models": list(source), **parameters}
 
 
-def study_as_json(study: Study) -> JSON:
-    """A study of models that are described, not made in Python, ready for a file."""
-    values = {field.name: getattr(study, field.name) for field in fields(study)}
-    values["outputs"] = str(study.outputs)
-    values["tasks"] = [{"family": task.family, **vars(task)} for task in study.tasks]
-    values["adaptive"] = study.adaptive and asdict(study.adaptive)
-    return plain(values)
-
-
-def study_from_json(values: Mapping[str, Any]) -> Study:
-    """The study that `study_as_json` wrote. Raises UserError where a plug-in is not here any
-    more."""
-    load_plugins(values["plugins"])
-    tasks = []
-    for settings in values["tasks"]:
-        family = family_of(settings["name"], settings["family"])
-        own = {key: settings[key] for key in settings if key != "family"}
-        tasks.append(family(**own))
-
-    rule = values["adaptive"]
-    if rule:
-        lists = {key: tuple(rule[key]) for key in ("tasks", "lengths")}
-        rule = StoppingRule(**{**rule, **lists})
-    tuples = {key: tuple(values[key]) for key in ("models", "lengths", "plugins")}
-    outputs = Path(values["outputs"])
-    made = {"tasks": tuple(tasks), "adaptive": rule, "outputs": outputs}
-    return Study(**{**values, **tuples, **made})
-
-
-def _seed_of(values: Parameters) -> int:
-    """The seed that parameters name; of a fresh one that of the run, which is drawn once: a run
-    that is resumed, and all notebooks of a batch, ask the same questions."""
-    if values.seed != "fresh":
-        return values.seed
-
+def _fresh_seed(values: Parameters) -> int:
+    """The seed of a run, which is drawn once: a run that is resumed, and all notebooks of a batch,
+    ask the same questions."""
     file = resolve(values.outputs) / "predictions" / values.run / SEED_FILE
     if not file.exists():
         if next(file.parent.glob("*/*/*.jsonl"), None):
@@ -314,16 +293,11 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
     return tuple(by_name(tasks).values())
 
 
-def _examples_of(
+def _adaptive_rule(
     values: Parameters, tasks: tuple[Task, ...], notebook: str, complete: bool | None
-) -> tuple[StoppingRule | None, int]:
-    """The rule of an adaptive run, if the study is one, and how many examples a cell has, at most.
-
-    A study that cannot be adaptive gets a fixed number, and stderr says why.
-    """
-    if values.num_examples != "adaptive":
-        return None, int(values.num_examples)
-
+) -> StoppingRule | None:
+    """The rule of an adaptive run; None for a study that cannot be adaptive, and stderr says
+    why."""
     reason = ""
     names = {task.name for task in tasks}
     suites = sorted({task.suite for task in tasks})
@@ -342,25 +316,10 @@ def _examples_of(
         )
     if reason:
         remark(f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}")
-        return None, DEFAULT_EXAMPLES
-    rule = StoppingRule(
-        values.confidence,
-        values.max_examples,
-        suite=suites[0],
-        own_threshold=own_threshold,
+        return None
+    return StoppingRule(
+        values.confidence, values.max_examples, suite=suites[0], own_threshold=own_threshold
     )
-    return rule, values.max_examples
-
-
-def _checked_models(specs: list[Any]) -> tuple[JSON | Model, ...]:
-    """Checked specs, and models that were made in Python; each has another name."""
-    models = [spec if isinstance(spec, Model) else read_spec(spec) for spec in specs]
-    names = [name_of(model) for model in models]
-    if repeated := {name for name in names if names.count(name) > 1}:
-        raise UserError(
-            f"models: {', '.join(sorted(repeated))} named twice: give each another `name:`"
-        )
-    return tuple(models)
 
 
 def load_files(files: str | Path | Iterable[str | Path]) -> JSON:

@@ -44,7 +44,7 @@ def predict(
     """Let a model answer the examples of one cell that have no answer yet, as `ask_length` does;
     returns the cell with all its rows."""
     with progress_bar(len(examples) * examples.length, disable=not progress) as bar:
-        return ask_length(model, [examples], folder, fresh, bar)[0][0]
+        return ask_length(model, [examples], folder, fresh, bar)[0]
 
 
 def ask_length(
@@ -55,9 +55,9 @@ def ask_length(
     bar: Any,
     max_failures: float = 0,
     rule: StoppingRule | None = None,
-) -> tuple[list[Cell], bool]:
+) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream;
-    returns the cells that have answers, and whether the model was asked for any.
+    returns the cells that have answers.
 
     `folder` is `predictions/<run>`. Answers of an earlier session stay where the record names the
     same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
@@ -100,7 +100,7 @@ def ask_length(
                 )
 
     stored = [load_cell(writer.path) for writer in writers]
-    return [cell for cell in stored if cell], bool(unanswered)
+    return [cell for cell in stored if cell]
 
 
 class CellWriter:
@@ -127,9 +127,13 @@ class CellWriter:
         self._result_digest = result_digest(self.result)
         self.task: str = self.result["task"]["name"]
         self.length: int = self.result["length"]
-        self.path = cell_file(
-            folder, _folder_name(model.name), _folder_name(self.task), self.length
-        )
+        for name in (model.name, self.task):
+            if not name or name.startswith(".") or "/" in name or "\\" in name:
+                raise UserError(
+                    f"{name!r} cannot name a folder of predictions: give the model or task a name "
+                    "without slashes"
+                )
+        self.path = cell_file(folder, model.name, self.task, self.length)
         self.missing: list[int] = []
         """The indices of the examples without an answer when the cell was opened."""
         self.left = set[int]()
@@ -171,7 +175,7 @@ class CellWriter:
         # Another process may have written before the lock was ours.
         stored = self._read()
         if not self.missing:
-            self._write_record()
+            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
@@ -204,7 +208,7 @@ class CellWriter:
         assert self._lock is not None
         self._lock.check()
         if self._log is None:
-            self._write_record()
+            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             self._log = self._held.enter_context(closing(Log(self.path)))
 
         if isinstance(answer, Failure):
@@ -223,10 +227,6 @@ class CellWriter:
         # A complete cell leaves no lock behind if this process is killed later.
         if not self.left:
             self.close()
-
-    def _write_record(self) -> None:
-        text = json.dumps(self._record, indent=2) + "\n"
-        write_whole(self.path.with_suffix(".json"), text)
 
     def _row(self, example: Example, answer: Answer) -> JSON:
         """The row of an example, with upstream's names where it has them."""
@@ -311,12 +311,3 @@ def _move_aside(path: Path) -> None:
         with disk(file):
             if file.exists():
                 os.rename(file, file.with_name(f"{file.stem}.{now}.bak{file.suffix}"))
-
-
-def _folder_name(name: str) -> str:
-    if not name or name.startswith(".") or "/" in name or "\\" in name:
-        raise UserError(
-            f"{name!r} cannot name a folder of predictions: give the model or task a name without "
-            "slashes"
-        )
-    return name

@@ -306,11 +306,10 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
 def _check_references(task: Task, index: int, references: Sequence[str]) -> None:
     """Raises UserError for references that the task's rule could never find."""
     if not task.can_judge(references):
-        lacking = "an empty reference" if references else "no references"
         raise UserError(
-            f"{task.name}: example {index} has {lacking}, and the rule {task.match} knows no "
-            "question whose right answer is nothing: let the family name another rule, or draw "
-            "references"
+            f"{task.name}: example {index} has no references, or an empty one, and the rule "
+            f"{task.match} knows no question whose right answer is nothing: let the family name "
+            "another rule, or draw references"
         )
     right = task.right_answer(references)
     if right is not None and (score := score_of(task, right, references)) < 1:

@@ -139,12 +139,24 @@ class Function(Engine):
 
         reasons, works = list[str](), False
         for example, said in self._returned(examples):
-            answer = self._read(example, said)
-            yield example, answer
-            if isinstance(said, Exception) and isinstance(answer, Failure):
+            # It is the user's code: all is checked before anything is stored.
+            answer: Answer | Failure
+            if isinstance(said, str):
+                refuse_echo(self.name, example, said)  # before it is cut
+                answer = cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
+            elif isinstance(said, Exception):
+                answer = Failure(f"example {example.index}: the function raised {raised(said)}")
                 reasons.append(f"{example.task}, {answer.reason}")
+            elif said is None:
+                answer = Failure(f"example {example.index}: the function returned None")
             else:
-                works = True
+                raise UserError(
+                    f"model {self.name}: the function returned {reprlib.repr(said)} for example "
+                    f"{example.index} of {example.task}; it must return a text (str), or None "
+                    "where there is no answer"
+                )
+            yield example, answer
+            works = works or not isinstance(said, Exception)
             if not works and len(reasons) == MOST_RAISED:
                 raise UserError(
                     f"model {self.name}: none of its first {MOST_RAISED} prompts was answered, "
@@ -200,22 +212,6 @@ class Function(Engine):
         if "max_new_tokens" in inspect.signature(self._function).parameters:
             options["max_new_tokens"] = max(map(self.most_tokens, batch))
         return prompts, options
-
-    def _read(self, example: Example, said: Any) -> Answer | Failure:
-        """The answer in what the function returned for one prompt. It is the user's code: all is
-        checked before anything is stored."""
-        if isinstance(said, Exception):
-            return Failure(f"example {example.index}: the function raised {raised(said)}")
-        if said is None:
-            return Failure(f"example {example.index}: the function returned None")
-        if not isinstance(said, str):
-            raise UserError(
-                f"model {self.name}: the function returned {reprlib.repr(said)} for example "
-                f"{example.index} of {example.task}; it must return a text (str), or None where "
-                "there is no answer"
-            )
-        refuse_echo(self.name, example, said)  # before it is cut
-        return cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
 
     def close(self) -> None:
         """Frees what `entry` loaded; a function that the caller passed in stays."""

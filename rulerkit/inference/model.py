@@ -317,7 +317,7 @@ def with_server(described: Any) -> Any:
     if not is_address(address):
         return described
 
-    from rulerkit.inference.address import model_at
+    from rulerkit.inference.access import model_at
 
     return model_at(address, own) | own
 

@@ -355,27 +355,23 @@ class OpenAI(ServerEngine):
         return {key: value for key, value in request.items() if value is not None}
 
     def request(self, example: Example, connection: Connection) -> JSON:
-        """As `body`; before the first prompt of a task the server counts a part of it, where its
-        counts are not exact."""
-        counts = self.server.counts
-        if counts.lacks_ratio(example.task):
+        """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
+        template. Before the first prompt of a task the server counts a part of it, where its counts
+        are not exact."""
+        facts, counts = self.server, self.server.counts
+        if counts.known and not counts.exact and example.task not in counts.ratios:
             part = sample_of(example.input)
             count = None
             with suppress(RequestError):
-                count = self._count(connection, self.server, "chat", part)
+                count = self._count(connection, facts, "chat", part)
             counts.learn(example.task, count, self.tokenizer().count(part))
-        return self.body(example)
 
-    def body(self, example: Example) -> JSON:
-        """The prompt by the server's path: one BOS, whoever adds it; as messages, without the
-        template."""
         sampling = self.sampling(example)
         if "seed" not in self.spec.get("sampling", {}):
             # Services may refuse one.
             sampling.pop("seed", None)
-        return self._request(
-            self.server, self._prompt(example), self.most_tokens(example), sampling
-        )
+        prompt = self._prompt(example)
+        return self._request(facts, prompt, self.most_tokens(example), sampling)
 
     def _prompt(self, example: Example) -> JSON:
         form, path = self.prompt_format, self.server.path

@@ -37,10 +37,6 @@ class ServerCounts:
     leaves_out_cached: bool | None = None
     """Whether its counts leave out what it had cached; None while no reply has shown it."""
 
-    def lacks_ratio(self, task: str) -> bool:
-        """Whether its count of a part of a task's prompt is needed to judge the whole."""
-        return self.known and not self.exact and task not in self.ratios
-
     def learn(self, task: str, count: int | None, ours: int) -> None:
         """Take its count of a part of a task's prompt, which has `ours` tokens for us; None where
         it gave none."""

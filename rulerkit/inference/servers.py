@@ -8,12 +8,14 @@ under way. `vllm` and `openai` are the two engines.
 """
 
 import time
+from bisect import bisect_left, insort
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
+from operator import itemgetter
 from typing import ClassVar
 
-from rulerkit.common.descriptors import describe_lack, left_for_connections, raise_limit
+from rulerkit.common.descriptors import describe_lack, left_for_connections
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -21,13 +23,61 @@ from rulerkit.inference.access import Address
 from rulerkit.inference.http import OTHER_PROMPT, Connection, is_too_long
 from rulerkit.inference.model import Answer, Answers, Engine, Failure
 from rulerkit.inference.process import START_TIMEOUT, ServerProcess
-from rulerkit.inference.prompt_queue import PromptQueue, num_tokens
 from rulerkit.inference.refusals import fatal_words
 from rulerkit.inference.reply import Reply, RequestError
 
+AHEAD = 512  # examples made ahead and put in order, at most
+AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
 MOST_TOKENS_AHEAD = 4 * 2**20
 _WAIT = 1.0  # seconds between two looks at a server that loads
 _NEXT_LINE = 10.0  # seconds between two lines about what it loads
+
+
+class PromptQueue:
+    """Examples that wait, given out in the order of their token ids, so that neighbours share the
+    longest prefixes.
+
+    A server gets the prompt that follows the one it got last, and after the end of the order the
+    first one again. The cache of a whole cell is then reused as well as if all its prompts had been
+    sorted beforehand.
+    """
+
+    def __init__(self, examples: Iterable[Example] = ()) -> None:
+        self._source = iter(examples)
+        self.waiting: list[tuple[bytes, Example]] = []  # with their place in the order
+        self.stop = ""  # why no more is asked
+
+    def make(self) -> bool:
+        """Make one more example; False where there is none, or enough are made."""
+        tokens = num_tokens(example for _, example in self.waiting)
+        enough = len(self.waiting) >= AHEAD or tokens >= AHEAD_TOKENS
+        if self.stop or enough or (example := next(self._source, None)) is None:
+            return False
+        self.add(example)
+        return True
+
+    def ready(self) -> bool:
+        """Whether a prompt waits that is still to be sent; makes one where none does."""
+        return not self.stop and (bool(self.waiting) or self.make())
+
+    def add(self, example: Example) -> None:
+        """Put an example in its place."""
+        insort(self.waiting, (_order(example), example), key=itemgetter(0))
+
+    def take(self, last: Example | None) -> Example:
+        """The example that follows `last`, taken out; the first one where there is no last."""
+        place = bisect_left(self.waiting, _order(last), key=itemgetter(0)) if last else 0
+        return self.waiting.pop(place % len(self.waiting))[1]
+
+
+def _order(example: Example) -> bytes:
+    """Bytes that compare as the token ids of a prompt."""
+    return example.ids.astype(">i4").tobytes()
+
+
+def num_tokens(examples: Iterable[Example]) -> int:
+    """The tokens of several prompts."""
+    return sum(example.num_tokens for example in examples)
 
 
 class ServerEngine(Engine):
@@ -68,13 +118,9 @@ class ServerEngine(Engine):
         """How many copies of the model a server holds, each on GPUs of its own."""
         return 1
 
-    def body(self, example: Example) -> JSON:
-        """The JSON of a request."""
-        raise NotImplementedError
-
     def request(self, example: Example, connection: Connection) -> JSON:
         """The JSON of the next request."""
-        return self.body(example)
+        raise NotImplementedError
 
     def read(self, example: Example, reply: Reply) -> Answer:
         """The answer in a reply; raises `RequestError` where there is none."""
@@ -98,7 +144,6 @@ class ServerEngine(Engine):
             address = self.process.address
 
         concurrency = self.spec.get("concurrency", self.default_concurrency * self.copies())
-        raise_limit()
         most = max(1, left_for_connections())
         if most < concurrency:
             remark(
@@ -161,17 +206,10 @@ class ServerEngine(Engine):
         connection = self.open()
         under_way: dict[Future[Answer], Example] = {}
         try:
-            while True:
-                is_ready = self.is_ready()
-                while is_ready and queue.ready() and self._takes_more(connection, under_way):
-                    future, example = self._send(connection, under_way)
-                    under_way[future] = example
-                if is_ready and not under_way:
-                    break
+            while self._send_more(connection, under_way):
                 # While nothing has come back, the time goes into making examples.
-                if not any(future.done() for future in under_way) and queue.make():
-                    continue
-                yield from self._finished(connection, under_way)
+                if any(future.done() for future in under_way) or not queue.make():
+                    yield from self._finished(connection, under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
@@ -190,6 +228,16 @@ class ServerEngine(Engine):
             outcome = self._outcome(future, example, connection)
             if outcome:
                 yield example, outcome
+
+    def _send_more(
+        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
+    ) -> bool:
+        """Send what the server can take; whether something is still to come."""
+        is_ready = self.is_ready()
+        while is_ready and self._queue.ready() and self._takes_more(connection, under_way):
+            future, example = self._send(connection, under_way)
+            under_way[future] = example
+        return bool(under_way) or not is_ready
 
     def _takes_more(
         self, connection: Connection, under_way: "dict[Future[Answer], Example]"

@@ -105,8 +105,6 @@ class Transformers(CheckpointEngine):
         """`cpu`, `mps`, `cuda`, `cuda:1`, ... or `spread`."""
         if self._loaded:
             return str(self._network.device)
-        if "max_memory" in self.spec:
-            return "spread"
         device = str(self.spec.get("device", "auto"))
         return super().device() if device == "auto" else device
 
@@ -163,7 +161,7 @@ class Transformers(CheckpointEngine):
             "output_loading_info": True,
             "revision": self.checkpoint.commit or "main",
             "trust_remote_code": self.spec.get("trust_remote_code", False),
-            **self.given(("max_memory", "attn_implementation")),
+            **self.given(("attn_implementation",)),
         }
 
         # Weights go straight to the GPU, without a copy in the memory of the CPU.

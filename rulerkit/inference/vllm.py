@@ -107,7 +107,9 @@ class Vllm(CheckpointEngine, ServerEngine):
         for entry in entries:
             # vLLM says under `root` what it has loaded, under whatever name it serves it.
             loaded = str(entry.get("root") or entry["id"])
-            if loaded == self.path or _is_same_folder(loaded, self.path):
+            folder = resolve(loaded)
+            mine = self.checkpoint.folder
+            if loaded == self.path or (mine and folder.is_dir() and folder.samefile(mine)):
                 self._served_as = entry["id"]
                 return address
         seen = listed([str(entry.get("root") or entry["id"]) for entry in entries], 3)
@@ -151,7 +153,7 @@ class Vllm(CheckpointEngine, ServerEngine):
             "dtype": self.dtype(),
             "max_model_len": longest,
             "hf_overrides": self.vllm_overrides(),
-            "enforce_eager": self.spec.get("enforce_eager", self.device() == "cpu"),
+            "enforce_eager": self.device() == "cpu",
             # Ids go in and out; only the marks of a thought are looked up in a tokenizer.
             "skip_tokenizer_init": not self._reasoning(),
             "reasoning_config": self._reasoning(),
@@ -271,41 +273,27 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     # --- answering --------------------------------------------------------------------------------
 
-    def body(self, example: Example) -> JSON:
-        """Token ids, to be given back, until one of the checkpoint's stop ids; a thought ends at
-        its budget."""
-        budget: JSON = {}
-        if self._reasoning():
-            budget["thinking_token_budget"] = self.prompt_format.thinking_tokens
-        return {
-            "model": self._served_as,
-            "prompt": example.ids.tolist(),
-            "max_tokens": self.most_tokens(example),
-            **self.sampling(example),
-            **budget,
-            "stop_token_ids": self.stop_ids,
-            "add_special_tokens": False,
-            "return_token_ids": True,
-        }
-
     def request(self, example: Example, connection: Connection) -> JSON:
-        """The first few requests, and a sample of the others, ask for the prompt's ids to come
-        back; of the rest the server's count of them is compared."""
-        body = self.body(example)
-        number = connection.num_sent
-        if number < ECHOED_FIRST or number % ECHOED_EACH == 0:
-            return body
+        """Token ids, until one of the checkpoint's stop ids; a thought ends at its budget. The
+        first few requests, and a sample of the others, ask for the prompt's ids to come back; of
+        the rest the server's count of them is compared."""
+        sampling: JSON = {"max_tokens": self.most_tokens(example), **self.sampling(example)}
+        if self._reasoning():
+            sampling["thinking_token_budget"] = self.prompt_format.thinking_tokens
+        sampling["stop_token_ids"] = self.stop_ids
+        ids, number = example.ids.tolist(), connection.num_sent
+        is_echoed = number < ECHOED_FIRST or number % ECHOED_EACH == 0
+
         # Completions give the ids of an answer only together with those of the prompt.
         # A server that runs elsewhere may not have the other page.
-        if self.process is None or not _knows_scale_out():
-            return body
-
-        only_here = ("add_special_tokens", "return_token_ids")
-        sampling = {key: body[key] for key in body if key not in only_here}
+        if not is_echoed and self.process is not None and _knows_scale_out():
+            return {"model": self._served_as, "token_ids": ids, "sampling_params": sampling}
         return {
-            "model": sampling.pop("model"),
-            "token_ids": sampling.pop("prompt"),
-            "sampling_params": sampling,
+            "model": self._served_as,
+            "prompt": ids,
+            **sampling,
+            "add_special_tokens": False,
+            "return_token_ids": True,
         }
 
     def _reasoning(self) -> JSON:
@@ -339,12 +327,6 @@ class Vllm(CheckpointEngine, ServerEngine):
         usage = reply.about()
         usage.pop("system_fingerprint", None)
         return self.read_ids(reply.choice.token_ids, finish, usage)
-
-
-def _is_same_folder(one: str, other: str) -> bool:
-    return os.path.isdir(resolve(one)) and os.path.realpath(resolve(one)) == os.path.realpath(
-        resolve(other)
-    )
 
 
 @cache

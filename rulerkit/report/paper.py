@@ -45,6 +45,8 @@ _DATA = Path(__file__).parents[1] / "data" / "paper"
 
 @cache
 def _table(name: str) -> "pd.DataFrame":
+    """One of the files: scores, summary, models (the 40 checkpoints of both versions), leaderboard
+    (upstream's list)."""
     # Only an empty field is missing: a model could be called "NA" or "None".
     return pd.read_csv(_DATA / f"{name}.csv", keep_default_na=False, na_values=[""])
 
@@ -75,11 +77,6 @@ def paper_summary(version: str = "v3", category: str | None = None) -> "pd.DataF
     return _rows_of("summary", version, category)
 
 
-def paper_models() -> "pd.DataFrame":
-    """The 40 checkpoints of both versions: the columns of models.csv."""
-    return _table("models").copy()
-
-
 @cache
 def _printed(version: str, category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""
@@ -105,7 +102,7 @@ def _key(name: str) -> str:
 def _slugs() -> dict[str, str]:
     """Slug by every spelling of a model, except those that two models share."""
     slugs: dict[str, set[str]] = defaultdict(set)
-    for row in paper_models().astype(object).fillna("").itertuples():
+    for row in _table("models").astype(object).fillna("").itertuples():
         checkpoint = str(row.checkpoint)
         spellings = [
             str(row.slug),
@@ -373,7 +370,7 @@ def _not_comparable(
 def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bool]]":
     """What differs from the paper's set-up (protocol, tokenizer, template, examples), and in which
     cells; the chat template where the model of the paper is known by its slug."""
-    printed = _key(paper_models().set_index("slug")["template"].get(slug, ""))
+    printed = _key(_table("models").set_index("slug")["template"].get(slug, ""))
 
     def is_another(template: str) -> bool:
         # 'auto' is the template of the tokenizer, as the model's authors ship it.

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, keys_of, read_keys
+from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, read_keys
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import FAMILIES, TASKS
@@ -117,7 +117,7 @@ SCALARS = st.sampled_from(
 ) | st.text(max_size=8)
 STUDY_KEYS = st.sampled_from(list(Parameters.model_fields))
 MODEL_KEYS = st.sampled_from(
-    ["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys_of(keys))]
+    ["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys.model_fields)]
 )
 KNOBS = st.sampled_from(
     list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family)))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 import rulerkit as rk
-from rulerkit.cli.app import MEASURE
+from rulerkit.cli.app import LOOK
 from rulerkit.cli.given import EXAMPLES, Given, is_checkpoint, is_folder_of_answers, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
@@ -37,8 +37,7 @@ if TYPE_CHECKING:
 app = typer.Typer()
 _say = partial(echo, err=True)  # progress: stdout is the result
 QUICK, RULER = "quick", "ruler"
-_QUICK_LENGTHS = [4096, 8192]
-_ALL_LENGTHS = [4096 * 2**power for power in range(6)]
+_LENGTHS = [4096 * 2**power for power in range(6)]
 _EXAMPLES = 500
 
 
@@ -83,7 +82,7 @@ _USES = (*EXAMPLES, *["num_examples", "max_examples", "max_failures", "run", "ou
 each example."""
 
 
-@app.command(rich_help_panel=MEASURE)
+@app.command(rich_help_panel=LOOK)
 def gate(
     baseline: Annotated[
         str,
@@ -117,12 +116,25 @@ def gate(
 
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
     """
+    from rulerkit_gate.rounds import run_gate
+
     check_known("format", format, ("text", "github"))
     given = Given(None, tasks, lengths, num_examples, files, settings)
     limits = _limits_of(max_examples, budget)
     names = (baseline, candidate)
     planned = _planned(names, given, suite, margin, noise, by, limits, minutes, resume)
-    result = _run(planned)
+    design = planned.design
+    least, most = (
+        planned.cost(dict.fromkeys(design.cells, size)).text()
+        for size in (design.sizes[0], design.most)
+    )
+    _say(
+        f"{planned.b.name} against {planned.a.name}, run {planned.study.run}: at least {least}, at "
+        f"most {most}. {planned.stored_text}"
+    )
+    if text := home_text():
+        _say(text)
+    result = run_gate(planned, _say)
     _report(result, as_json, format, page)
     raise typer.Exit(result.verdict.status)
 
@@ -191,7 +203,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
     is_quick = suite == QUICK
     defaults: JSON = {
         "tasks": without_suites([RULER if is_quick else suite]),
-        "lengths": _QUICK_LENGTHS if is_quick else _ALL_LENGTHS,
+        "lengths": _LENGTHS[:2] if is_quick else _LENGTHS,
         "num_examples": _EXAMPLES,
     }
     if values.get("num_examples") == "adaptive":
@@ -218,10 +230,11 @@ def _parties(
             parties.append(Party(model.label, one, model, resumes=resume))
         else:
             parties.append(Party(name, stored=find_cells([name], outputs=study.outputs, scan=True)))
-    # Two folders or addresses may hold models of one name.
-    if parties[0].name == parties[1].name and names[0] != names[1]:
+    # Two folders may hold models of one name. Mappings and addresses may hold secrets.
+    is_plain = not any("{" in name or "://" in name for name in names)
+    if parties[0].name == parties[1].name and names[0] != names[1] and is_plain:
         for party, name in zip(parties, names, strict=True):
-            party.name = shortened(name)
+            party.name = name
     return parties
 
 
@@ -257,17 +270,18 @@ def _limits_of(max_examples: int | None, budget: str | None) -> dict[str, tuple[
 
 def _noise_of(text: str | None) -> dict[str, float]:
     """The noise of serving by level, in points: a number, or what `gate A A` has measured."""
+    from rulerkit.analysis.differences import LEVELS
+
     if text is None:
         return {}
-    levels = ("cell", "task", "length", "all")
     with suppress(ValueError):
         points = float(text)
         if not 0 <= points <= 100:
             raise UserError(f"--noise {text}: points are between 0 and 100")
-        return dict.fromkeys(levels, points)
+        return dict.fromkeys(LEVELS, points)
     try:
         noise = json.loads(Path(text).read_text(encoding="utf-8"))["noise"]
-        return {level: float(noise[level]) for level in levels if level in noise}
+        return {level: float(noise[level]) for level in LEVELS}
     except (OSError, ValueError, KeyError, TypeError):
         raise UserError(
             f"--noise {text}: give points, such as 0.5, or the file that `rulerkit gate A A --json`"
@@ -276,23 +290,6 @@ def _noise_of(text: str | None) -> dict[str, float]:
 
 
 # --- running and telling --------------------------------------------------------------------------
-
-
-def _run(planned: "Gate") -> "GateResult":
-    from rulerkit_gate.rounds import run_gate
-
-    design = planned.design
-    least, most = (
-        planned.cost(dict.fromkeys(design.cells, size)).text()
-        for size in (design.sizes[0], design.most)
-    )
-    _say(
-        f"{planned.b.name} against {planned.a.name}, run {planned.study.run}: at least {least}, at "
-        f"most {most}. {planned.stored_text}"
-    )
-    if text := home_text():
-        _say(text)
-    return run_gate(planned, _say)
 
 
 def _report(result: "GateResult", as_json: bool, format: str, page: Path | None) -> None:

@@ -31,8 +31,7 @@ from rulerkit.generation.tasks import Task
 from rulerkit.scoring.effective_length import Counts
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit_gate.sequential import Design, GateRule
-from rulerkit_gate.verdict import comparison_of, verdict_of
+from rulerkit_gate.sequential import Design, GateRule, comparison_of, verdict_of
 
 Say = Callable[[str], None]
 

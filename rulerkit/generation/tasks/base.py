@@ -120,8 +120,6 @@ class Reading:
     opening: str = ""
     """The context from its beginning on, if the beginning is visible."""
     question: str | None = None
-    fixed_answer: str | None = None
-    """An answer that replaces the items."""
     join: Callable[[Sequence[str]], str] = ", ".join
     """How the family writes several items, see `Task.join`."""
     empty: str = ""
@@ -130,8 +128,6 @@ class Reading:
     @property
     def text(self) -> str:
         """The answer."""
-        if self.fixed_answer is not None:
-            return self.fixed_answer
         return self.join(self.items) or self.empty
 
 

@@ -139,8 +139,19 @@ class CommonWords(WordCount):
             )
             return [self._list(words, common, order[:others], budget)]
 
+        # The tokens of a list are known before it is written: those of its words, each
+        # as often as it stands there, and those of its numbers.
+        common_count, other_count = self.frequencies(budget.length)
+        numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
         for words, common, order in self._words_of(draft, budget):
-            fitting = self._num_fitting(words, common, order, budget)
+            first = common_count * words.counts[common].sum()
+            tokens = np.append(first, other_count * words.counts[order]).cumsum()
+
+            # A list with more entries than there are numbers encoded does not fit anyway.
+            entries = common_count * len(common) + other_count * np.arange(len(tokens))
+            entries = entries[entries <= len(numbers)]
+            tokens = tokens[: len(entries)] + numbers.offsets[entries]
+            fitting = int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
             if fitting < len(order):
                 break
 
@@ -180,24 +191,6 @@ class CommonWords(WordCount):
                 if parts.isdisjoint(words.texts[i][1:].lower().split("-"))
             ]
             yield words, common, np.concatenate([singles, pairs])
-
-    def _num_fitting(
-        self, words: Units, common: np.ndarray, order: np.ndarray, budget: ContextBudget
-    ) -> int:
-        """How many of the other words, in this order, fit beside the common ones; negative where
-        those do not fit."""
-        # The tokens of a list are known before it is written: those of its words, each
-        # as often as it stands there, and those of its numbers.
-        common_count, other_count = self.frequencies(budget.length)
-        numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
-        first = common_count * words.counts[common].sum()
-        tokens = np.append(first, other_count * words.counts[order]).cumsum()
-
-        # A list with more entries than there are numbers encoded does not fit anyway.
-        entries = common_count * len(common) + other_count * np.arange(len(tokens))
-        entries = entries[entries <= len(numbers)]
-        tokens = tokens[: len(entries)] + numbers.offsets[entries]
-        return int(np.searchsorted(tokens, budget.tokens, side="right")) - 1
 
     def _list(
         self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget

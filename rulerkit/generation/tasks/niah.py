@@ -195,15 +195,15 @@ class Needles(Task):
         values = distinct(num_keys * self.num_values, partial(draw_text, random, words, self.value))
         queried = random.sample(keys, self.num_queries)
 
-        # Upstream has even depths in essays, rounded to whole percents.
         if self.protocol == "clean" or self.haystack != "essay":
             depths = [random.random() for _ in values]
         else:
+            # Upstream has even depths in essays, rounded to whole percents.
             steps = random.sample(range(_EVEN_DEPTHS), len(values))
             depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
 
-        # It shuffles the needles with one seed, so that their order in the text is one for all
-        # examples, and counts the places of lines from the end.
+        # Upstream shuffles the needles with one seed, so that their order in the text is one for
+        # all examples, and counts the places of lines from the end.
         if self.protocol != "clean":
             places = sorted(depths, reverse=self.haystack != "essay")
             for number, place in zip(shuffled_alike(len(values), stream.seed), places, strict=True):

@@ -9,10 +9,12 @@ from textwrap import wrap
 from typing import Any
 
 import numpy as np
+import pandas as pd
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import missing_extra
+from rulerkit.scoring.summary import texts_words
 
 try:
     import matplotlib
@@ -78,12 +80,13 @@ def draw_in(
     *notes: str,
     series: int = 1,
     threshold: Threshold = None,
+    shown: "pd.DataFrame | None" = None,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
     """The panels that were given, or those of a new figure, row by row, drawn in the common style,
-    with a line at each threshold, and notes below. `height`, of each panel without the texts around
-    it, is in inches. The figure is as wide as one column of the page for one column of panels of up
-    to eight series, or fields side by side, else as two."""
+    with a line at each threshold, and notes below, the last on the texts of `shown`. `height`, of
+    each panel without the texts around it, is in inches. The figure is as wide as one column of the
+    page for one column of panels of up to eight series, or fields side by side, else as two."""
     num_rows = -(-count // columns)
     with style():
         if ax is None:
@@ -108,7 +111,8 @@ def draw_in(
         about = _draw_thresholds(panels[:count], threshold)
         # Notes of other panels of the figure stay.
         before = figure.get_supxlabel().replace("\n", " ")
-        parts = "; ".join([before, about, *notes]).split("; ")
+        texts = "" if shown is None else texts_words(shown)
+        parts = "; ".join([before, about, *notes, texts]).split("; ")
         text = "; ".join(dict.fromkeys(filter(None, parts)))
         _set_note(figure, text)
 

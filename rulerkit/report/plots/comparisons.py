@@ -16,7 +16,6 @@ from rulerkit.report.plots.canvas import (
     letters_in,
     wrapped,
 )
-from rulerkit.scoring.summary import texts_words
 
 
 def differences_by_task(
@@ -36,10 +35,9 @@ def differences_by_task(
     if tasks.empty or mean.empty:
         raise UserError("no differences to draw; give the rows of a comparison")
     notes = [note, "" if margin is None else f"dashed: margin -{margin:g}"]
-    notes.append(texts_words(rows))
     labels = [wrapped(task, LONGEST_TICK) for task in [*tasks["task"], "mean"]]
     lines = 1 + max(label.count("\n") for label in labels)
-    with draw_in(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes) as (axes,):
+    with draw_in(1, 1, 0.16 * lines * (len(tasks) + 2.8), ax, *notes, shown=rows) as (axes,):
         axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
         if margin is not None:
             axes.axvline(-margin, color=GREY, linewidth=0.7, linestyle=THRESHOLD_DASHES, zorder=1)

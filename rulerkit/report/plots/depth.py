@@ -10,7 +10,6 @@ from rulerkit.report.plots.canvas import Panels, draw_in, properties_of, set_tit
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import line_with_bars
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import texts_words
 
 
 def recall_by_depth(
@@ -22,8 +21,7 @@ def recall_by_depth(
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
 
     place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
-    notes = [note, texts_words(bins)]
-    with draw_in(len(groups), columns, 1.2, ax, *notes) as panels:
+    with draw_in(len(groups), columns, 1.2, ax, note, shown=bins) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             rows = _all_bins(rows, by)
             # Lines of several lengths are moved apart a little, so that their bars can be seen.
@@ -46,8 +44,8 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
 
     # Bins without a needle stay as empty fields, so that all maps have the same rows.
     series = bins["length"].nunique()
-    columns, notes = min(len(models), 2), [note, texts_words(bins)]
-    with draw_in(len(models), columns, 1.8, ax, *notes, series=series) as panels:
+    columns = min(len(models), 2)
+    with draw_in(len(models), columns, 1.8, ax, note, series=series, shown=bins) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
             scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")

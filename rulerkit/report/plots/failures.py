@@ -10,7 +10,6 @@ from rulerkit.analysis.failure_rules import definitions
 from rulerkit.common.errors import UserError
 from rulerkit.report.plots.canvas import Panels, color_of, draw_in, length_ticks, set_title
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 _HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
@@ -34,8 +33,8 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
     height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
     series = 2 + shares["length"].nunique()  # the legend stands beside them
-    notes = [note, texts_words(shares)]
-    with draw_in(len(groups), columns, height, ax, *notes, series=series, sharey=True) as panels:
+    look: Any = {"series": series, "shown": shares, "sharey": True}
+    with draw_in(len(groups), columns, height, ax, note, **look) as panels:
         for i, (axes, ((name, task), cells)) in enumerate(zip(panels, groups, strict=True)):
             table = 100 * cells.pivot(index="length", columns="label", values="share")
             table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)

@@ -22,7 +22,6 @@ from rulerkit.report.plots.canvas import (
     wrapped,
 )
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
 
 
@@ -41,10 +40,10 @@ def tasks_by_length(cells: "pd.DataFrame", note: str = "", ax: "Panels" = None) 
 
     models = list(cells.groupby("name", sort=False))
     height = 0.175 * cells["task"].nunique()
-    notes = [note, texts_words(cells)]
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
-    with draw_in(len(models), columns, height, ax, *notes, series=series, sharey=True) as panels:
+    look: Any = {"series": series, "shown": cells, "sharey": True}
+    with draw_in(len(models), columns, height, ax, note, **look) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
@@ -79,9 +78,8 @@ def correlation_heatmap(
     text = correlations.map(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
-    notes = [note, texts_words(correlations)]
     size = len(correlations)
-    with draw_in(1, 1, 0.24 * size, ax, *notes, series=size) as (axes,):
+    with draw_in(1, 1, 0.24 * size, ax, note, series=size, shown=correlations) as (axes,):
         heatmap(axes, correlations, text, [color_of(4), "#FFFFFF"], -1)
         # names of several lines need wider fields
         if correlations.index.str.len().max() <= LONGEST_TICK:

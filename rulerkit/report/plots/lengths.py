@@ -14,7 +14,6 @@ from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.report.paper import listed_rows
 from rulerkit.report.plots.canvas import GREY_LINE, Panels, color_of, draw_in, set_title, wrapped
 from rulerkit.report.tables import names_of
-from rulerkit.scoring.summary import texts_words
 
 
 def claimed_and_effective(
@@ -40,9 +39,7 @@ def claimed_and_effective(
         rows = rows.assign(claimed_length=claimed, is_own=False)
         titles = rows["source"].str.startswith("paper").map(_SOURCES)
         panels_of = dict(iter(rows.groupby(titles, sort=False)))
-    texts = ""
     if models is not None:
-        texts = texts_words(models)
         own = models[models["category"] == "all"]
         own = own.assign(model=names_of(own), is_own=True)
         # yours stand in the first panel, among the models of the paper
@@ -52,11 +49,11 @@ def claimed_and_effective(
         raise UserError("no models to draw: give `models` of a summary, or `published=True`")
 
     notes = ["dot: effective length", "arrow: beyond the lengths tested"]
-    notes += ["ring: claimed length", note, texts]
+    notes += ["ring: claimed length", note]
     if published and models is not None:
         notes.insert(3, "grey: as published")
     count, most = len(panels_of), max(map(len, panels_of.values()))
-    with draw_in(count, count, 0.14 * most + 0.1, ax, *notes) as panels:
+    with draw_in(count, count, 0.14 * most + 0.1, ax, *notes, shown=models) as panels:
         for axes, (title, rows) in zip(panels, panels_of.items(), strict=True):
             _rows_of_models(axes, rows, most)
             set_title(axes, title, loc="left")

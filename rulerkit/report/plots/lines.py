@@ -107,9 +107,8 @@ def series_by_length(
     height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
 
     notes = _notes_of_lines(frame, series, dashed_beyond, grey)
-    notes += [note, texts_words(frame)]
-    drawn: Any = {"series": most, "threshold": threshold, "sharey": True}
-    with draw_in(len(groups), columns, height, ax, *notes, **drawn) as panels:
+    drawn: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True}
+    with draw_in(len(groups), columns, height, ax, *notes, note, **drawn) as panels:
         for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
             title = str(names[-1]) if panel in keys else ""
             printed = grey.get(title, ({}, {}))
@@ -365,9 +364,8 @@ def scores_over_models(
     """
     rows = means_of(lengths, category, "scores_over_models")
     names = list(dict.fromkeys(rows["name"]))
-    notes = [note, mean_words(rows), texts_words(rows)]
-    drawn: Any = {"series": len(names), "threshold": threshold}
-    with draw_in(1, 1, 1.7, ax, *notes, **drawn) as (axes,):
+    drawn: Any = {"series": len(names), "threshold": threshold, "shown": rows}
+    with draw_in(1, 1, 1.7, ax, note, mean_words(rows), **drawn) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             line_with_bars(axes, x, line, length_name(int(str(length))), properties_of(i))
