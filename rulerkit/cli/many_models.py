@@ -42,7 +42,8 @@ def batch(
     dry_run: Annotated[
         bool,
         typer.Option(
-            "--dry-run", help="Only list what would run; with --slurm, print the job scripts."
+            "--dry-run",
+            help="Only list what would run and what it costs; with --slurm, print the job scripts.",
         ),
     ] = False,
     node: Annotated[
@@ -196,35 +197,26 @@ def _follow(statuses: Iterable[Any], console: Any, num_steps: int) -> list[Any]:
     from rulerkit.batch.status import describe
 
     last = dict[Path, Any]()  # by the record of the job
-    start = time.monotonic()
-    # Counting answers reads files: not at every look. A log gets a line only where nothing else was
-    # said, and after five minutes fewer of them.
-    pause = 2 if console.is_terminal else _PAUSE
-    next_count = start + (0 if console.is_terminal else pause)
+    # Counting answers reads files: not at every look.
+    pause = 2 if console.is_terminal else 30
+    next_count = time.monotonic() + pause
     with console.status("") as shown:
         for status in statuses:
-            now = time.monotonic()
             if status:
                 last[status.job.record] = status
             if status and status.state not in ("running", "done before"):
-                text = "\n".join(describe(status))
-                console.out(escape.terminal(text), highlight=False)
-                next_count = max(next_count, now + pause)
+                console.out(escape.terminal("\n".join(describe(status))), highlight=False)
             # A terminal shows each change at once; a log has said it above.
-            is_due = console.is_terminal if status else now > next_count
-            if not is_due:
+            is_change = status and console.is_terminal
+            if not is_change and time.monotonic() < next_count:
                 continue
             progress = _progress(list(last.values()), num_steps)
             if console.is_terminal:
                 shown.update(progress)
             else:
-                pause = _PAUSE if now < start + 300 else 300
                 console.out(str(progress).replace("\n", "; "), highlight=False)
-            next_count = now + pause
+            next_count = time.monotonic() + pause
     return list(last.values())
-
-
-_PAUSE = 8  # seconds without a line, where there is no terminal
 
 
 def _progress(statuses: list[Any], num_steps: int) -> Any:

@@ -72,7 +72,9 @@ MaxFailures = Annotated[
 DryRun = Annotated[
     bool,
     typer.Option(
-        "--dry-run", help="Only list what would be done; asks no model and downloads nothing."
+        "--dry-run",
+        help="Only list the cells, their tokens and dollars, and the server's command; asks no "
+        "model and downloads no weights.",
     ),
 ]
 Places = Annotated[

@@ -330,8 +330,12 @@ class OpenAIKeys(ModelKeys, ServerKeys):
     """dollars, at the `prices`: no more is asked once a run has cost so much"""
     max_length: Tokens
     """the tokens of prompt and answer together that the model takes, such as 128000"""
-    overhead_tokens: Tokens
-    """a number of tokens that a chat service adds unseen, at most (default 16)"""
+
+
+def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
+    """The keys of a class, as files write them: a plug-in may have one that is no name in
+    Python."""
+    return {field.alias or name: field for name, field in kind.model_fields.items()}
 
 
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
@@ -344,7 +348,7 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
 }
 """Engine name -> what a mapping for this engine may hold."""
 
-MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in kind.model_fields)
+MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))
 """Every key that the mapping of some model may hold."""
 
 _KEYS: dict[str, Any] = package_data("model_keys.yaml")
@@ -480,7 +484,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     `where` begins the message about a wrong value; `what` is what the message about an unknown key
     calls it.
     """
-    fields = kind.model_fields
+    fields = keys_of(kind)
     for key in values:
         check_known(what, key, fields)
     given = {key: value for key, value in values.items() if value is not None}
@@ -512,7 +516,7 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
 
 def takes(engine: str, key: str) -> str:
     """What a key of an engine takes, in words."""
-    return _words(engine_keys(engine, "").model_fields[key])
+    return _words(keys_of(engine_keys(engine, ""))[key])
 
 
 def _words(field: FieldInfo) -> str:

@@ -42,6 +42,7 @@ _SHORT = "Hello"
 _PREFIX = "Answer: the magic number is"
 _PROBE_TOKENS = 16
 _SHOWN = ("owned_by", "root")  # what records say of the list of models
+_FRAME_TOKENS = 16  # that a chat service adds unseen, at most
 _MARK_TOKENS = 16  # of the marks around a thought, which a server takes off and does not count
 
 
@@ -74,7 +75,6 @@ class OpenAI(ServerEngine):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
-        self._overhead: int = spec.get("overhead_tokens", 16)
         self._ignores_limits = self._has_doubts = False
         self._extra: JSON = dict(spec.get("extra_body", {}))
         kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
@@ -170,15 +170,15 @@ class OpenAI(ServerEngine):
         # A service puts a frame around a chat that nobody sees, and a thought comes beside it.
         unseen = self.beside
         if self.prompt_path in CHATS and not any(self.prompt_format.around):
-            unseen += max(self._overhead, self.server.counts.frame)
+            unseen += max(_FRAME_TOKENS, self.server.counts.frame)
         if limit is None or length + unseen <= limit:
             return None
 
         share = ""
         if unseen:
             share = (
-                ", of which the thought and a chat service's own frame (thinking_tokens, "
-                f"overhead_tokens) take up to {unseen}"
+                ", of which the thought (thinking_tokens) and a chat service's own frame take up "
+                f"to {unseen}"
             )
         return (
             f"{length + unseen} tokens are needed, its limit is {limit} tokens{share}: lengths up "
