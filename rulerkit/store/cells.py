@@ -70,11 +70,11 @@ def _read_lines(
     except OSError as error:
         raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
     # A crash tore what follows the last line end.
-    for number, line in enumerate(content.split(b"\n")[:-1], 1):
-        if not line.strip():
+    for number, line in enumerate(map(bytes.strip, content.split(b"\n")[:-1]), 1):
+        if not line:
             continue
         try:
-            text = checked_text(line.strip(), cell.result)
+            text = checked_text(line, cell.result)
             if text is None and cell.about.format != UNCHECKED:
                 raise ValueError("it has no check")
             # The index comes first: it is read without parsing the row.
