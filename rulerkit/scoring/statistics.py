@@ -296,7 +296,7 @@ class _Side:
         whole = size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
         self.errors = math.sqrt(different * whole)
 
-        # A sample of sums over several cells shows a little less than their variance. For one
+        # A sample of sums over several cells of this task shows a little less than their variance. For one
         # cell of right-or-wrong scores Wilson's interval takes it from the mean instead.
         self.seen: float = self.deviations @ self.deviations / size**2
         if len(task.weights) > 1 and size > 1:
@@ -332,9 +332,17 @@ class _Side:
 
     def variance(self, share: float) -> float:
         """Of the mean, drawn towards that of right-or-wrong scores; `share` is that of all tasks
-        together."""
-        # The spread that was seen is drawn towards that of right-or-wrong scores with the same
-        # mean, by a quarter of an error: with few errors it is mostly chance.
+        together.
+
+        With e errors among n examples, m the share of this task and P that of all, s² the variance
+        that was seen, in the units of a share and for one cell of weight 1::
+
+            spread = (e s² + 1/4 m (1 - m) / n) / (e + 1/4)
+            drawn  = (n spread + P (1 - P) / n + (m - P)² / (n + 1)) / (n + 1)
+
+        and the result is the larger of `drawn` and s².
+        """
+        # With few errors the spread that was seen is mostly chance.
         task_share = min(1.0, max(0.0, self.mean / self.span))
         prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
         spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
@@ -352,7 +360,7 @@ class _Side:
 
 def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[Estimate, float]:
     """The gains, or the losses, of all tasks with Wilson's interval, as if so many right-or-wrong
-    examples had been seen as give the variance that was seen; and this variance.
+    examples had been seen as give the sum of the tasks' variances; and this sum.
 
     An error that was not seen yet may be one of the cell in which an example counts most: the limit
     that allows for more of what is rare does."""
@@ -370,16 +378,16 @@ def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[
     if not squares:  # the whole population is known
         return Estimate(mean, mean, mean), variance
 
-    # `mass` is what one right-or-wrong example would have to count for the variance that was seen;
-    # 1 / mass is the number of such examples.
-    mass, seen = squares / span**2, 0.0
+    # `mass` is what one right-or-wrong example would have to count for this variance; 1 / mass is
+    # the number of such examples.
+    mass, of_share = squares / span**2, 0.0
     if _ROUNDING < share < 1 - _ROUNDING:
-        seen = variance / span**2
-        mass = seen / (share * (1 - share))
+        of_share = variance / span**2
+        mass = of_share / (share * (1 - share))
 
     # The first limits are for errors spread as seen, the second ones for one in the heaviest cell.
     weights = np.concatenate([side.of_examples for side in sides])
     most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
-    low, high = wilson(share, times / mass, confidence, seen / times)
-    lower, higher = wilson(share, times / most, confidence, seen / times)
+    low, high = wilson(share, times / mass, confidence, of_share / times)
+    lower, higher = wilson(share, times / most, confidence, of_share / times)
     return Estimate(mean, span * min(low, lower), span * max(high, higher)), variance
