@@ -593,3 +593,33 @@ def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_pa
     # vLLM is not installed here, and nothing is left to ask.
     (same,) = rk.evaluate(rk.study(asked, model=base), progress=False)
     assert (same.path, len(same.rows)) == (cell.path, 3)
+
+
+class Failing(ReaderServer):
+    """Answers nothing but 500."""
+
+    def __init__(self):
+        super().__init__(load_tokenizer("builtin"))
+        self.RequestHandlerClass = _Failing
+
+
+class _Failing(Handler):
+    def do_POST(self):  # noqa: N802
+        self.rfile.read(int(self.headers["Content-Length"] or 0))
+        self.reply(500, {}, error("out of order"))
+
+
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_server_that_fails_at_once_ends_its_model_not_the_others(is_there, tmp_path):
+    with serving(Failing()) as server:
+        url = server.url if is_there else "http://localhost:9"
+        broken = {"engine": "openai", "name": "broken", "path": "m", "base_url": url}
+        broken |= {"tokenizer": "builtin", "prompt_path": "text", "max_retries": 0, "timeout": 5}
+        asked = {"tasks": ["vt"], "lengths": [1024], "num_examples": 2, "outputs": str(tmp_path)}
+        errors = []
+        study = rk.study(models=[broken, "perfect"], **asked)
+        cells = rk.evaluate(study, progress=False, failed=errors.append)
+        assert [(cell.model, len(cell.rows)) for cell in cells] == [("perfect", 2)]
+        assert len(errors) == 1
+        with pytest.raises(UserError):
+            rk.evaluate(rk.study(models=[broken], run="alone", **asked), progress=False)

@@ -175,15 +175,19 @@ def _ask_models(
     errors: list[ModelError],
 ) -> list[Cell]:
     """Let the models of a study answer one after the other; returns their cells. All are checked
-    before the first one is asked."""
+    before the first one is asked; one whose server fails then is left out."""
+    cells = list[Cell]()
     ready: list[tuple[Any, Any, Asked]] = []
     for described in study.models:
         # Nothing is loaded here: a model reads its weights when it answers first.
         is_open = session.model is not None and described == session.described
         model = session.model if is_open else load_model(described)
-        ready.append((described, model, _fitting(study, model, fresh)))
+        try:
+            ready.append((described, model, _fitting(study, model, fresh)))
+        except ModelError as error:
+            errors.append(error)
+            cells += _stored(replace(study, models=(described,)))
 
-    cells = list[Cell]()
     for described, model, examples in ready:
         session.use(described, model)
         of_model = replace(study, models=(described,))
@@ -212,8 +216,7 @@ def _ask_model(
     those of an adaptive run; returns its cells. The error that ends its work joins `errors`."""
     # A model with a budget in dollars counts what its stored answers have cost.
     if getattr(model, "budget", None) is not None:
-        cells = [cell for _, cell in stored_cells(study) if cell]
-        usages = [row.get("usage") or {} for cell in cells for row in cell.stream()]
+        usages = [row.get("usage") or {} for cell in _stored(study) for row in cell.stream()]
         model.spent = sum(usage.get("cost", 0) for usage in usages)
 
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
@@ -226,9 +229,13 @@ def _ask_model(
             not_run(model.name, length, reason)
         lengths.remove(length)
 
-    for length in study.lengths:
-        if reason := model.too_long(length):
-            leave_out(length, reason)
+    try:
+        for length in study.lengths:
+            if reason := model.too_long(length):
+                leave_out(length, reason)
+    except ModelError as error:
+        errors.append(error)
+        return _stored(study)
 
     while lengths:
         # The question of an adaptive run is about the lengths that remain.
@@ -246,12 +253,17 @@ def _ask_model(
             # What it answered is on disk.
             errors.append(error)
             model.close()
-            return [cell for _, cell in stored_cells(study) if cell]
+            return _stored(study)
         if left.adaptive:
             text = left.adaptive.describe(state_of(left, anew))
             remark(f"{model.label or model.name}: {text}")
         break
     return list(answered.values())
+
+
+def _stored(study: Study) -> list[Cell]:
+    """The cells that have an answer, as they are on disk."""
+    return [cell for _, cell in stored_cells(study) if cell]
 
 
 def _each_repetition(

@@ -16,7 +16,7 @@ from urllib.parse import urlsplit
 
 import httpx2
 
-from rulerkit.common.errors import UserError, first_line, listed, shorten, unknown
+from rulerkit.common.errors import ModelError, UserError, first_line, listed, shorten, unknown
 from rulerkit.common.hidden import hide_address, secrets_in
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.json_text import parse_json
@@ -137,15 +137,15 @@ class Address(NamedTuple):
         tokens, a `max_model_len`. `UserError` where it does not answer, refuses or has no list."""
         status, text = self.get("/models", 30)
         if status == 0:
-            raise UserError(fatal_words(self, "unreachable", text))
+            raise ModelError(fatal_words(self, "unreachable", text))
         content: Any = text
         with suppress(ValueError, RecursionError):
             content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
         words = status_words(self.url, status, str(message_in(content)))
         if status in (401, 403):
-            raise UserError(fatal_words(self, "", words))
+            raise ModelError(fatal_words(self, "", words))
         if status == 429 or status >= 500:
-            raise UserError(fatal_words(self, "temporary", words))
+            raise ModelError(fatal_words(self, "temporary", words))
         entries = content.get("data") if isinstance(content, dict) else content
         if not isinstance(entries, list):
             raise UserError(

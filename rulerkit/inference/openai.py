@@ -11,7 +11,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from rulerkit.common.errors import UserError, remark
+from rulerkit.common.errors import ModelError, UserError, remark
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
@@ -220,7 +220,7 @@ class OpenAI(ServerEngine):
                 is_final = failure.kind in ("unreachable", "later") or "HTTP 401" in failure.reason
                 if path == paths[-1] or is_final:
                     message = fatal_message(self, connection.address, failure)
-                    raise UserError(message) from None
+                    raise ModelError(message) from None
         return facts
 
     def _find_out(self, connection: Connection, facts: ServerFacts) -> None:

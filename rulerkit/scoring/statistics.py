@@ -296,8 +296,8 @@ class _Side:
         whole = size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
         self.errors = math.sqrt(different * whole)
 
-        # A sample of sums over several cells of this task shows a little less than their variance. For one
-        # cell of right-or-wrong scores Wilson's interval takes it from the mean instead.
+        # A sample of sums over several cells of this task shows a little less than their variance.
+        # For one cell of right-or-wrong scores Wilson's interval takes it from the mean instead.
         self.seen: float = self.deviations @ self.deviations / size**2
         if len(task.weights) > 1 and size > 1:
             self.seen *= size / (size - 1)
