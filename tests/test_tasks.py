@@ -384,7 +384,7 @@ def test_an_invented_question_is_answered_where_all_of_its_documents_stand(datas
 # --- docstrings -----------------------------------------------------------------------------------
 
 SHOWN = re.compile(
-    r"A prompt of `(.+)` in (\d+) tokens, its lines wrapped:\n(.+)References: (.+)\.\n", re.DOTALL
+    r"A prompt of `(.+)` in (\d+) tokens, its lines wrapped:\n(.+)References: (.+?)\.\n", re.DOTALL
 )
 
 

@@ -11,6 +11,9 @@ A prompt of `{base: cwe, demonstration: false, num_cw: 2}` in 230 tokens, its li
     appear most often in the list are:
 
 References: throne, monsoon.
+
+With the demonstration, as in the benchmark, a solved list of 40 words (20 below 4,096 tokens) comes
+first.
 """
 
 import re

@@ -12,6 +12,9 @@ A prompt of `{base: niah_multikey_1, num_keys: 2}` in 256 tokens, its lines wrap
     special magic number for magnificent-messy mentioned in the provided text is
 
 References: 2629859.
+
+Lines end after the opening and after the context; needles stand between sentences of the essay,
+whose end is cut at a word.
 """
 
 import re

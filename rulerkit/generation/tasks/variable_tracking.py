@@ -20,6 +20,10 @@ A prompt of `{base: vt, demonstration: false}` in 256 tokens, its lines wrapped:
     the value 14118, they are:
 
 References: HWHFH, LCPPJ, GTQTD, KAYIC, NYDWX.
+
+With the demonstration, as in the benchmark, a solved example of the same form and names of three
+letters comes first: opening, lines, question and answer, then a blank line. The answer prefix ends
+in a blank; an empty line follows each opening.
 """
 
 import re
