@@ -303,7 +303,7 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
     lines = [line.split() for line in starts.read_text().splitlines()]
     assert sorted((line[0], line[1], line[4]) for line in lines) == [
         ("node1", "0,1", "rulerkit"),
-        ("node2", "0,1", "rulerkit.batch.execution"),
+        ("node2", "0,1", "rulerkit"),
     ]
     assert [line[-1] for line in lines if line[0] == "node2"] == ["1"]
 
@@ -314,7 +314,7 @@ def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     said = place.rulerkit("batch", place.file, "--slurm", check=False)
     assert said.count("\n") == 1
     assert "invalid partition specified: nowhere" in said
-    assert "mend params/site.yaml" in said
+    assert "fix params/site.yaml" in said
     place.plan([held("one", 1)], ONE, {"launcher": "no-such-launcher --nv"})
     assert place.rulerkit("batch", place.file, "--slurm", "--dry-run").count("#!/bin/bash") == 1
     assert place.queue() == {}
