@@ -199,7 +199,13 @@ def _ask_models(
                 "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
                 "`run`, or fresh=True, asks again"
             )
-        cells += _ask_model(of_model, model, examples, fresh, bar, not_run, errors)
+        try:
+            cells += _ask_model(of_model, model, examples, fresh, bar, not_run)
+        except ModelError as error:
+            # What it answered is on disk.
+            errors.append(error)
+            model.close()
+            cells += _stored(of_model)
     return cells
 
 
@@ -210,10 +216,9 @@ def _ask_model(
     fresh: bool,
     bar: Any,
     not_run: NotRun | None,
-    errors: list[ModelError],
 ) -> list[Cell]:
     """Let the only model of a study answer at all lengths that it can be given, in one round, or in
-    those of an adaptive run; returns its cells. The error that ends its work joins `errors`."""
+    those of an adaptive run; returns its cells. Raises `ModelError` where its work ends early."""
     # A model with a budget in dollars counts what its stored answers have cost.
     if getattr(model, "budget", None) is not None:
         usages = [row.get("usage") or {} for cell in _stored(study) for row in cell.stream()]
@@ -229,13 +234,9 @@ def _ask_model(
             not_run(model.name, length, reason)
         lengths.remove(length)
 
-    try:
-        for length in study.lengths:
-            if reason := model.too_long(length):
-                leave_out(length, reason)
-    except ModelError as error:
-        errors.append(error)
-        return _stored(study)
+    for length in study.lengths:
+        if reason := model.too_long(length):
+            leave_out(length, reason)
 
     while lengths:
         # The question of an adaptive run is about the lengths that remain.
@@ -249,11 +250,6 @@ def _ask_model(
         except TooLong as error:
             leave_out(length, str(error))
             continue
-        except ModelError as error:
-            # What it answered is on disk.
-            errors.append(error)
-            model.close()
-            return _stored(study)
         if left.adaptive:
             text = left.adaptive.describe(state_of(left, anew))
             remark(f"{model.label or model.name}: {text}")
