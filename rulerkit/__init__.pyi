@@ -34,6 +34,7 @@ from .report import plots as plots
 from .report import tables as tables
 from .report.browser import browse as browse
 from .report.view import show as show
+from .scoring.scores import judge as judge
 from .scoring.scores import score as score
 from .scoring.summary import summarize as summarize
 

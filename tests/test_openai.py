@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from contextlib import contextmanager
+from dataclasses import replace
 from email.utils import formatdate
 
 import pytest
@@ -85,6 +86,32 @@ def error(message, **more):
 
 
 # --- a server as it should be ---------------------------------------------------------------------
+
+
+def test_one_example_is_sent_in_the_order_of_the_caller(server):
+    """With fields of the caller in the request, and with other texts in the prompt."""
+    model = client(server, prompt_path="ids")
+    example = some(model, 1)[0]
+    (needle,) = [piece for piece in example.blocks if piece.role == "needle"]
+    changed = replace(needle, text=needle.text.replace(needle.value, "7654321"), value="7654321")
+    blocks = [changed if block is needle else block for block in example.blocks]
+    twin = example.with_blocks(blocks, model.prompt_format)
+    assert twin.ids.tolist() == load_tokenizer("builtin").encode(twin.prompt).tolist()
+
+    for sent, value in ((twin, "7654321"), (example, example.references[0]), (twin, "7654321")):
+        answer = model.send(sent, cache_salt=value)
+        assert value in answer.text
+        assert answer.usage["prompt_tokens"] == sent.num_tokens
+        assert answer.usage["cached_tokens"] == 128
+    salts = [body.get("cache_salt") for body in server.real]
+    assert salts[-3:] == ["7654321", example.references[0], "7654321"]
+
+    server.behave = lambda body: (400, {}, error("no"))
+    assert isinstance(model.send(example), Failure), "this example alone"
+    server.behave = lambda body: (402, {}, error("no credit"))
+    with pytest.raises(UserError, match="no credit"):
+        model.send(example)
+    model.close()
 
 
 @pytest.mark.parametrize("path", ["ids", "text", "prefill", "chat"])

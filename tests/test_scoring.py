@@ -49,6 +49,22 @@ def test_models_that_share_a_label_are_told_apart_by_their_names():
 
 
 @pytest.mark.parametrize(
+    ("name", "answer", "references", "score_of_it"),
+    [
+        ("niah_multivalue", " 123, 456\n", ["123", "789"], 0.5),
+        ("niah_multivalue", "<think>789, 123</think>456", ["123", "789"], 0),
+        ("niah_multivalue", "<think>789, 123", ["123", "789"], 0),
+        ("qa_1", "in Paris.", ["London", "Paris"], 1),
+        ({"base": "vt", "num_hops": 2}, "a\x00b VAR", ["b var", "c"], 0.5),
+    ],
+)
+def test_one_answer_is_judged_as_a_row_is(name, answer, references, score_of_it):
+    assert rk.judge(name, answer, references) == score_of_it
+    with pytest.raises(UserError, match="references"):
+        rk.judge(name, answer, [])
+
+
+@pytest.mark.parametrize(
     ("pred", "cleaned"),
     [
         ("  12345 \n", "12345"),

@@ -40,11 +40,12 @@ def generate(
     num_examples: int,
     seed: int = 42,
     prompt_format: PromptFormat | None = None,
+    corpora: str | None = None,
 ) -> "Examples":
     """The examples of one cell, made when they are asked for.
 
-    A task's name stands for the original corpora; `task(name).with_corpora("builtin")` reads the
-    stand-ins. `length` is the token budget of each, such as 4096 or 4K: template, prompt and answer
+    A task's name stands for the original corpora; `corpora="builtin"` takes the synthetic texts.
+    `length` is the token budget of each, such as 4096 or 4K: template, prompt and answer
     together, and a thought where `thinking_room: inside` says so.
     Index i asks the same question at every length, and is the same whatever else was generated.
     """
@@ -53,7 +54,10 @@ def generate(
         raise UserError(
             f"num_examples is {num_examples}, seed {seed}: each must be a whole number from 0 on"
         )
-    return Examples(make_task(task), tokens, num_examples, seed, prompt_format or PromptFormat())
+    asked = make_task(task)
+    if corpora is not None:
+        asked = asked.with_corpora(corpora)
+    return Examples(asked, tokens, num_examples, seed, prompt_format or PromptFormat())
 
 
 @dataclass(frozen=True)

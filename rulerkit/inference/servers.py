@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
 from operator import itemgetter
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from rulerkit.common.descriptors import describe_lack, left_for_connections
 from rulerkit.common.errors import UserError, remark
@@ -235,8 +235,8 @@ class ServerEngine(Engine):
         """Send what the server can take; whether something is still to come."""
         is_ready = self.is_ready()
         while is_ready and self._queue.ready() and self._takes_more(connection, under_way):
-            future, example = self._send(connection, under_way)
-            under_way[future] = example
+            example = self._queue.take(connection.last)
+            under_way[self._send(connection, example)] = example
         return bool(under_way) or not is_ready
 
     def _takes_more(
@@ -254,13 +254,32 @@ class ServerEngine(Engine):
             return bool(self.spent + tokens * self.spec["prices"]["prompt"] / 1e6 < self.budget)
         return True
 
+    def send(self, example: Example, **body: Any) -> Answer | Failure:
+        """Send one example now and wait for its answer: for callers that choose the order of their
+        requests, as a check of a server's cache does.
+
+        `body` are fields of the request beside those of the engine, which they override, such as
+        `cache_salt="a"`, or `messages=[...]` with several turns. What the server counted is in the
+        answer's `usage`: `prompt_tokens`, `cached_tokens`, `completion_tokens`, `seconds`. Requests
+        of several threads are under way at the same time, once the first answer is there. Raises
+        UserError where every request would fail.
+        """
+        self._check_budget()
+        connection = self.wait_until_ready()
+        outcome = None
+        if not self._queue.stop:
+            future = self._send(connection, example, body)
+            outcome = self._outcome(future, example, connection)
+        if outcome is None:
+            raise UserError(self._queue.stop)
+        return outcome
+
     def _send(
-        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
-    ) -> "tuple[Future[Answer], Example]":
-        """Send the next prompt. At least 1000 tokens of all prompts that may be under way, and 5 of
-        an answer, are expected in a second; a tenth of that from a server that we have started,
-        whose process we can see."""
-        example = self._queue.take(connection.last)
+        self, connection: Connection, example: Example, more: JSON | None = None
+    ) -> "Future[Answer]":
+        """Send a prompt. At least 1000 tokens of all prompts that may be under way, and 5 of an
+        answer, are expected in a second; a tenth of that from a server that we have started, whose
+        process we can see."""
         self.check_fits(example)
 
         tokens = example.num_tokens
@@ -271,9 +290,9 @@ class ServerEngine(Engine):
         timeout = self.spec.get("timeout", 60 + seconds)
 
         connection.last = example
-        body = self.request(example, connection)
+        body = self.request(example, connection) | (more or {})
         connection.num_sent += 1
-        return connection.send(body, timeout, partial(self.read, example)), example
+        return connection.send(body, timeout, partial(self.read, example))
 
     def _outcome(
         self, future: "Future[Answer]", example: Example, connection: Connection

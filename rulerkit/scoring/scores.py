@@ -6,7 +6,7 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
@@ -21,7 +21,8 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
-from rulerkit.generation.tasks import family_of, judge_of
+from rulerkit.generation.tasks import Task, family_of, judge_of
+from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
@@ -68,6 +69,22 @@ def answer_of(prediction: str, record: Mapping[str, Any], prefix: str = "") -> t
     answer = thoughts.without_thought(prediction, opened, own, asked)
     text = clean(answer or "")
     return (clean(prefix + text) if prefix and text else text), answer is None
+
+
+def judge(
+    task: str | JSON | Task, answer: str, references: Sequence[str], prefix: str = ""
+) -> float:
+    """The score of one answer, 0 to 1, as `score` gives it to a row: without blanks around it and
+    without the thought that it begins with, by the match rule of the task.
+
+    `prefix` is the answer prefix of the prompt, for tasks that judge it as a part of the answer.
+    Raises UserError where there is no reference, or an empty one.
+    """
+    rule = make_task(task)
+    text = clean(thoughts.without_thought(answer, asked=False) or "")
+    if text and rule.judges_prefix:
+        text = clean(prefix + text)
+    return score_of(rule, text, references)
 
 
 def judged_text(row: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[str, bool]:

@@ -41,7 +41,8 @@ _SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
 OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
-"""What others call a task of ours; lm-evaluation-harness also writes `ruler_` before the name."""
+"""What others call a task of ours; in lm-evaluation-harness `ruler_` stands before the name, or
+`rulerkit_` where the prompts are ours."""
 
 Rows = list[JSON]
 """Rows with upstream's field names, and their `line`."""
@@ -89,7 +90,7 @@ _ROW = TypeAdapter(PredictionRow)
 def task_name(name: str) -> str:
     """Our name of a task that a file of ours or of others names; raises UserError for one of no
     known family."""
-    ours = name.removeprefix("ruler_")
+    ours = name.removeprefix("ruler_").removeprefix("rulerkit_")
     ours = OTHER_NAMES.get(ours, ours)
     family_of(ours)
     return ours
