@@ -40,8 +40,21 @@ def test_the_table_shows_scores_as_printed_and_leaves_gaps_empty():
     text = rk.paper.published_table(format="markdown")
     (line,) = [line for line in text.splitlines() if "Kimi-K2-Base" in line]
     cells = [cell.strip() for cell in line.strip("|").split("|")]
-    assert cells[1:] == ["base", "", "", "", "", "93.79", "88.61", "", "", ""]
+    assert cells[1:] == ["base", "", "", "", "", "93.79", "88.61", "", "", "", ""]
     latex = rk.paper.published_table(format="latex")
-    assert "95.30 & 92.49 & 86.22 & 84.54 & 76.83" in latex
+    assert "95.30 & 92.49 & 86.22 & 84.54 &  & 76.83" in latex
     for source in {row["source"] for row in ROWS}:
         assert source in text
+
+
+def test_the_table_has_powers_of_two_and_1000k():
+    """One model card prints fifteen lengths."""
+    text = rk.paper.published_table(format="markdown")
+    header = [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")]
+    lengths = ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1000K", "1M"]
+    assert header == ["model", "kind", *lengths]
+    (line,) = [line for line in text.splitlines() if "Qwen3-Next-80B-A3B-Instruct" in line]
+    rows = rk.paper.published_rows().query("model == 'Qwen3-Next-80B-A3B-Instruct'")
+    assert len(rows) == 15
+    assert rows.set_index("length").loc[1024000, "score"] in line
+    assert rows.set_index("length").loc[98304, "score"] not in line

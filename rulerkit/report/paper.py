@@ -257,14 +257,14 @@ def published_rows() -> "pd.DataFrame":
 
 
 def published_table(format: str = "text") -> str:
-    """All published scores as printed, a row per model and source; what was not published is
-    empty. `format` is table, markdown or latex, or csv or json for the rows themselves."""
+    """Published scores as printed, a row per model and source, at powers of two and at 1000K; what
+    was not published is empty. `format` is text, markdown or latex, or csv or json for all rows."""
     rows = published_rows()
     if format in ("csv", "json"):
         return render(rows, format)
 
     numbers = {source: n for n, source in enumerate(rows["source"].unique(), 1)}
-    lengths = sorted(rows["length"].unique())
+    lengths = [length for length in sorted(rows["length"].unique()) if _is_column(length)]
     body = []
     # Base models stand before chat models.
     groups: Any = rows.sort_values("aligned", kind="stable").groupby(SERIES, sort=False)
@@ -278,12 +278,17 @@ def published_table(format: str = "text") -> str:
 
     notes = [
         "Percent as printed. Not comparable by default: each source has its own scorer, prompts "
-        "and number of examples. Empty: not published.",
+        "and number of examples. Empty: not published. Other lengths: format csv.",
         "*: second-hand, the source itself was not seen.",
         *(f"[{n}] {source}." for source, n in numbers.items()),
     ]
     table = pd.DataFrame(body, columns=["model", "kind", *map(length_name, lengths)])
     return render(table, format, notes, table["kind"].str.split().str[0])
+
+
+def _is_column(length: int) -> bool:
+    """Whether the table has a column of this length; cards also print 96K, 640K and the like."""
+    return length.bit_count() == 1 or length_name(length) == "1000K"
 
 
 # --- our models beside the paper's ----------------------------------------------------------------

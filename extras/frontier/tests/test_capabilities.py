@@ -98,7 +98,7 @@ def test_a_capability_is_the_mean_of_its_tasks_without_their_floors():
         of_task = scores["task"] == name
         scores.loc[of_task, "score"] = (scores.loc[of_task, "index"] < right).astype(float)
     frontier = rf.frontier(scores)
-    capability = row(frontier.capabilities, capability="which of many")
+    capability = row(frontier.capabilities, capability="k-th occurrence")
     normalised = 100 * (60 - 14.95) / (100 - 14.95) / 2
     assert capability["normalised"] == pytest.approx(normalised)
     assert capability["score"] == pytest.approx((10 + 60) / 2)
@@ -123,7 +123,7 @@ def test_there_is_no_mean_without_every_capability():
     without = scores[scores["task"] != "latent_3"]
     frontier = rf.frontier(without)
     assert frontier.lengths["normalised"].isna().all()
-    assert "without meaning" in frontier.lengths["have"].iloc[0]
+    assert "without paraphrase" in frontier.lengths["have"].iloc[0]
     assert frontier.models["effective_length"].iloc[0] == ""
 
 
@@ -146,7 +146,7 @@ def test_a_reason_that_has_no_room_in_a_field_stands_below_the_figure():
     assert max(map(len, texts)) <= 8
     assert "–" in texts
     notes = " ".join(text.get_text() for text in axes.figure.texts)
-    assert "no mean, without hops" in notes.replace("\n", " ")
+    assert "no mean, without graph search" in notes.replace("\n", " ")
 
 
 def test_an_unfinished_cell_gives_no_mean_at_its_length():

@@ -115,7 +115,7 @@ class Absent(Frontier):
     """
 
     family = "absent"
-    capability = "not there"
+    capability = "absent needle"
     match = "f1"
     item_pattern = r"\d{7}"
     new_tokens = (64, 4)

@@ -139,7 +139,7 @@ class Count(Frontier):
     """
 
     family = "count"
-    capability = "number"
+    capability = "counting"
     match = "count"
     new_tokens = (32, 1)
     question_form = r"How many (orders in the log are for|different people bought) a (\w+) (\w+)\?"

@@ -182,7 +182,7 @@ class Graph(Frontier):
     as many edges as fit."""
 
     family = "graph"
-    capability = "hops"
+    capability = "graph search"
     match = "f1"
     item_pattern = _NODE
     new_tokens = (128, 8)

@@ -132,7 +132,7 @@ class Latent(Frontier):
     the same relation stand for other persons."""
 
     family = "latent"
-    capability = "meaning"
+    capability = "paraphrase"
     match = "exact"
     new_tokens = (32, 1)
     question_form = "|".join(

@@ -121,7 +121,7 @@ class Missing(Frontier):
     """Name the lines, up to `most_missing`, that stand in a list and not in its copy."""
 
     family = "missing"
-    capability = "gap"
+    capability = "missing item"
     match = "f1"
     item_pattern = r"\w+-[\w-]+ \d{5}"
     new_tokens = (160, 8)

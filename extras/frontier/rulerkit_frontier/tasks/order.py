@@ -106,7 +106,7 @@ class Order(Frontier):
     in a diary of as many entries as fit."""
 
     family = "order"
-    capability = "sequence"
+    capability = "ordering"
     match = "ordered"
     new_tokens = (128, 8)
     question_form = (

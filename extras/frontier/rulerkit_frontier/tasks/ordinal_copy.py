@@ -127,7 +127,7 @@ class OrdinalCopy(FrontierTask):
     """
 
     family = "ordinal_copy"
-    capability = "which of many"
+    capability = "k-th occurrence"
     match = "ratio"
     new_tokens = (256, 1)
     question_form = (

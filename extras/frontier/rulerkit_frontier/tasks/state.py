@@ -159,7 +159,7 @@ class State(Frontier):
     log of as many operations on others as fit."""
 
     family = "state"
-    capability = "last state"
+    capability = "state tracking"
     match = "exact"
     new_tokens = (32, 1)
     question_form = r"What is in locker (\d{5}) at the end of the log\?"
