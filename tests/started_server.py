@@ -16,8 +16,6 @@ class Keys(OpenAIKeys):
 
     options: str
     """further options of tests.text_server"""
-    start_timeout: float
-    """seconds"""
 
 
 class Started(OpenAI):

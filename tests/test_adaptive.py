@@ -216,7 +216,6 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
     ("parameters", "message"),
     [
         ({"num_examples": "some"}, "a whole number from 1 to 1000000, or adaptive"),
-        ({"confidence": 1}, "a share from 0.5 to 0.999"),
         ({"max_examples": 0}, "a whole number from 1"),
     ],
 )

@@ -298,7 +298,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     [
         ("evaluate perfect", "hops: 6"),
         ("evaluate perfect", "num_hops: 6"),
-        ("evaluate perfect", "confidence: 0.9"),
+        ("evaluate perfect", "max_examples: 9"),
         ("check perfect", "hops: 6"),
         ("show perfect", "num_examples: 6"),
         ("show main/perfect", "seed: 6"),
@@ -307,7 +307,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         ("fetch perfect", "lengths: [4096]"),
         ("gate perfect mute", "hops: 6"),
         ("gate perfect mute", "repeat: 2"),
-        ("gate perfect mute", "{num_examples: adaptive, confidence: 0.99}"),
+        ("gate perfect mute", "{num_examples: adaptive, max_failures: 0.1, hops: 6}"),
         ("batch demo --dry-run", "hops: [6]"),
         ("status outputs", "seed: 6"),
     ],
@@ -334,7 +334,7 @@ def test_a_file_may_hold_keys_of_other_commands(home, rulerkit):
         ("hops", "the notebook 05_variable_tracking"),
         ("num_hops", "a setting of a task"),
         ("window", "a key of a model"),
-        ("confidence", "adaptive runs"),
+        ("max_examples", "adaptive runs"),
         ("sed", "did you mean 'seed'"),
     ],
 )

@@ -12,7 +12,7 @@ from rulerkit.inference.model import load_model
 ROOT = Path(__file__).resolve().parent.parent
 SPECS = {file: read_spec(str(file)) for file in sorted((ROOT / "params/models").glob("*.yaml"))}
 TABLE = ROOT / "rulerkit/data/paper/models.csv"
-PAPER = {row["slug"]: row for row in csv.DictReader(TABLE.open())}
+PAPER = list(csv.DictReader(TABLE.open()))
 
 FORM_OF = {  # Table 6 -> the form's name
     "GPT-4": "gpt-4",
@@ -27,6 +27,15 @@ FORM_OF = {  # Table 6 -> the form's name
 SHARED_FORMS = ("qwen", "dbrx", "lwm", "longchat")  # two entries stand for two models each
 
 
+def row_of(file):
+    """The row of the paper that a file is for: it has its checkpoint, or names it on top, where
+    another one is run (RWKV needs remote code, and transformers does not read the paper's Mamba)."""
+    rows = {row["checkpoint"]: row for row in PAPER}
+    comment = file.read_text(encoding="utf-8").partition("model:")[0]
+    named = [word.strip(".") for word in comment.split()]
+    return next((rows[name] for name in (SPECS[file].get("path"), *named) if name in rows), None)
+
+
 def test_a_file_reads_under_its_own_name_and_begins_by_saying_what_it_is():
     for file, spec in SPECS.items():
         assert file.read_text(encoding="utf-8").startswith("# "), file
@@ -35,15 +44,12 @@ def test_a_file_reads_under_its_own_name_and_begins_by_saying_what_it_is():
 
 
 def test_a_file_of_the_paper_says_what_the_paper_says():
+    found = []
     for file, spec in SPECS.items():
-        if "slug" not in spec:
+        row = row_of(file)
+        if row is None:
             continue
-        row = PAPER[spec["slug"]]
-        # the paper's RWKV needs remote code, and transformers does not read its Mamba: these two
-        # files run another checkpoint, and name that of the paper
-        first = file.read_text(encoding="utf-8").splitlines()[0]
-        is_other = file.stem in ("rwkv-v5-7b", "mamba-2.8b")
-        assert row["checkpoint"] in (first if is_other else spec.values()), file
+        found.append(row["slug"])
         claimed = row["claimed_in_score_tables"].partition(";")[0] or row["context_length"]
         assert spec["claimed_length"] == parse_length(claimed), file
         assert spec["aligned"] == ("chat" if row["aligned"] == "true" else "base"), file
@@ -55,7 +61,7 @@ def test_a_file_of_the_paper_says_what_the_paper_says():
         default = "gpt-4" if spec["engine"] == "openai" else "auto"
         assert spec.get("template", default) == form, file
         assert form in FORMS
-    assert sorted(spec["slug"] for spec in SPECS.values() if "slug" in spec) == sorted(PAPER)
+    assert sorted(found) == sorted(row["slug"] for row in PAPER)
     assert len(PAPER) == 40
 
 
@@ -66,7 +72,8 @@ def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it():
             continue  # a state has no limit, and a service sets its own
         longest = spec.get("max_length", spec["claimed_length"])
         assert longest >= spec["claimed_length"], file
-        experiments = PAPER[spec["slug"]]["experiments"] if "slug" in spec else ""
+        row = row_of(file)
+        experiments = row["experiments"] if row else ""
         for experiment, thousands in least.items():
             assert experiment not in experiments or longest >= 1024 * thousands, (file, experiment)
         overrides = spec.get("hf_overrides", {})
@@ -79,6 +86,6 @@ def test_a_model_may_be_given_what_it_claims_and_what_the_paper_gave_it():
 
 def test_files_beside_the_papers_say_what_was_read():
     for file, spec in SPECS.items():
-        is_ours = file.stem.startswith("small-") or "slug" in spec
+        is_ours = file.stem.startswith("small-") or row_of(file)
         if spec["engine"] == "vllm" and not is_ours:
             assert "# Read: " in file.read_text(encoding="utf-8"), file

@@ -97,16 +97,16 @@ def test_a_hub_id_a_folder_and_a_path_are_models(project):
 
 
 def test_a_variant_is_named_after_what_differs(project):
-    keys = "path: org/seven, name: seven, label: Seven, slug: s, template: auto, concurrency: 3"
+    keys = "path: org/seven, name: seven, label: Seven, template: auto, concurrency: 3"
     write(project, "seven", f"model: {{{keys}, engine: vllm}}")
     base = {"base": "seven"}
     assert read_spec(base) == read_spec("seven")
     assert read_spec(base | {"concurrency": 2, "timeout": 5})["name"] == "seven"
     variant = read_spec(base | {"template": "base", "thinking_tokens": 8})
     assert variant["name"] == "seven-template_base-thinking_tokens_8"
-    assert ("label" in variant, variant["slug"]) == (False, "s")
+    assert "label" not in variant
     other = read_spec(base | {"path": "org/eight"})
-    assert (other["name"], "label" in other, "slug" in other) == ("eight", False, False)
+    assert (other["name"], "label" in other) == ("eight", False)
 
 
 # --- readers --------------------------------------------------------------------------------------
@@ -311,8 +311,7 @@ def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder, tmp_path):
     assert list(identity) == ["engine", "fingerprint", "dtype"]
     for key, value in {
         "hf_overrides": {"rope_theta": 9.0},
-        "attn_implementation": "eager",
-        "quantization": "bitsandbytes",
+        "load_args": {"attn_implementation": "eager"},
     }.items():
         assert tiny(folder, **{key: value}).identity() == identity | {key: value}
     assert tiny(copy).identity() == identity
@@ -508,7 +507,7 @@ def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path, ca
     older = copied(folder, tmp_path / "older", config=config | {"rope_theta": 8 * theta})
     assert answers(tiny(older), asked) != expected
     assert answers(tiny(older, hf_overrides={"rope_theta": theta}), asked) == expected
-    assert answers(tiny(folder, attn_implementation="eager"), asked) == expected
+    assert answers(tiny(folder, load_args={"attn_implementation": "eager"}), asked) == expected
     assert "are not used" not in capsys.readouterr().err
     assert answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked) != expected
     assert re.search(r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err)

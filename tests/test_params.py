@@ -12,7 +12,7 @@ import rulerkit as rk
 from rulerkit.cli.given import Given
 from rulerkit.common.errors import UserError
 from rulerkit.common.render import render
-from rulerkit.common.settings import Parameters
+from rulerkit.common.settings import Keys, Parameters
 from rulerkit.evaluation.notebook import known_names, notebook_parameters
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.tasks import THIRTEEN
@@ -149,6 +149,15 @@ def test_what_is_no_model(project):
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
     drawn = {"path": "a/b", "sampling": {"top_k": 0}}
     refused({"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number")
+
+
+def test_no_more_keys_than_a_person_can_know():
+    """Of all classes of keys together; a key that several engines share counts once."""
+    kinds = [Keys]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    ours = {kind for kind in kinds if kind.__module__ == Keys.__module__}
+    assert sum(len(vars(kind).get("__annotations__", ())) for kind in ours) <= 96
 
 
 # --- values ---------------------------------------------------------------------------------------

@@ -130,8 +130,8 @@ def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
     torch.save({"emb.weight": torch.zeros(1)}, tmp_path / "b.pth")
     for spec, message in [
         ({"path": str(tmp_path / "a.pth")}, "cannot be loaded"),
-        ({"path": str(tmp_path)}, r"name the `file` .* a\.pth, b\.pth"),
-        ({"path": "BlinkDL/rwkv-5-world"}, r"a hub id \(org/name\) with the `file`"),
+        ({"path": str(tmp_path)}, "`path` takes a .pth file, here or on the hub"),
+        ({"path": "BlinkDL/rwkv-5-world"}, r"org/name/FILE\.pth"),
         ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is not allowed"),
     ]:
         with pytest.raises(UserError, match=message) as caught:

@@ -361,13 +361,18 @@ def test_only_what_changes_the_answers_is_part_of_a_models_identity(tmp_path):
         "ids",
         "float32",
     ]
-    same = {"tensor_parallel_size": 4, "gpu_memory_utilization": 0.5}
-    same |= {"concurrency": 9, "gpus": 2}
-    neutral = {"enable_prefix_caching": False, "max_num_seqs": 3, "kv_cache_memory_bytes": 2**30}
+    same = {"tensor_parallel_size": 4, "concurrency": 9, "gpus": 2}
+    neutral = {
+        "gpu_memory_utilization": 0.5,
+        "enable_prefix_caching": False,
+        "max_num_seqs": 3,
+        "kv_cache_memory_bytes": 2**30,
+    }
     assert described(tmp_path, **same, engine_args=neutral).identity() == identity
     for other in (
-        {"quantization": "fp8"},
+        {"engine_args": {"quantization": "fp8"}},
         {"engine_args": {"block_size": 32}},
+        {"engine_args": {"batch_invariant": True}},
         {"dtype": "bfloat16"},
     ):
         assert described(tmp_path, **other).identity() != identity

@@ -174,7 +174,7 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     if base and "name" not in given:
         is_another = any(differs.get(key) is not None for key in ("path", "entry", "window"))
         if is_another:
-            for key in ("name", "label", "slug"):
+            for key in ("name", "label"):
                 base.pop(key, None)
         else:
             name = check_spec(base, str(spec["base"]))["name"]

@@ -138,8 +138,6 @@ class ModelKeys(OptionalKeys):
     aligned: Literal["chat", "base"]
     parameters: Text
     """a text, such as 8B"""
-    slug: Text
-    """the paper's key of the model, such as llama3-1-8b"""
     gpus: NonNegativeInt
     """the number of GPUs it takes on each node, 0 or more (default: what its engine needs)"""
     nodes: PositiveInt
@@ -156,7 +154,26 @@ class ReaderKeys(ModelKeys):
     everything)"""
 
 
-class FunctionKeys(ModelKeys):
+class CodeKeys(OptionalKeys):
+    """What the engines share that run code of the user's in this process."""
+
+    version: Text
+    """a text that says which version of the code answers: where its source does not say all that it
+    does, stored answers are used again only with the same one"""
+    batch_size: PositiveInt
+    """a whole number of at least 1: the prompts that are answered at once (default 8; a checkpoint
+    is given those from 16K tokens on one by one)"""
+
+
+class ConcurrencyKeys(OptionalKeys):
+    """What the engines share that have several requests under way."""
+
+    concurrency: PositiveInt
+    """a whole number of at least 1: the requests, or calls of a coroutine function, under way at
+    once (default of a function: 8)"""
+
+
+class FunctionKeys(ModelKeys, CodeKeys, ConcurrencyKeys):
     """Python functions."""
 
     entry: Function
@@ -164,32 +181,33 @@ class FunctionKeys(ModelKeys):
     entry_with: Arguments
     """a mapping of the arguments of `entry`, such as {ratio: 0.5}"""
     takes: Literal["prompts", "ids", "parts"]
-    version: Text
-    """a text that says which version of the code answers: where its source does not say all that it
-    does, stored answers are used again only with the same one"""
     protocol_note: Line
     """a line on how prompts are read, shown below tables (default with `takes: parts`: the context
     was compressed without the question)"""
-    batch_size: PositiveInt
-    """a whole number of at least 1: the prompts that a function gets at once (default 8)"""
-    concurrency: PositiveInt
-    """a whole number of at least 1: the calls of a coroutine function under way at once (default
-    8)"""
 
 
-class RWKVKeys(ModelKeys):
-    """RWKV in the layout of its authors."""
+class WeightsKeys(ModelKeys):
+    """What the engines share that read weights."""
 
     path: Text
-    """a .pth file, a folder that holds it, or a hub id (org/name) with the `file`"""
-    file: Text
-    """the name of the .pth file in a folder or on the hub"""
+    """a model folder or a hub id (org/name); of the engine rwkv a .pth file, here or on the hub
+    (org/name/FILE.pth)"""
     revision: Text
     """a branch, tag or commit of the hub"""
+
+
+class ChunkKeys(OptionalKeys):
+    """What the engines share that may read a prompt in several steps."""
+
+    prefill_chunk_size: PositiveInt
+    """a whole number of tokens (default: all at once; of the engine rwkv 512)"""
+
+
+class RWKVKeys(WeightsKeys, ChunkKeys):
+    """RWKV in the layout of its authors."""
+
     strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")]
     """devices and number formats, such as `cpu fp32`, `cuda bf16` or `cuda fp16 *20 -> cpu fp32`"""
-    prefill_chunk_size: PositiveInt
-    """a whole number of tokens (default: 512)"""
 
 
 class Sampling(OptionalKeys):
@@ -205,45 +223,36 @@ class Sampling(OptionalKeys):
     """a share from 0 to 1"""
     repetition_penalty: PositiveFloat
     """a number above 0"""
-    seed: NonNegativeInt
-    """a whole number from 0 on (default 0): examples and repetitions draw with seeds of their
-    own"""
 
 
-class CheckpointKeys(ModelKeys):
+class NetworkKeys(OptionalKeys):
+    """What all checkpoints share, whoever serves them."""
+
+    max_length: Tokens
+    """the tokens that the model may be given, prompt and answer together, such as 32K, where
+    nothing else says so"""
+    sampling: Sampling
+    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty"""
+
+
+class CheckpointKeys(WeightsKeys, NetworkKeys):
     """What the engines share that run a checkpoint in the layout of transformers."""
 
-    path: Text
-    """a model folder or a hub id (org/name)"""
-    revision: Text
-    """a branch, tag or commit of the hub"""
     dtype: Literal["auto", "bfloat16", "float16", "float32"]
-    max_length: Tokens
-    """the tokens the model may be given, such as 32K, where config.json is not to decide"""
     hf_overrides: Arguments
     """a mapping over config.json, such as {rope_parameters: {...}}"""
     trust_remote_code: bool
     """true or false"""
-    sampling: Sampling
-    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
 
 
-class TransformersKeys(CheckpointKeys):
+class TransformersKeys(CheckpointKeys, CodeKeys, ChunkKeys):
     """Checkpoints that transformers runs in this process."""
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]
     """auto, cpu, cuda, cuda:1, mps, or spread (over all GPUs)"""
-    batch_size: PositiveInt
-    """a whole number of at least 1 (default 8, from 16K tokens on 1)"""
-    prefill_chunk_size: PositiveInt
-    """a whole number of tokens (default: all at once)"""
-    version: Text
-    """a text that says which version of your own code in a loaded model answers"""
-    attn_implementation: Text
-    """a text, such as sdpa, eager or flash_attention_2"""
-    quantization: Text | Arguments
-    """the name of a method, or a mapping for transformers' quantization_config, such as
-    {quant_method: bitsandbytes, load_in_8bit: true}"""
+    load_args: Arguments
+    """a mapping of further arguments of `from_pretrained`, such as {attn_implementation: eager} or
+    {quantization_config: {quant_method: bitsandbytes, load_in_8bit: true}}"""
 
 
 def _url(value: str) -> str:
@@ -260,7 +269,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
 Headers = Annotated[dict[HeaderName, Text], Field(min_length=1)]
 
 
-class ServerKeys(OptionalKeys):
+class ServerKeys(ConcurrencyKeys):
     """What the engines share that ask a server over HTTP."""
 
     base_url: ServerAddress
@@ -271,8 +280,6 @@ class ServerKeys(OptionalKeys):
     headers: Headers
     """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME, or ${NAME}
     within a text, stands for an environment variable"""
-    concurrency: PositiveInt
-    """a whole number of at least 1: the requests under way at once"""
     timeout: PositiveFloat
     """seconds for one answer, above 0 (default: grows with the prompt)"""
     max_retries: NonNegativeInt
@@ -282,22 +289,13 @@ class ServerKeys(OptionalKeys):
 class VllmKeys(CheckpointKeys, ServerKeys):
     """Checkpoints that vLLM serves."""
 
-    start_timeout: PositiveFloat
-    """seconds above 0, within which a started server must answer (default 1800)"""
     tensor_parallel_size: PositiveInt
     """the number of GPUs that share each layer"""
     pipeline_parallel_size: PositiveInt
     """the number of groups of GPUs that share the layers out"""
-    quantization: Text
-    """a kind of quantization that vLLM knows, such as fp8"""
-    kv_cache_dtype: Text
-    """the type of keys and values, such as auto or fp8"""
-    gpu_memory_utilization: Annotated[Share, Field(gt=0)]
-    """the share of each GPU's memory to use, above 0, at most 1"""
-    batch_invariant: bool
-    """true or false"""
     engine_args: Arguments
-    """a mapping of further arguments of `vllm serve`, such as {max_num_seqs: 64}"""
+    """a mapping of further arguments of `vllm serve`, such as {kv_cache_dtype: fp8}; beside them
+    {batch_invariant: true}, which is a variable of its environment"""
 
 
 class Prices(Keys):
@@ -309,27 +307,20 @@ class Prices(Keys):
     """dollars per million tokens, 0 or more, beside `prompt`"""
     cached: NonNegativeFloat | None = None
     """dollars per million tokens, 0 or more"""
-    date: str | None = None
-    """a text: the day of these prices"""
 
 
-class OpenAIKeys(ModelKeys, ServerKeys):
+class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
-    sampling: Sampling
-    """a mapping: temperature, top_p, top_k, min_p, repetition_penalty, seed"""
     path: Text
     """the model's name, as the server knows it"""
     prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
     extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""
     prices: Prices
-    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}, and the
-    `date: "2026-11-01"` on which they were read"""
+    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}"""
     budget: NonNegativeFloat
     """dollars, at the `prices`: no more is asked once a run has cost so much"""
-    max_length: Tokens
-    """the tokens of prompt and answer together that the model takes, such as 128000"""
 
 
 def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
@@ -358,7 +349,7 @@ ENGINE_OF: dict[str, str] = _KEYS["engine_of"]
 READERS: dict[str, JSON] = _KEYS["readers"]
 """The reference readers that have a name; `reader-<tokens>` has a window."""
 
-UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields, "start_timeout"}
+UNNAMED_KEYS = {*_KEYS["unnamed"], *ServerKeys.model_fields}
 """The keys that do not enter a variant's name: they do not change what is answered."""
 
 
@@ -384,8 +375,6 @@ class Parameters(Keys):
     """a whole number from 1 to 1000000, or adaptive: as many as the effective length needs"""
     max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
-    confidence: Annotated[float, Field(ge=0.5, le=0.999)] = 0.95
-    """a share from 0.5 to 0.999: how certain the answer of an adaptive run is to be"""
     seed: Literal["fresh"] | Annotated[NonNegativeInt, Field(lt=2**63)] = 42
     """a whole number from 0 on, below 2**63, or fresh: one that is drawn when a run is first
     planned, and kept for it in predictions/RUN/seed.txt"""

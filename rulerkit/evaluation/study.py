@@ -44,7 +44,6 @@ DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
 BATCH_KEYS = {"notebooks", "together"}
 """The keys of a batch file by which one is told from other parameter files."""
-ADAPTIVE = ("max_examples", "confidence")
 """The parameters of adaptive runs."""
 _LONGEST_TITLE = 80
 _FRESH_SEEDS = 10**9
@@ -318,7 +317,7 @@ def _adaptive_rule(
         remark(f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}")
         return None
     return StoppingRule(
-        values.confidence, values.max_examples, suite=suites[0], own_threshold=own_threshold
+        max_examples=values.max_examples, suite=suites[0], own_threshold=own_threshold
     )
 
 
@@ -418,7 +417,7 @@ def check_used(given: Spec, values: Spec, uses: Collection[str], who: str, also:
             near = get_close_matches(str(name), [*uses, *MODEL_KEYS], n=1)
             raise unknown("parameter", name, dict.fromkeys([*near, *uses]))
         is_adaptive = values.get("num_examples") == "adaptive"
-        if name in ADAPTIVE and value is not None and not is_adaptive:
+        if name == "max_examples" and value is not None and not is_adaptive:
             raise UserError(
                 f"{name} is for adaptive runs, and the number of examples is fixed here: give "
                 "`num_examples: adaptive` too, or leave it out"

@@ -245,8 +245,7 @@ class Engine(Model):
             return sampling | {"temperature": 0}
 
         # Each example of each repetition is drawn with a seed of its own.
-        drawn_with = sampling.get("seed", 0)
-        number = f"{drawn_with}/{self.repetition}/{example.task}/{example.index}"
+        number = f"{self.repetition}/{example.task}/{example.index}"
         return sampling | {"seed": crc32(number.encode())}
 
 

@@ -29,7 +29,7 @@ from typing import IO, TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from rulerkit.inference.access import Address
 
-START_TIMEOUT = 1800.0  # seconds in which a server must answer
+START_TIMEOUT = 3600.0  # seconds in which a server must answer
 GRACE = 10.0  # seconds that a server has to end by itself before it is killed
 
 
@@ -57,17 +57,16 @@ class ServerProcess:
         name: str,
         command: "Callable[[Address], Sequence[str]]",
         variables: Mapping[str, str],
-        timeout: float = START_TIMEOUT,
     ) -> None:
         """`command` gives the command line of a server that listens at an address."""
         from rulerkit.inference.access import Address
 
         with socket.create_server(("127.0.0.1", 0)) as free:
             port = free.getsockname()[1]
-        self.name, self.timeout = name, timeout
+        self.name = name
         self.address = Address(f"http://127.0.0.1:{port}/v1", secrets.token_hex(16))
         self.ready = self._failed = False
-        self._deadline, self._next_check = time.monotonic() + timeout, 0.0
+        self._deadline, self._next_check = time.monotonic() + START_TIMEOUT, 0.0
         key = {"VLLM_API_KEY": self.address.key}  # never on the command line
         environment = {**os.environ, **variables, **key}
         with tempfile.NamedTemporaryFile(
@@ -92,9 +91,9 @@ class ServerProcess:
             self.ready, self._next_check = self.address.healthy(), now + 0.5
             if not self.ready and now > self._deadline:
                 reason = (
-                    f"did not get healthy within {self.timeout:g} s (`/health` and `/v1/models` do "
-                    f"not answer 200); it said last: {self.progress() or 'nothing'}; its log is "
-                    f"{self.log}; `start_timeout: SECONDS` waits longer"
+                    f"did not get healthy within {START_TIMEOUT:g} s (`/health` and `/v1/models` "
+                    f"do not answer 200); it said last: {self.progress() or 'nothing'}; its log is "
+                    f"{self.log}"
                 )
         if reason:
             self._failed = True

@@ -22,7 +22,7 @@ from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.hub import download, is_hub_id
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import install_command, resolve
-from rulerkit.common.settings import JSON, Spec, takes
+from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.checkpoint import file_ends
@@ -52,7 +52,7 @@ class RWKV(Engine):
             where = {"fingerprint": digest(file_ends(self._local))}
         else:
             commit = self._download("config.json").name  # downloads no weights
-            where = {"path": self.spec["path"], "file": self.spec["file"], "revision": commit}
+            where = {"path": self.spec["path"], "revision": commit}
         return {"engine": "rwkv", **where, "dtype": formats}
 
     def environment(self) -> JSON:
@@ -102,7 +102,8 @@ class RWKV(Engine):
     def _load(self) -> Any:
         """The network, loaded at first use."""
         if self._network is None:
-            path = self._local or self._download(self.spec["file"]) / self.spec["file"]
+            _, _, file = self.spec["path"].rpartition("/")
+            path = self._local or self._download(file) / file
             self._package()
             # the package prints what it loads
             with loading(self.name, path), redirect_stdout(StringIO()):
@@ -154,29 +155,21 @@ class RWKV(Engine):
 
     def _local_file(self) -> Path | None:
         """The file on this machine; None for a file of the hub."""
-        # A file here, the one file of a folder here, or a file of the hub.
-        path, file = self.spec["path"], self.spec.get("file")
-        place = resolve(path)
-        files = [place] if place.is_file() else list(place.glob(file or "*.pth"))
-        if len(files) == 1:
-            return files[0]
-
-        # Of several files one must be named; a folder is never a name on the hub.
-        if place.is_dir():
-            names = ", ".join(sorted(path.name for path in place.glob("*.pth"))) or "none"
-            raise UserError(
-                f"model {self.name}: name the `file` in the folder {place}; .pth files there: "
-                f"{names}"
-            )
-        if file and is_hub_id(path):
+        place = resolve(self.spec["path"])
+        if place.is_file():
+            return place
+        repository, _, file = self.spec["path"].rpartition("/")
+        if file.endswith(".pth") and is_hub_id(repository):
             return None
         raise UserError(
-            f"model {self.name}: no file or folder {place}; `path` takes {takes('rwkv', 'path')}"
+            f"model {self.name}: no file {place}; `path` takes a .pth file, here or on the hub "
+            "(org/name/FILE.pth)"
         )
 
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""
-        return download(f"model {self.name}", self.spec["path"], self.spec.get("revision"), [file])
+        repository = self.spec["path"].rpartition("/")[0]
+        return download(f"model {self.name}", repository, self.spec.get("revision"), [file])
 
 
 def _network_class(version_7: bool) -> Any:

@@ -22,7 +22,7 @@ from rulerkit.generation.example import Example
 from rulerkit.inference.access import Address
 from rulerkit.inference.http import OTHER_PROMPT, Connection, is_too_long
 from rulerkit.inference.model import Answer, Answers, Engine, Failure
-from rulerkit.inference.process import START_TIMEOUT, ServerProcess
+from rulerkit.inference.process import ServerProcess
 from rulerkit.inference.refusals import fatal_words
 from rulerkit.inference.reply import Reply, RequestError
 
@@ -139,8 +139,7 @@ class ServerEngine(Engine):
             return self.connection
         address = self.address()
         if address is None:
-            timeout = self.spec.get("start_timeout", START_TIMEOUT)
-            self.process = ServerProcess(self.name, self.command, self.variables(), timeout)
+            self.process = ServerProcess(self.name, self.command, self.variables())
             address = self.process.address
 
         concurrency = self.spec.get("concurrency", self.default_concurrency * self.copies())

@@ -38,7 +38,7 @@ class Transformers(CheckpointEngine):
     """A checkpoint in a folder or on the hub, loaded at the first answer; or `loaded`, a (model,
     tokenizer) pair."""
 
-    modifiers = ("hf_overrides", "attn_implementation", "quantization")
+    modifiers = ("hf_overrides", "load_args")
 
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
@@ -161,23 +161,12 @@ class Transformers(CheckpointEngine):
             "output_loading_info": True,
             "revision": self.checkpoint.commit or "main",
             "trust_remote_code": self.spec.get("trust_remote_code", False),
-            **self.given(("attn_implementation",)),
+            **self.spec.get("load_args", {}),
         }
 
         # Weights go straight to the GPU, without a copy in the memory of the CPU.
         if device != "cpu":
             options["device_map"] = "auto" if device == "spread" else device
-
-        # A method's name, a mapping for transformers, or the one that needs no
-        # checkpoint of its own.
-        quantization = self.spec.get("quantization")
-        if quantization == "bitsandbytes":
-            options["quantization_config"] = {"load_in_4bit": True}
-        elif quantization:
-            named = isinstance(quantization, str)
-            options["quantization_config"] = (
-                {"quant_method": quantization} if named else quantization
-            )
 
         # Overrides change the configuration before the network is built from it.
         path = str(self.checkpoint.folder or self.checkpoint.path)

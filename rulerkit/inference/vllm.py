@@ -29,8 +29,8 @@ NEUTRAL_ARGUMENTS = _KEYS["neutral_arguments"]
 """Entries of `engine_args` that leave answers alone, so that they may change between the sessions
 of one run."""
 MORE_MEMORY = (
-    "`tensor_parallel_size`, `kv_cache_dtype: fp8`, `quantization`, `gpu_memory_utilization` "
-    "nearer to 1 or a smaller `max_length` make room"
+    "`tensor_parallel_size`, a smaller `max_length` or `engine_args: {kv_cache_dtype: fp8, "
+    "gpu_memory_utilization: 0.95}` make room"
 )
 _NO_MEMORY = (
     r"KV cache is needed|No available memory for the cache|"
@@ -46,7 +46,7 @@ class Vllm(CheckpointEngine, ServerEngine):
     out. The server is started here, or runs at `base_url` already."""
 
     default_concurrency = 512
-    modifiers = ("quantization", "kv_cache_dtype", "hf_overrides", "batch_invariant")
+    modifiers = ("hf_overrides",)
 
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
@@ -163,7 +163,9 @@ class Vllm(CheckpointEngine, ServerEngine):
             arguments["language_model_only"] = True
         # What the model's file says wins.
         arguments |= self.given(_KEYS["vllm_arguments"])
-        return arguments | self._engine_args
+        arguments |= self._engine_args
+        arguments.pop("batch_invariant", None)  # see `variables`
+        return arguments
 
     def command(self, address: Address) -> list[str]:
         """The command of a server; over several nodes, that of the first node."""
@@ -232,13 +234,13 @@ class Vllm(CheckpointEngine, ServerEngine):
         `batch_invariant`, which is part of the record."""
         defaults = {"VLLM_NO_USAGE_STATS": "1"}
         bounds = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
-        is_bounded = not bounds.isdisjoint({*self.spec, *self._engine_args})
+        is_bounded = not bounds.isdisjoint(self._engine_args)
         if not is_bounded and self.device() == "cpu":
             # In GiB; vLLM would take nearly all memory of the machine.
             defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"
 
         values = {name: os.environ.get(name, value) for name, value in defaults.items()}
-        invariant = "1" if self.spec.get("batch_invariant") else "0"
+        invariant = "1" if self._engine_args.get("batch_invariant") else "0"
         return values | {"VLLM_BATCH_INVARIANT": invariant}
 
     def is_ready(self) -> bool:
