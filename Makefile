@@ -12,10 +12,11 @@ TORCH  ?= torch==2.13.0
 VLLM_CUDA := vllm==0.32.0
 DEMO   ?=
 
-.PHONY: help demo demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab docs check format requirements clean
+.PHONY: help demo demo-small demo-all lab test test-slow test-all test-vllm test-gpu test-slurm test-lab docs check format requirements clean
 
 help:
-	@echo "make demo    the whole kit without a GPU: reference readers, leaderboard, figures, a small real model"
+	@echo "make demo    the kit in a minute, without a GPU: reference readers, leaderboard, figures"
+	@echo "make demo-small  a small Llama that was trained with the kit, on the CPU"
 	@echo "make demo-all  every notebook, on readers in which one effect each was planted"
 	@echo "make test    the quick tests; with real data where RULERKIT_DATA names a folder"
 	@echo "make test-slow  the slow ones: whole batches, killed processes, every notebook, a wheel"
@@ -31,15 +32,20 @@ help:
 	@echo "make requirements  renew requirements/*.txt: exact versions with hashes, for every Python from 3.11 on"
 	@echo "make clean   remove the virtual environment and caches; outputs/ stays"
 
-# The small model needs torch: its CPU build is installed where pip or uv have it.
 demo: $(VENV)/.core
-	$(BIN)/rulerkit batch params/batches/demo.yaml $(DEMO)
-	@if $(CPU_TORCH) && $(call INSTALL,--quiet -e ".[transformers]"); then \
-	$(BIN)/rulerkit batch params/batches/demo-small.yaml; \
-	else echo "The demo's small model needs torch, which cannot be installed here: the readers above are all."; fi
+	@command -v nvidia-smi >/dev/null || echo "No GPU was found; the reference readers of this demo need none."
+	@$(BIN)/rulerkit batch params/batches/demo.yaml $(DEMO)
+	@printf '%s\n' "" "Try next:" \
+	  "  $(BIN)/rulerkit evaluate MODEL      a folder, a hub id or a server's address: a first look at it" \
+	  "  $(BIN)/rulerkit show --tasks vt     one prompt, and what each part of it is" \
+	  "  make demo-small                   a real model, a small Llama (installs torch for CPUs)" \
+	  "  make lab                          the notebooks in JupyterLab"
+
+demo-small: $(VENV)/.models
+	@$(BIN)/rulerkit batch params/batches/demo-small.yaml $(DEMO)
 
 demo-all: $(VENV)/.models
-	$(BIN)/rulerkit batch params/batches/demo-all.yaml $(DEMO)
+	@$(BIN)/rulerkit batch params/batches/demo-all.yaml $(DEMO)
 
 # The live example comes from a batch of reference readers; every warning is an error.
 docs: $(VENV)/.docs

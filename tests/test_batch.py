@@ -54,20 +54,13 @@ def test_the_demo_as_it_would_run(tmp_path):
     *lines, total = listed.splitlines()
     models = ("reader-4096", "reader-8192", "reader-16384", "perfect", "mute")
     over_all = ("all 00_tasks", "all 01_main_results", "all leaderboard")
-    steps = [
-        *(f"{name} predictions" for name in models),
-        *(f"{name} 01_main_results" for name in models),
-        "reader-8192 20_frontier",
-        *over_all,
-    ]
     titles = [" ".join(line.split()[1:3]) for line in lines]
-    assert sorted(titles) == sorted(steps)
+    assert sorted(titles) == sorted([*(f"{name} predictions" for name in models), *over_all])
     assert titles[-1] == "all leaderboard"
-    # 13 tasks x 20 examples x (4K + 8K + 16K + 32K)
-    assert lines[0].endswith(" 0/52 cells, 0/1,040 examples; 15,974,400 tokens left")
-    # and of the frontier suite 13 tasks x 5 examples for one reader
-    assert total == "14 steps: 14 missing; 83,865,600 tokens left, at most"
-    assert re.search(r"perfect +32K +260 ", costs)
+    # 13 tasks x 10 examples x (4K + 8K + 16K + 32K)
+    assert lines[0].endswith(" 0/52 cells, 0/520 examples; 7,987,200 tokens left")
+    assert total == "8 steps: 8 missing; 39,936,000 tokens left, at most"
+    assert re.search(r"perfect +32K +130 ", costs)
     assert "together: " in costs
     assert sorted(project.root.rglob("*")) == before
 

@@ -19,6 +19,7 @@ from conftest import Ended
 
 import rulerkit as rk
 from rulerkit.cli import app
+from rulerkit.common.progress import tell_time_left
 from rulerkit.evaluation.study import study
 from rulerkit.generation.tasks import TASKS
 from tests.conftest import needs_extras
@@ -182,8 +183,9 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     ended = rulerkit("evaluate", "-f", "asked.yaml", "-y", "run: again")
     root, _, scores = ended.out.partition("\n")
     assert root == f"project root: {project} (RULERKIT_HOME)"
-    first, second = re.split(r"\n(?=perfect \()", scores)
-    assert first.strip().startswith("reader-1024 (again)")
+    left, first, second = re.split(r"\n(?=reader-1024 \(|perfect \()", scores)
+    assert left.startswith("12 cells, 0 of 72 examples are answered; 110,592 tokens left")
+    assert first.startswith("reader-1024 (again)")
     assert list(table(second).items()) == [(task, ["100.0", "100.0"]) for task in ASKED["tasks"]]
     assert [scores[0] for scores in table(first).values()] == ["100.0"] * 3
     assert all(float(scores[1]) < 100 for scores in table(first).values())
@@ -216,6 +218,25 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
         rulerkit("evaluate", "mute", "-y", "model: perfect", *small),
         "two models are named: mute as an argument, and `model: 'perfect'`",
     )
+
+
+def test_a_model_alone_gets_a_first_look_that_says_how_to_go_on(project, rulerkit):
+    ended = rulerkit("evaluate", "perfect", "-y", "run: first")
+    assert list(table(ended.out)) == ["vt", "niah_multikey_1", "fwe"]
+    assert f"6 cells, 0 of 60 examples are answered; {3 * 10 * 3072:,} tokens left" in ended.out
+    assert "n = 10 examples" in ended.out
+    assert "rulerkit evaluate perfect -f params/sizes/paper.yaml" in ended.out
+    assert "6 cells, 0 of 18 examples" in rulerkit(
+        "evaluate", "mute", "-y", "tasks: [vt]", "-y", "{lengths: [1K, 2K, 4K], repeat: 2}",
+        "-n", 3, "--dry-run",
+    ).out  # fmt: skip
+
+
+def test_the_time_left_is_told_once_after_the_first_cell(capsys):
+    bar = SimpleNamespace(disable=False, total=11_000, n=1000)
+    for _ in range(2):
+        tell_time_left(bar, time.monotonic() - 30, 0)
+    assert capsys.readouterr().err == "about 0:05:00 left, at the pace of the first cell\n"
 
 
 def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, rulerkit):

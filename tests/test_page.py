@@ -117,7 +117,7 @@ def test_other_prompts_are_not_compared(outputs):
     batch = answered(outputs, "seed-1", parameters={"seed": 1})
     assert "Not comparable: " in morning.changes(batch).text
     batch = answered(outputs, "seed-1", parameters={"seed": 1, "num_examples": 3})
-    assert "n = 3 examples per task and length" in morning.table(batch, "text")
+    assert "n = 3 examples per task and length" in morning.leaderboard_text(batch)
 
 
 def test_a_figure_has_the_question_that_it_answers_below_it(outputs):

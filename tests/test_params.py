@@ -57,7 +57,14 @@ def globals_of(injected, **values):
     """A notebook's globals behind papermill: its cells in `In`, the injected one among them, and
     all names set."""
     cells = ["", "lengths = [4096]", f"# Parameters\n{injected}", "lenghts = 3"]
-    return {"In": cells, "get_ipython": lambda: None, "rk": rk, "lenghts": 3, **values}
+    return {"In": cells, "__name__": "__main__", "rk": rk, "lenghts": 3, **values}
+
+
+def test_a_notebook_that_was_exported_as_a_script_is_read_by_its_globals(project):
+    source = "import rulerkit as rk\nmine = 3\nlengths = [4096]\nstudy = rk.study(globals())\n"
+    names = {"__name__": "__main__"}
+    exec(source, names)
+    assert names["study"].lengths == (4096,)
 
 
 # --- defaults and composing -----------------------------------------------------------------------

@@ -186,10 +186,9 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
         return []
 
     names: dict[str, Any] = {
-        # By these two names `rk.study(globals())` knows that it is in a notebook, and which
-        # parameters were given from outside.
+        # As in a notebook: `rk.study(globals())` reads here which parameters were given from
+        # outside.
         "In": ["# Parameters\n" + "".join(f"{name} = None\n" for name in parameters)],
-        "get_ipython": lambda: None,
         "__name__": "__main__",
     }
     try:

@@ -24,7 +24,7 @@ from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import of_one_suite, summarize
-from rulerkit.store.cells import read_cells
+from rulerkit.store.cells import Cell, read_cells
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import base_run, find_cells
@@ -80,9 +80,37 @@ def steps(batch: Batch) -> Html:
     )
 
 
-def scores_of(batch: Batch) -> "pd.DataFrame | None":
-    """The scores of what the notebooks of a batch ask, models in the order of the batch; None where
-    nothing was answered. Raises `UserError` where its cells cannot share a table."""
+def leaderboard(batch: Batch) -> Html:
+    """The leaderboard of a batch, or why there is none, and a page of the answers behind it."""
+    try:
+        cells, scores = answered(batch)
+    except UserError as error:
+        return Html(f"<p>No leaderboard: {escape.html(str(error))}</p>")
+    if not cells:
+        return Html("<p>No answer yet.</p>")
+    file = browse(scores).save(answers_page(batch))
+    link = f"../../../pages/{file.name}"
+    return Html(
+        f"{_table(batch, cells, scores, 'html')}"
+        f'<p><a href="{link}">The answers behind the scores</a></p>'
+    )
+
+
+def answers_page(batch: Batch) -> Path:
+    """The page of the answers behind the leaderboard of a batch."""
+    return batch.study.outputs / f"pages/{batch.study.run}.html"
+
+
+def leaderboard_text(batch: Batch) -> str:
+    """The leaderboard of a batch for a terminal. Raises `UserError` where its cells cannot share a
+    table."""
+    cells, scores = answered(batch)
+    return _table(batch, cells, scores, "text") if cells else "no answer yet"
+
+
+def answered(batch: Batch) -> "tuple[list[Cell], pd.DataFrame]":
+    """The cells that the notebooks of a batch read and that have an answer, models in the order of
+    the batch, and their scores. Raises `UserError` where they cannot share a table."""
     study = batch.study
     needs = {need.path: need for job in batch.jobs if job.model for need in job.needs()}
     # The tasks of the batch's study first; where none of them is asked, all others.
@@ -96,46 +124,23 @@ def scores_of(batch: Batch) -> "pd.DataFrame | None":
         for cell in read_cells(folder)
         if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
-    if not cells:
-        return None
     cells.sort(key=lambda cell: order.index(cell.model))
     check_same(cells)
     scores = score(cells)
+    if not cells:
+        return cells, scores
     # An earlier batch may have stored more examples than this one asks for.
     wanted = scores["path"].map({str(path): need.wanted for path, need in needs.items()})
     scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
     # Of several suites one has the means, and so one table.
-    scores = of_one_suite(scores)
-    scores.attrs["cells"] = cells
-    return scores
+    return cells, of_one_suite(scores)
 
 
-def leaderboard(batch: Batch) -> Html:
-    """The leaderboard of a batch, or why there is none, and a page of the answers behind it."""
-    try:
-        text = table(batch, "html")
-        scores = scores_of(batch)
-    except UserError as error:
-        return Html(f"<p>No leaderboard: {escape.html(str(error))}</p>")
-    if scores is not None:
-        file = batch.study.outputs / f"pages/{batch.study.run}.html"
-        browse(scores).save(file)
-        link = f"../../../pages/{file.name}"
-        text += f'<p><a href="{link}">The answers behind the scores</a></p>'
-    return Html(text)
-
-
-def table(batch: Batch, format: str) -> str:
-    """The leaderboard of a batch as `text` or as `html`. Raises `UserError` where its cells cannot
-    share a table."""
-    scores = scores_of(batch)
-    if scores is None:
-        return "no answer yet"
+def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str) -> str:
     found = set(scores["task"])
     tasks = [task.name for task in batch.study.tasks if task.name in found]
     summary = summarize(scores, tasks or None, batch.study.lengths)
-    notes = footnotes(scores.attrs["cells"], scores)
-    return table_text(summary, format, notes=notes, in_order=True)
+    return table_text(summary, format, notes=footnotes(cells, scores), in_order=True)
 
 
 def changes(batch: Batch) -> Html:

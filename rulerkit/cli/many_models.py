@@ -150,16 +150,17 @@ def status(
 def print_leaderboard(batch: "Batch") -> None:
     """The leaderboard of a batch's models, its page, and where its figures, tables and notebooks
     lie."""
-    from rulerkit.batch.morning import as_html, table
+    from rulerkit.batch.morning import answers_page, as_html, leaderboard_text
 
     # A batch is done even where its cells cannot share a table.
     try:
-        echo("\n" + table(batch, "text"))
+        echo("\n" + leaderboard_text(batch))
     except UserError as error:
         echo(f"\nno leaderboard: {error}", err=True)
     for run in batch.runs:
         if run.is_page and run.output.exists():
             echo(f"{'page:':10} {as_html(run.output)}")
+            echo(f"{'answers:':10} {answers_page(batch)}")
     for kind in ("figures", "tables", "notebooks"):
         echo(f"{kind + ':':10} {batch.study.outputs / kind / batch.study.run}")
 

@@ -3,13 +3,13 @@ whether one model is worse than another."""
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import EVERY_DAY, LOOK, SET_UP, app
-from rulerkit.cli.given import Given, lengths_of, tasks_of
+from rulerkit.cli.given import Given, lengths_of, settings_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
     DryRun,
@@ -25,12 +25,22 @@ from rulerkit.cli.options import (
 from rulerkit.cli.printing import (
     echo,
     judged,
+    left_text,
     list_cells,
     name_root,
     say_error,
     task_tables,
 )
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
+
+FIRST_LOOK: dict[str, Any] = {
+    "tasks": ["vt", "niah_multikey_1", "fwe"],
+    "lengths": [1024, 2048],
+    "num_examples": 10,
+}
+"""What a model is asked where neither tasks nor lengths nor a file are given, so that the first
+command ends within minutes on any machine."""
+PAPER = "params/sizes/paper.yaml"
 
 
 @app.command("evaluate", rich_help_panel=EVERY_DAY)
@@ -47,15 +57,23 @@ def evaluate(
     ] = False,
     dry_run: DryRun = False,
 ) -> None:
-    """Let a model answer all tasks at all lengths, store its predictions, and print the scores.
+    """Run a model on tasks and lengths, store its predictions, and print the scores.
 
-    What was answered before is not asked again: run the same command again to resume. Ends with
-    status 3 where examples are without an answer, whatever the reason.
+    With MODEL alone: vt, niah_multikey_1 and fwe at 1K and 2K, 10 examples each. The benchmark as
+    in the paper: -f params/sizes/paper.yaml. Run the same command again to resume: stored answers
+    are kept. The exit status is 3 where examples have no answer.
 
     Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
     """
+    from rulerkit.batch.jobs import needs_of
+
     given = Given(model, tasks, lengths, num_examples, files, settings)
-    study = given.study()
+    named = {"tasks", "lengths"} & settings_of(settings).keys()
+    is_first_look = not (tasks or lengths or files or named)
+    if is_first_look:
+        study = given.study(**FIRST_LOOK)
+    else:
+        study = given.study()
     if dry_run:
         list_cells(study)
         return
@@ -64,6 +82,9 @@ def evaluate(
     is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     errors: list[UserError] = []
     name_root()
+    needs = needs_of([study])
+    if any(need.tokens_left for need in needs):
+        echo(left_text(needs))
     cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
 
     if any(cell.coverage.have for cell in cells):
@@ -75,6 +96,9 @@ def evaluate(
             remark(problem)
         echo("\n" + task_tables(cells, scores, "text", names, study.lengths, wanted), nl=False)
     echo(f"\npredictions: {study.predictions}")
+    if is_first_look:
+        typed = " ".join(model) if model else "MODEL"
+        echo(f"all tasks and lengths of the paper: rulerkit evaluate {typed} -f {PAPER}")
     for error in errors:
         say_error(str(error))
     if errors or not all(cell.coverage.is_enough for cell in cells):

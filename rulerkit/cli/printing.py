@@ -15,6 +15,7 @@ from rulerkit.common.plugins import capability
 if TYPE_CHECKING:
     import pandas as pd
 
+    from rulerkit.batch.jobs import Need
     from rulerkit.evaluation.study import Study
     from rulerkit.scoring.summary import Summary
     from rulerkit.store.cells import Cell
@@ -149,20 +150,24 @@ def list_cells(study: "Study") -> None:
     all of it asks of each model."""
     from rulerkit.batch.jobs import needs_of
     from rulerkit.batch.plan import plan_text
-    from rulerkit.batch.status import grid, tokens_left
+    from rulerkit.batch.status import grid
 
     needs = needs_of([study])
     for model in dict.fromkeys(need.model for need in needs):
         echo(grid(model, [need for need in needs if need.model == model]) + "\n")
+    echo(f"{left_text(needs)}\n")
+    echo(plan_text([(model, [study]) for model in study.models]), nl=False)
+
+
+def left_text(needs: "list[Need]") -> str:
+    """What is answered and what is left, before a model runs: examples and tokens."""
+    from rulerkit.batch.status import tokens_left
 
     have = sum(need.have for need in needs)
     wanted = sum(need.wanted for need in needs)
     left = sum(need.tokens_left for need in needs)
     most = sum(need.most_tokens_left for need in needs) if left else 0
-    echo(
+    return (
         f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
         f"{tokens_left(left, most)}"
     )
-
-    asked = [(model, [study]) for model in study.models]
-    echo("\n" + plan_text(asked), nl=False)

@@ -1,8 +1,12 @@
 """Progress bars."""
 
 import sys
+import time
 from collections.abc import Iterable
+from datetime import timedelta
 from typing import Any
+
+from rulerkit.common.errors import remark
 
 
 def progress_bar(tokens: int, disable: bool = False) -> Any:
@@ -13,6 +17,17 @@ def progress_bar(tokens: int, disable: bool = False) -> Any:
     return tqdm(
         total=tokens, disable=disable, unit=" tokens", unit_scale=True, mininterval=interval
     )
+
+
+def tell_time_left(bar: Any, began: float, before: float) -> None:
+    """Say once how long the rest takes, at the pace since `began`, when the bar stood at `before`;
+    nothing where it is under a minute."""
+    if bar.disable or bar.n <= before or getattr(bar, "has_told", False):
+        return
+    bar.has_told = True
+    seconds = (time.monotonic() - began) * (bar.total - bar.n) / (bar.n - before)
+    if seconds >= 60:
+        remark(f"about {timedelta(seconds=round(seconds))} left, at the pace of the first cell")
 
 
 def with_progress(items: Iterable[Any], unit: str) -> Any:

@@ -231,11 +231,12 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
         # Among the names of a whole notebook or script may be any key of a model.
         has_own = "__name__" in source or not Parameters.model_fields.keys().isdisjoint(source)
         if has_own or ("base" not in source and MODEL_KEYS.isdisjoint(source)):
-            # The names of a notebook are many: of those only what papermill set is checked.
-            if "In" in source and "get_ipython" in source:
+            # The names of a notebook, or of a script that was one, are many: of those only what
+            # papermill set is checked.
+            if "__name__" in source:
                 from rulerkit.evaluation.notebook import injected_names
 
-                check_names(injected_names(source["In"]))
+                check_names(injected_names(source.get("In", [])))
             else:
                 check_names(source)
             return dict(source) | parameters

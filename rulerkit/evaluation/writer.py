@@ -6,6 +6,7 @@ is on disk at once.
 
 import json
 import os
+import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -16,7 +17,7 @@ from typing import Any
 from rulerkit.common.errors import ModelError, UserError, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
-from rulerkit.common.progress import progress_bar
+from rulerkit.common.progress import progress_bar, tell_time_left
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
@@ -89,8 +90,15 @@ def ask_length(
             missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
             # An engine may have requests under way: closing ends them where we stop early.
             answers = stack.enter_context(closing(answers_of(model, missing)))
+            began = before = 0.0
             for example, answer in answers:
-                unanswered[example.task].write(example, answer, bar)
+                writer = unanswered[example.task]
+                writer.write(example, answer, bar)
+                if not began:
+                    # With the first answer the model is loaded, or its server has started.
+                    began, before = time.monotonic(), bar.n
+                elif not writer.left:
+                    tell_time_left(bar, began, before)
         for writer in writers:
             if writer.left:
                 raise ModelError(
