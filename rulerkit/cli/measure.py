@@ -3,7 +3,7 @@ whether one model is worse than another."""
 
 import os
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -32,6 +32,10 @@ from rulerkit.cli.printing import (
     task_tables,
 )
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
+
+if TYPE_CHECKING:
+    from rulerkit.evaluation.study import Study
+    from rulerkit.store.cells import Cell
 
 FIRST_LOOK: dict[str, Any] = {
     "tasks": ["vt", "niah_multikey_1", "fwe"],
@@ -87,14 +91,7 @@ def evaluate(
         echo(left_text(needs))
     cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
 
-    if any(cell.coverage.have for cell in cells):
-        wanted = None if study.adaptive else study.num_examples
-        names = [task.name for task in study.tasks]
-        problems = list[str]()
-        scores = judged(cells, problems)
-        for problem in problems:
-            remark(problem)
-        echo("\n" + task_tables(cells, scores, "text", names, study.lengths, wanted), nl=False)
+    _print_scores(study, cells)
     echo(f"\npredictions: {study.predictions}")
     if is_first_look:
         typed = " ".join(model) if model else "MODEL"
@@ -103,6 +100,19 @@ def evaluate(
         say_error(str(error))
     if errors or not all(cell.coverage.is_enough for cell in cells):
         raise typer.Exit(ExitStatus.UNDECIDED)
+
+
+def _print_scores(study: "Study", cells: "list[Cell]") -> None:
+    """The scores of what was answered, and what is wrong with it."""
+    if not any(cell.coverage.have for cell in cells):
+        return
+    wanted = None if study.adaptive else study.num_examples
+    names = [task.name for task in study.tasks]
+    problems = list[str]()
+    scores = judged(cells, problems)
+    for problem in problems:
+        remark(problem)
+    echo("\n" + task_tables(cells, scores, "text", names, study.lengths, wanted), nl=False)
 
 
 @app.command("check", rich_help_panel=SET_UP)
