@@ -1,4 +1,4 @@
-"""Corpora: the originals where they are at hand, the stand-ins always, downloads from a server on
+"""Corpora: the originals where they are at hand, synthetic texts always, downloads from a server on
 this machine."""
 
 import gzip
@@ -119,7 +119,7 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
     corpora._LOADED.clear()
     scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
     table = task_table_text(rk.summarize(scores), "perfect", "main")
-    assert "Stand-in corpora: not comparable with the paper" in table
+    assert "Synthetic texts: not comparable with the paper" in table
     assert "aul_graham is a substitute" in table
 
 

@@ -183,7 +183,7 @@ def test_saved_tables_say_what_they_show(tmp_path):
         "Models: Ours [ra], Ours [rb].",
         "Reference readers, no language models.",
         "n = 2 examples per task and length, scores in percent.",
-        "Stand-in corpora: not comparable with the paper.",
+        "Synthetic texts: not comparable with the paper.",
     ):
         assert f"\n{note}\n" in text
 

@@ -100,7 +100,7 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
     assert "Own texts: not comparable with the paper.\n" in table
     for words in ("essay from texts", "qa from qa.jsonl", "words from words.txt"):
         assert f"Own texts: {words}.\n" in table
-    assert "Stand-in" not in table
+    assert "Synthetic" not in table
     assert plots.remarks(summary.cells).startswith("reference readers; own texts")
     assert set(failures.label(cells)["label"]) == {"complete"}
     for cell in cells:

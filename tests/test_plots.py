@@ -133,11 +133,10 @@ def test_threshold_is_drawn_and_named():
     axes = plots.score_by_length(summary.lengths, plots.thresholds(summary.models))
     assert axes.get_lines()[-1].get_ydata() == [85.6, 85.6]
     assert (
-        axes.figure.get_supxlabel()
-        == "thin dashed: Llama2-7B (chat) at 4K = 85.6; stand-in corpora"
+        axes.figure.get_supxlabel() == "thin dashed: Llama2-7B (chat) at 4K = 85.6; synthetic texts"
     )
     axes = plots.score_by_length(summary.lengths, 50)
-    assert axes.figure.get_supxlabel() == "thin dashed: threshold = 50; stand-in corpora"
+    assert axes.figure.get_supxlabel() == "thin dashed: threshold = 50; synthetic texts"
 
 
 def test_figures_say_what_the_texts_and_the_means_are():
@@ -152,11 +151,11 @@ def test_figures_say_what_the_texts_and_the_means_are():
         lambda one: plots.claimed_and_effective(one.models)[0],
     ]
     for draw in draws:
-        assert "stand-in corpora" in draw(summary).figure.get_supxlabel()
-        assert "stand-in" not in draw(own).figure.get_supxlabel()
+        assert "synthetic texts" in draw(summary).figure.get_supxlabel()
+        assert "synthetic" not in draw(own).figure.get_supxlabel()
         plt.close("all")
     shown = rk.tables.show(plots.series_table(summary.of("all").lengths))
-    assert "stand-in corpora: not comparable" in shown.to_html()
+    assert "synthetic texts: not comparable" in shown.to_html()
     assert "caption" not in rk.tables.show(own.models[["avg"]]).to_html()
 
     few = scores_of({("a", 4096): 0.5}, ["vt", "cwe"])
@@ -168,7 +167,7 @@ def test_an_incomplete_length_is_a_gap():
     summary = summary_of("a", "b", have=2)
     axes = plots.score_by_length(summary.lengths, note=plots.remarks(summary.cells))
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False, False, True]
-    note = "reference readers; stand-in corpora; incomplete"
+    note = "reference readers; synthetic texts; incomplete"
     below = " ".join(axes.figure.get_supxlabel().split())
     assert below == note
     plain = plots.remarks(summary_of("a", engine="transformers").cells)
@@ -339,11 +338,9 @@ def test_names_of_many_lengths_do_not_touch(lengths):
 def test_notes_of_several_panels_stand():
     rows = summary_of("a").lengths
     figure, axes = plt.subplots(1, 2, layout="constrained", figsize=(4.1, 2))
-    plots.score_by_length(rows, note="reference readers; stand-in corpora", ax=axes[0])
-    plots.score_by_length(
-        rows, note="small protocol; stand-in corpora", published="all", ax=axes[1]
-    )
-    note = "reference readers; stand-in corpora; grey: scores as printed; "
+    plots.score_by_length(rows, note="reference readers; synthetic texts", ax=axes[0])
+    plots.score_by_length(rows, note="small protocol; synthetic texts", published="all", ax=axes[1])
+    note = "reference readers; synthetic texts; grey: scores as printed; "
     note += "grey band: 9 further models; small protocol"
     assert figure.get_supxlabel().replace("\n", " ") == note
 

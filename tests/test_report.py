@@ -152,7 +152,7 @@ def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
     assert set(entry) <= {"dataset", "value", "date", "source", "notes"}
     assert "RULER, 13 tasks, 2K (2048 tokens" in entry["notes"]
     assert "95 % interval" in entry["notes"]
-    assert "stand-in texts" in entry["notes"]
+    assert "synthetic texts" in entry["notes"]
     assert rulerkit(*command).out == said.out
 
     said = rulerkit("report", tmp_path / "predictions", *command[2:])

@@ -249,7 +249,7 @@ def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[s
     page = tmp_path / "page.html"
     said = run("browse", str(outputs), "-o", str(page), "--most", "40")
     assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
-    assert '"remarks":"reference readers; stand-in corpora' in page.read_text()
+    assert '"remarks":"reference readers; synthetic texts' in page.read_text()
     with pytest.MonkeyPatch.context() as elsewhere:
         elsewhere.chdir(tmp_path)
         elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))

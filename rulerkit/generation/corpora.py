@@ -1,11 +1,11 @@
-"""Where the texts come from: essays, question answering and word lists, stand-ins that need no
-download, and files of one's own.
+"""Where the texts come from: essays, question answering and word lists, synthetic texts that need
+no download, and files of one's own.
 
 The originals (Appendix B of the paper: Paul Graham's essays, SQuAD, HotpotQA) are read from
 $RULERKIT_DATA, a folder that already holds them, or from the cache that `rulerkit fetch` fills; a
-file whose content is not known is named a substitute. The stand-ins are data of this package, made
-by scripts/make_corpora.py. A name that is none of these is the path of a file or folder of the
-user's. Each corpus carries a `Source`, which every result repeats.
+file whose content is not known is named a substitute. The synthetic texts are data of this package,
+made by scripts/make_corpora.py. A name that is none of these is the path of a file or folder of
+the user's. Each corpus carries a `Source`, which every result repeats.
 
 Nothing is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC BY-SA
 4.0). The package carries addresses and checksums. The cache has the layout of a data folder
@@ -234,7 +234,7 @@ def _read_named(kind: str, name: str) -> Any:
             places += [folder / path, folder / f"{path}.gz"]
     file = next((place for place in places if place.is_file()), None)
 
-    # Without its corpus a task is refused: a stand-in must never be taken silently.
+    # Without its corpus a task is refused: synthetic texts must never be taken silently.
     if file is None:
         where = f"RULERKIT_DATA={data}" if data else "RULERKIT_DATA (not set)"
         raise UserError(

@@ -69,7 +69,7 @@ def _notes(cell: Cell, row: Mapping[Any, Any], summary: Summary) -> str:
         f"{result['tokenizer']['name']}), {int(row['n'])} examples each, "
         f"{100 * summary.confidence:g} % interval {row['low']:.1f} to {row['high']:.1f}, protocol "
         f"{result['protocol']}, seed {result['seed']}"
-        f"{', stand-in texts' if row['stand_in'] else ''}, "
+        f"{', synthetic texts' if row['stand_in'] else ''}, "
         f"{'thinking' if thinks else 'no thinking'}, "
         f"rulerkit {cell.record['environment'].get('rulerkit') or 'unknown'}"
     )

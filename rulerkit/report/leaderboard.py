@@ -231,7 +231,7 @@ def _our_rows(summary: Summary, averaged: Summary | None, listed: "pd.DataFrame"
 def _ranked(ours: "pd.DataFrame", listed: "pd.DataFrame") -> "pd.DataFrame":
     """Our rows with their ranks among the paper's models of the same alignment, by averages as they
     are printed; a model in several runs has the rank of its mean over them. Readers, adaptive runs
-    and those with another protocol or stand-in corpora have none."""
+    and those with another protocol or synthetic texts have none."""
     papers = listed[listed["source"].str.startswith("paper")]
     special = ["stand_in", "reader", "adaptive", "other_protocol"]
     has_rank = ~ours[special].astype(bool).any(axis=1)
@@ -290,7 +290,7 @@ def _notes(rows: "pd.DataFrame") -> list[str]:
         lines.append(
             f"Marked scores reach the threshold, Llama2-7B at 4K: {thresholds_text(rows)}. Ranks "
             "are among the paper's models; reference readers, adaptive runs, and scores over "
-            "stand-in corpora or of another protocol have none."
+            "synthetic texts or of another protocol have none."
         )
     return lines
 

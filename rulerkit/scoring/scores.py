@@ -135,7 +135,7 @@ _PROTOCOL = {
     "own_threshold": "percent that the family brings for its effective length; NaN where it brings "
     "none",
     "max_failures": "share or number of failures with which a mean is taken over the rest",
-    "stand_in": "whether a corpus was a stand-in, so that scores are not comparable with the "
+    "stand_in": "whether a corpus was synthetic, so that scores are not comparable with the "
     "paper's",
     "texts": "corpora that the examples are made from, each with the digest of its content",
     "engine": "what ran the model",

@@ -48,7 +48,7 @@ CATEGORIES = ("all", *scoring.CATEGORIES)
 AVERAGES = ("avg", "wavg_inc", "wavg_dec")
 RANKS = {"wavg_inc": "rank_inc", "wavg_dec": "rank_dec"}
 """The rank by each weighted average."""
-STAND_IN = "stand-in corpora"
+STAND_IN = "synthetic texts"
 """What notes call texts that are not the paper's."""
 CELL = ["run", "model", "task", "length"]
 """The columns that name a cell."""
@@ -383,7 +383,7 @@ def _models(members: "pd.DataFrame", lengths: "pd.DataFrame", confidence: float)
         protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
         words = [f"protocol {name}" for name in protocols]
         if cells["stand_in"].any():
-            words.append("stand-in texts")
+            words.append("synthetic texts")
         asked = answered[_ASKED].values.tolist()
         setup = digest("".join(sorted({str(values) for values in asked})))[:8]
         row |= {"complete": by_length["complete"].all(), "setup": f"{', '.join(words)} ({setup})"}
@@ -506,7 +506,7 @@ def _adaptive(cells: "pd.DataFrame") -> str:
 
 
 def texts_words(frame: "pd.DataFrame") -> str:
-    """What a figure or a table must say of the texts that its scores are over: 'stand-in corpora',
+    """What a figure or a table must say of the texts that its scores are over: 'synthetic texts',
     'own texts', both, or ''.
 
     A frame without the column `stand_in` says it by `attrs["texts"]`, which those who make one from

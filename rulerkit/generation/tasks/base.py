@@ -428,9 +428,9 @@ class Task(ABC):
         return replace(self, **setting)
 
     def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
-        """The same task over the `original` corpora, their `builtin` stand-ins, or files: a mapping
-        of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its name
-        stays, and so does a file that a setting of the task names."""
+        """The same task over the `original` corpora, the `builtin` synthetic texts, or files: a
+        mapping of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its
+        name stays, and so does a file that a setting of the task names."""
         # Only names of built-in corpora are swapped; a path that was set in the task stays.
         chosen = choices(corpora)
         swapped = BASES[chosen["base"]]

@@ -158,7 +158,7 @@ class Needles(Task):
     num_values: Positive = 1
     num_queries: Positive = 1
     essays: CorpusName = "paul_graham"
-    """The corpus behind `haystack: essay`: `paul_graham`, `prose` (its stand-in) or a path."""
+    """The corpus behind `haystack: essay`: `paul_graham`, `prose` (synthetic) or a path."""
     words: CorpusName = "wonderwords"
     """The list behind keys and values that are words: `wonderwords` or a path."""
     depth: Annotated[float, Field(ge=0, le=100)] | None = None

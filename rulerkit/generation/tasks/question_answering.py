@@ -1,5 +1,5 @@
-"""Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or their invented
-stand-ins.
+"""Question answering among distractors (paper, section 3.4): SQuAD and HotpotQA, or
+synthetic texts.
 
 A prompt of `{base: qa_1}` in 360 tokens, its lines wrapped:
 

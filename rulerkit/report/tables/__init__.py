@@ -1,7 +1,7 @@
 """The tables of a summary, and what stands below them.
 
 Every table says below it what its reader must know: the threshold, the number of examples, whether
-stand-in corpora were used. A score at or above the threshold is marked: underlined in LaTeX, as in
+synthetic texts were used. A score at or above the threshold is marked: underlined in LaTeX, as in
 the paper; bold in Markdown; with a star in plain text.
 
 A module holds the tables of one subject; `common/render.py` writes all of them. Open `models`

@@ -101,7 +101,7 @@ def origin(row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()) -> 
     """What stands in brackets behind the name of a model: what is known of it, and what its row is,
     where that is not a language model on the paper's texts with a fixed number of examples.
     `of_all` are columns that hold for all rows of a table, which says so below."""
-    kinds = {"reader": "reader", "stand_in": "stand-in", "adaptive": "adaptive"}
+    kinds = {"reader": "reader", "stand_in": "synthetic texts", "adaptive": "adaptive"}
     texts = [kind for name, kind in kinds.items() if row[name] and name not in of_all]
     return f"({', '.join([*known, *texts])})" if known or texts else ""
 

@@ -1,5 +1,5 @@
-"""What a reader must know of the scores in a table or a figure: reference readers, stand-in
-corpora, incomplete cells, adaptive runs."""
+"""What a reader must know of the scores in a table or a figure: reference readers, synthetic
+texts, incomplete cells, adaptive runs."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -30,14 +30,14 @@ _SENTENCES = {
     "reference readers": "Reference readers, no language models",
     COMPRESSED: "The context was compressed without the question",
     OWN_TEXTS: "Own texts: not comparable with the paper",
-    STAND_IN: "Stand-in corpora: not comparable with the paper",
+    STAND_IN: "Synthetic texts: not comparable with the paper",
     "incomplete": (
         "Incomplete cells enter no mean; evaluate these tasks and lengths to complete them"
     ),
 }
 """How tables say what is unusual in some cells, before the names of the models."""
 
-_MARKS = {"reference readers": "reader", STAND_IN: "stand-in"}
+_MARKS = {"reference readers": "reader", STAND_IN: "synthetic texts"}
 """How a table of models marks a row, by what `unusual` says of it."""
 
 
@@ -132,7 +132,7 @@ def model_notes(models: pd.DataFrame) -> list[str]:
 
 def remarks(cells: pd.DataFrame) -> str:
     """What a figure must say below itself of the cells (or the labels) that it shows: reference
-    readers, the small protocol, stand-in corpora, texts of the user's, incomplete cells."""
+    readers, the small protocol, synthetic texts, texts of the user's, incomplete cells."""
     return "; ".join(what for what, is_so in unusual(cells).items() if is_so.any())
 
 

@@ -143,7 +143,7 @@ class Absent(Frontier):
     near: Positive = 2
     """Keys that share a word with each asked one."""
     essays: CorpusName = "paul_graham"
-    """The corpus behind `haystack: essay`: `paul_graham`, `prose` (its stand-in) or a path."""
+    """The corpus behind `haystack: essay`: `paul_graham`, `prose` (synthetic) or a path."""
     words: CorpusName = "wonderwords"
     """The list behind the keys: `wonderwords` or a path."""
 

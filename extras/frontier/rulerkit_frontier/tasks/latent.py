@@ -151,7 +151,7 @@ class Latent(Frontier):
     num_distractors: Annotated[Positive, Field(le=_MOST_DISTRACTORS)] = 3
     """Needles of the asked relation with other pairs."""
     essays: CorpusName = "paul_graham"
-    """The corpus: `paul_graham`, `prose` (its stand-in) or a path."""
+    """The corpus: `paul_graham`, `prose` (synthetic) or a path."""
 
     @classmethod
     def evened(cls, text: str) -> str:
