@@ -9,7 +9,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.scoring.scores import describe
-from rulerkit.store.cells import Cell, read_cells
+from rulerkit.store.cells import Cell, is_enough, read_cells
 
 ASKED = {
     "models": ["reader-1024", "reader-2048"],
@@ -74,3 +74,34 @@ def test_a_comparison_names_the_files_that_lack_answers(run, rulerkit):
     file.write_bytes(b"".join(file.read_bytes().splitlines(True)[:-1]))
     ended = rulerkit("compare", run / "reader-1024", run / "reader-2048")
     assert f"incomplete: {file} (3 of 4 examples)" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("have", "failed", "max_failures", "enough"),
+    [
+        (4, 0, 0, True),
+        (3, 1, 0, False),
+        (3, 1, 1, True),
+        (3, 1, 0.25, True),
+        (3, 1, 0.2, False),
+        (2, 1, 3, False),  # one was not asked
+        (0, 4, 4, False),  # no mean over nothing
+    ],
+)
+def test_what_was_not_asked_is_no_failure(have, failed, max_failures, enough):
+    assert is_enough(have, 4, failed, max_failures) == enough
+
+
+def test_a_run_that_was_stopped_does_not_end_well_whatever_may_fail(run, rulerkit):
+    place = run.parent.parent
+    command = ("evaluate", "reader-2048", "--tasks", "vt", "--lengths", "1K", "-n", "4")
+    settings = ("-y", f"{{max_failures: 0.5, ask: false, outputs: {place}}}")
+    assert rulerkit(*command, *settings).status == 0
+    file = run / "reader-2048/vt/1024.jsonl"
+    whole = file.read_bytes()
+    file.write_bytes(b"".join(whole.splitlines(True)[:-1]))
+    assert rulerkit(*command, *settings).status == 3
+    more = (*command[:-1], "5")
+    file.write_bytes(whole)
+    assert rulerkit(*more, *settings).status == 3, "a fifth example was never asked"
+    assert rulerkit(*command[:5], "1K,4K", "-n", "4", *settings).status == 3, "nor was 4K"

@@ -98,7 +98,12 @@ def evaluate(
         echo(f"all tasks and lengths of the paper: rulerkit evaluate {typed} -f {PAPER}")
     for error in errors:
         say_error(str(error))
-    if errors or not all(cell.coverage.is_enough for cell in cells):
+    # Without asking, cells that nobody has begun are not among these.
+    is_complete = study.ask or len(cells) == len(list(study.cells()))
+    for cell in cells:
+        asked = cell.wanted if study.adaptive else study.num_examples
+        is_complete = is_complete and cell.coverage.of_first(asked).is_enough
+    if errors or not is_complete:
         raise typer.Exit(ExitStatus.UNDECIDED)
 
 

@@ -6,8 +6,9 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, ExitStack
+from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import ask_length
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.inference.model import Model, load_model
-from rulerkit.store.cells import Cell, coverage_of
+from rulerkit.store.cells import Cell, DamagedCell, load_cell
 from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
@@ -67,11 +68,13 @@ def evaluate(
         if session is None:
             session = Session()
             stack.callback(session.close)
-        tokens = sum(_tokens_to_ask(one, fresh) for one in studies)
+        asking = [one for one in studies if one.ask]
+        stored = {} if fresh else _read_cells(asking)
+        tokens = sum(_tokens_to_ask(one, stored) for one in asking)
         bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
         for one in studies:
             if one.ask:
-                cells += _ask_models(one, session, fresh, bar, not_run, errors)
+                cells += _ask_models(one, session, stored, fresh, bar, not_run, errors)
             else:
                 cells += _cells_without_asking(one)
 
@@ -120,16 +123,33 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _tokens_to_ask(study: Study, fresh: bool) -> int:
+def _read_cells(studies: Iterable[Study]) -> dict[Path, Cell]:
+    """What is on disk of the cells of studies before anything is asked, by file. What cannot be
+    read is left to its writer, which says so."""
+    stored = dict[Path, Cell]()
+    for asked in chain.from_iterable(study.cells() for study in studies):
+        with suppress(DamagedCell):
+            cell = load_cell(asked.path)
+            if cell:
+                cell.check()
+                stored[asked.path] = cell
+    return stored
+
+
+def _num_missing(stored: Mapping[Path, Cell], path: Path, wanted: int) -> int:
+    """How many of the first so many examples of a cell have no answer."""
+    have = len(stored[path].coverage.of_first(wanted).have) if path in stored else 0
+    return wanted - have
+
+
+def _tokens_to_ask(study: Study, stored: Mapping[Path, Cell]) -> int:
     """What the progress bar counts: the lengths of all examples without an answer."""
-    tokens = 0
-    for cell in study.cells() if study.ask else ():
-        have = 0 if fresh else len(coverage_of(cell.path, study.num_examples).have)
-        tokens += cell.length * (study.num_examples - have)
-    return tokens
+    return sum(
+        cell.length * _num_missing(stored, cell.path, study.num_examples) for cell in study.cells()
+    )
 
 
-def _fitting(study: Study, model: Any, fresh: bool) -> Asked:
+def _fitting(study: Study, model: Any, stored: Mapping[Path, Cell]) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
@@ -142,7 +162,7 @@ def _fitting(study: Study, model: Any, fresh: bool) -> Asked:
             # Examples that were answered fit, and none is made.
             path = cell_file(study.predictions, model.name, task.name, length)
             some = study.num_examples if length < _ALWAYS_FITS else 1
-            if not fresh and len(coverage_of(path, study.num_examples).have) >= study.num_examples:
+            if not _num_missing(stored, path, study.num_examples):
                 some = 0
             try:
                 # What is made here is not made again when it is asked.
@@ -169,6 +189,7 @@ def _fitting(study: Study, model: Any, fresh: bool) -> Asked:
 def _ask_models(
     study: Study,
     session: "Session",
+    stored: dict[Path, Cell],
     fresh: bool,
     bar: Any,
     not_run: NotRun | None,
@@ -183,7 +204,7 @@ def _ask_models(
         is_open = session.model is not None and described == session.described
         model = session.model if is_open else load_model(described)
         try:
-            ready.append((described, model, _fitting(study, model, fresh)))
+            ready.append((described, model, _fitting(study, model, stored)))
         except ModelError as error:
             errors.append(error)
             cells += _stored(replace(study, models=(described,)))
@@ -193,14 +214,14 @@ def _ask_models(
         of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
         is_code = isinstance(described, Model) or "entry" in described
-        if is_code and not _tokens_to_ask(of_model, fresh):
+        if is_code and not _tokens_to_ask(of_model, stored):
             remark(
                 f"{model.name}: nothing was asked, all answers are stored; a change that its "
                 "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
                 "`run`, or fresh=True, asks again"
             )
         try:
-            cells += _ask_model(of_model, model, examples, fresh, bar, not_run)
+            cells += _ask_model(of_model, model, examples, stored, fresh, bar, not_run)
         except ModelError as error:
             # What it answered is on disk.
             errors.append(error)
@@ -213,6 +234,7 @@ def _ask_model(
     study: Study,
     model: Any,
     asked: Asked,
+    stored: dict[Path, Cell],
     fresh: bool,
     bar: Any,
     not_run: NotRun | None,
@@ -245,7 +267,7 @@ def _ask_model(
             for length, counts in rounds(lambda: state_of(at_lengths(study, lengths), anew).counts):
                 fitting = {name: n for name, n in counts.items() if (name, length) in asked}
                 examples = [asked[name, length].first(n) for name, n in fitting.items()]
-                answered |= _each_repetition(left, model, examples, length in anew, bar)
+                answered |= _each_repetition(left, model, examples, stored, length in anew, bar)
                 anew.discard(length)
         except TooLong as error:
             leave_out(length, str(error))
@@ -263,7 +285,12 @@ def _stored(study: Study) -> list[Cell]:
 
 
 def _each_repetition(
-    study: Study, model: Any, examples: list[Examples], anew: bool, bar: Any
+    study: Study,
+    model: Any,
+    examples: list[Examples],
+    stored: dict[Path, Cell],
+    anew: bool,
+    bar: Any,
 ) -> dict[Path, Cell]:
     """Let a model answer the examples of one length, once for each repetition of a study; returns
     the cells by their files."""
@@ -272,7 +299,7 @@ def _each_repetition(
         # A model that draws its answers draws others in each repetition.
         model.repetition = repetition
         for cell in ask_length(
-            model, examples, folder, anew, bar, study.max_failures, study.adaptive
+            model, examples, folder, anew, bar, study.max_failures, study.adaptive, stored
         ):
             answered[cell.path] = cell
     return answered

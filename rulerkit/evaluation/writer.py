@@ -56,6 +56,7 @@ def ask_length(
     bar: Any,
     max_failures: float = 0,
     rule: StoppingRule | None = None,
+    stored: dict[Path, Cell] | None = None,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream;
     returns the cells that have answers.
@@ -64,7 +65,7 @@ def ask_length(
     same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
     aside first. A request that failed is listed beside its cell and on stderr, and the next call
     sends it again. `max_failures` and the `rule` of an adaptive run are recorded for those who take
-    means.
+    means. `stored` are cells that were read just before, by file: each is used once.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -82,7 +83,7 @@ def ask_length(
     with ExitStack() as stack:
         for writer in writers:
             stack.callback(writer.close)
-            writer.open(fresh)
+            writer.open(fresh, stored.pop(writer.path, None) if stored else None)
 
         unanswered = {writer.task: writer for writer in writers if writer.missing}
         if unanswered:
@@ -107,8 +108,7 @@ def ask_length(
                     "others are on disk; the same command asks for these again"
                 )
 
-    stored = [load_cell(writer.path) for writer in writers]
-    return [cell for cell in stored if cell]
+    return [cell for writer in writers if (cell := writer.cell())]
 
 
 class CellWriter:
@@ -159,6 +159,7 @@ class CellWriter:
         # Few models read prompts in a way of their own; the records of others do not mention it.
         if note := getattr(model, "protocol_note", None):
             self._settings["protocol_note"] = note
+        self._complete: Cell | None = None
         self._record: JSON = {}
         self._stored_record: JSON = {}
         self._failures: list[Failure] = []
@@ -166,12 +167,14 @@ class CellWriter:
         self._log: Log | None = None
         self._held = ExitStack()
 
-    def open(self, fresh: bool) -> None:
-        """Find out which examples have no answer yet, and lock the cell where there are some."""
+    def open(self, fresh: bool, before: Cell | None = None) -> None:
+        """Find out which examples have no answer yet, and lock the cell where there are some.
+        `before` is what was read of it just now, if it was."""
         if not fresh:
-            self._read()
+            stored = self._compare(before or load_cell(self.path))
             # A complete cell is not even locked: many processes may read it.
             if not self.missing and self._record == self._stored_record:
+                self._complete = stored
                 return
 
         with disk(self.path):
@@ -181,14 +184,14 @@ class CellWriter:
             _move_aside(self.path)
 
         # Another process may have written before the lock was ours.
-        stored = self._read()
+        stored = self._compare(load_cell(self.path))
         if not self.missing:
             write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
             _move_aside(self.path)
-            stored = self._read()
+            stored = self._compare(None)
         if stored:
             check_digests(stored, self.examples)
 
@@ -289,9 +292,13 @@ class CellWriter:
             )
         self._failures = []
 
-    def _read(self) -> Cell | None:
-        """Read what is on disk. Rows made under another record are never mixed with new ones."""
-        stored = load_cell(self.path)
+    def cell(self) -> Cell | None:
+        """The cell as it is on disk; None where nothing was answered yet."""
+        return self._complete or load_cell(self.path)
+
+    def _compare(self, stored: Cell | None) -> Cell | None:
+        """Find out what is missing in what is on disk. Rows made under another record are never
+        mixed with new ones."""
         present: Collection[int] = ()
         self._stored_record = {}
         if stored and stored.coverage.have:

@@ -25,7 +25,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_data
 from rulerkit.generation.tasks import THIRTEEN, family_of
 from rulerkit.scoring.statistics import Estimate, WeightedCell, look_confidences, weighted_sum
-from rulerkit.store.cells import allowed_failures
+from rulerkit.store.cells import is_enough
 
 THRESHOLDS: dict[str, dict[str, float]] = package_data("thresholds.yaml")
 """Llama2-7B at 4K, percent, as printed. The paper contradicts itself here (its chat categories
@@ -257,7 +257,7 @@ def replay(
     counts = dict.fromkeys(scores, run.sizes[0])
     looks = dict.fromkeys(run.lengths, 0)
     estimates, changed = dict[int, Estimate](), list(looks)
-    while all(_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
+    while all(_is_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
         estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
 
         # A complete round: look at it, and end or ask for more.
@@ -379,6 +379,7 @@ class _Run:
         return dict(zip(cells, planned.tolist(), strict=True))
 
 
-def _answered(rows: NDArray[np.float64], count: int, max_failures: float) -> bool:
-    allowed = min(count - 1, allowed_failures(max_failures, count))
-    return len(rows) == count and bool(np.isnan(rows).sum() <= allowed)
+def _is_answered(rows: NDArray[np.float64], count: int, max_failures: float) -> bool:
+    """Whether the first `count` examples of a cell were asked, and enough of them have a score."""
+    failed = int(np.isnan(rows).sum())
+    return is_enough(len(rows) - failed, count, failed, max_failures)

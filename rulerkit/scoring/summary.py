@@ -37,7 +37,7 @@ from rulerkit.scoring.effective_length import (
     replay,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.store.cells import allowed_failures, failure_counts
+from rulerkit.store.cells import failure_counts, is_enough
 from rulerkit.store.places import base_run
 
 if TYPE_CHECKING:
@@ -201,17 +201,15 @@ def _cells(
     wanted = cells["wanted"].where(cells["wanted"] > 0, cells["usual"]).astype(int)
     cells["wanted"] = num_examples or wanted
 
-    limits = zip(cells["max_failures"], cells["wanted"], strict=True)
-    allowed = [allowed_failures(most, wanted) for most, wanted in limits]
-    missing = cells["wanted"] - cells["n"]
-    cells["complete"] = (cells["n"] > 0) & (missing <= np.minimum(cells["failed"], allowed))
+    counts = cells[["n", "wanted", "failed", "max_failures"]].itertuples(index=False, name=None)
+    cells["complete"] = [is_enough(*of_cell) for of_cell in counts]
 
     # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
     have = cells["n"].astype(str) + "/" + cells["wanted"].astype(str)
     failures = map(failure_counts, cells["failed"], cells["failed_refused"])
     have += [f", {failure}" if failure else "" for failure in failures]
     cells["have"] = have.mask(cells["complete"], "")
-    cells["rest"] = have.where(cells["complete"] & (missing > 0), "")
+    cells["rest"] = have.where(cells["complete"] & (cells["n"] < cells["wanted"]), "")
 
     paper = {kind: thresholds["all"] for kind, thresholds in THRESHOLDS.items()}
     cells["threshold"] = cells["aligned"].map(paper)

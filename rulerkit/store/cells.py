@@ -105,8 +105,8 @@ class Coverage:
     """How many examples were asked for."""
     failed: dict[int, Failure]
     """The last attempt at each example without an answer whose request failed, by index."""
-    allowed: float
-    """How many examples may fail."""
+    max_failures: float = 0
+    """How many examples may fail, as a share below 1 or a number."""
     problem: str = ""
     """What is wrong, in words."""
 
@@ -117,14 +117,25 @@ class Coverage:
 
     @property
     def is_enough(self) -> bool:
-        """Whether all examples have an answer, but for the failures that are allowed."""
-        return self.wanted - len(self.have) <= self.allowed
+        """See the function `is_enough`."""
+        return is_enough(len(self.have), self.wanted, len(self.failed), self.max_failures)
+
+    def of_first(self, wanted: int) -> "Coverage":
+        """Of the first so many examples."""
+        if self.have == range(wanted) and self.wanted == wanted:
+            return self
+        have = frozenset(index for index in self.have if index < wanted)
+        failed = {index: failure for index, failure in self.failed.items() if index < wanted}
+        return replace(self, have=have, wanted=wanted, failed=failed)
+
+    def failures(self) -> str:
+        """`2 refused by the service, 1 failed`; "" for none."""
+        refused = sum(failure.refused for failure in self.failed.values())
+        return failure_counts(len(self.failed), refused)
 
     def __str__(self) -> str:
-        refused = sum(failure.refused for failure in self.failed.values())
-        failures = failure_counts(len(self.failed), refused)
         have = f"{len(self.have)} of {self.wanted} examples"
-        return f"{have}, {failures}" if failures else have
+        return f"{have}, {self.failures()}" if self.failed else have
 
 
 class Cell:
@@ -238,8 +249,7 @@ class Cell:
         for _, index, line, _ in _read_lines(self, failures_file(self.path), FAILED_ATTEMPT):
             attempts[index] = Failure(line["reason"], line["refused"])
         failed = {index: attempts[index] for index in sorted(attempts.keys() - set(have))}
-        allowed = allowed_failures(self.about.max_failures, self.wanted)
-        return Coverage(have, self.wanted, failed, allowed)
+        return Coverage(have, self.wanted, failed, self.about.max_failures)
 
     def check(self) -> None:
         """Raise `DamagedCell` where a line of its files is not as it was written."""
@@ -386,6 +396,14 @@ def allowed_failures(max_failures: float, wanted: int) -> float:
     return max_failures * wanted if max_failures < 1 else max_failures
 
 
+def is_enough(have: int, wanted: int, failed: int, max_failures: float) -> bool:
+    """Whether a cell has its answers, so that a mean may be taken over them: `have` of its `wanted`
+    examples have one, and the others are requests that failed, of which so many are allowed. What
+    was not asked yet is no failure, and a cell without any answer has no mean."""
+    allowed = min(failed, allowed_failures(max_failures, wanted))
+    return have > 0 and wanted - have <= allowed
+
+
 def readable(cells: Iterable[Cell]) -> list[Cell]:
     """Those of some cells whose files are as they were written."""
     kept = []
@@ -399,21 +417,16 @@ def readable(cells: Iterable[Cell]) -> list[Cell]:
 def coverage_of(path: Path, wanted: int) -> Coverage:
     """How far the cell of a prediction file is towards `wanted` examples; a cell that cannot be
     read has no answers, with the reason."""
-    nothing = Coverage(frozenset(), wanted, {}, 0)
+    nothing = Coverage(frozenset(), wanted, {})
     try:
         cell = load_cell(path)
-        if not cell:
-            return nothing
-        stored = cell.coverage
+        coverage = cell.coverage.of_first(wanted) if cell else nothing
     except UserError as error:
         return replace(nothing, problem=str(error))
 
-    have = frozenset(index for index in stored.have if index < wanted)
-    failed = {index: failure for index, failure in stored.failed.items() if index < wanted}
     # One warning is enough to look at the file; all of them would fill the table.
-    problems = cell.warnings[:1]
-    if failed:
-        failures = list(failed.values())
-        refused = sum(failure.refused for failure in failures)
-        problems.append(f"{failure_counts(len(failed), refused)}: {failures[0].reason}")
-    return Coverage(have, wanted, failed, stored.allowed, "; ".join(problems))
+    problems = cell.warnings[:1] if cell else []
+    if coverage.failed:
+        reason = next(iter(coverage.failed.values())).reason
+        problems.append(f"{coverage.failures()}: {reason}")
+    return replace(coverage, problem="; ".join(problems))
