@@ -233,9 +233,9 @@ def test_a_model_alone_gets_a_first_look_that_says_how_to_go_on(project, rulerki
 
 
 def test_the_time_left_is_told_once_after_the_first_cell(capsys):
-    bar = SimpleNamespace(disable=False, total=11_000, n=1000)
-    for _ in range(2):
-        tell_time_left(bar, time.monotonic() - 30, 0)
+    bar = SimpleNamespace(disable=False, total=11_000, n=1000, first=(time.monotonic() - 30, 0))
+    for cell_ended in (False, True, True):
+        tell_time_left(bar, cell_ended)
     assert capsys.readouterr().err == "about 0:05:00 left, at the pace of the first cell\n"
 
 

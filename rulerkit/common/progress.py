@@ -19,15 +19,20 @@ def progress_bar(tokens: int, disable: bool = False) -> Any:
     )
 
 
-def tell_time_left(bar: Any, began: float, before: float) -> None:
-    """Say once how long the rest takes, at the pace since `began`, when the bar stood at `before`;
+def tell_time_left(bar: Any, cell_ended: bool) -> None:
+    """Called after each answer: say once, when the first cell has ended, how long the rest takes;
     nothing where it is under a minute."""
-    if bar.disable or bar.n <= before or getattr(bar, "has_told", False):
+    if bar.disable or getattr(bar, "has_told", False):
+        return
+    # With the first answer the model is loaded, or its server has started.
+    began, before = bar.first = getattr(bar, "first", (time.monotonic(), bar.n))
+    if not cell_ended or bar.n <= before:
         return
     bar.has_told = True
     seconds = (time.monotonic() - began) * (bar.total - bar.n) / (bar.n - before)
     if seconds >= 60:
-        remark(f"about {timedelta(seconds=round(seconds))} left, at the pace of the first cell")
+        left = timedelta(seconds=round(seconds))
+        remark(f"about {left} left, at the pace of the first cell")
 
 
 def with_progress(items: Iterable[Any], unit: str) -> Any:

@@ -6,7 +6,6 @@ is on disk at once.
 
 import json
 import os
-import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -91,15 +90,10 @@ def ask_length(
             missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
             # An engine may have requests under way: closing ends them where we stop early.
             answers = stack.enter_context(closing(answers_of(model, missing)))
-            began = before = 0.0
             for example, answer in answers:
                 writer = unanswered[example.task]
                 writer.write(example, answer, bar)
-                if not began:
-                    # With the first answer the model is loaded, or its server has started.
-                    began, before = time.monotonic(), bar.n
-                elif not writer.left:
-                    tell_time_left(bar, began, before)
+                tell_time_left(bar, cell_ended=not writer.left)
         for writer in writers:
             if writer.left:
                 raise ModelError(
