@@ -120,12 +120,12 @@ class Project:
         self.folder = root / "outputs/notebooks" / self.run
         (root / "held.py").write_text(HELD)
 
-    def plan(self, models, notebooks, site, examples=8, **more):
+    def plan(self, models, notebooks, site, examples=8, parameters=None, **more):
         """Write the batch file, the notebooks with the tasks that each asks, and the site file."""
         for name, tasks in notebooks.items():
             source = ASKS.format(name=name, tasks=json.dumps(tasks))
             notebook(self.root / f"notebooks/{name}.ipynb", PARAMETERS, source)
-        parameters = {"run": self.run, "num_examples": examples}
+        parameters = {"run": self.run, "num_examples": examples, **(parameters or {})}
         content = {"models": models, "notebooks": [*notebooks], "parameters": parameters, **more}
         self.file.write_text(json.dumps(content))
         (self.root / "params/site.yaml").write_text(json.dumps(site))

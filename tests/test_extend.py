@@ -119,15 +119,14 @@ def test_nothing_is_judged_without_the_module(project):
 
 @pytest.mark.slow
 def test_a_batch_names_them_and_its_jobs_carry_them(tmp_path):
-    """`plugins` in a batch, of modules in the project root that nobody installed."""
+    """`plugins` among the parameters of a batch, of modules in the project root that nobody installed."""
     for package in write_packages(tmp_path).glob("*/*.py"):
         shutil.copy(package, tmp_path / f"my_{package.name}")
     plugins = ["my_boxes", "my_numbers_engine"]
     batch = {
-        "plugins": plugins,
         "models": MODELS[:2],
         "notebooks": ["01_main_results"],
-        "parameters": ASKED,
+        "parameters": {**ASKED, "plugins": plugins},
     }
     (tmp_path / "mine.yaml").write_text(json.dumps(batch))
     rulerkit("batch", "mine.yaml", cwd=tmp_path)

@@ -13,7 +13,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.batch import morning
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.common.errors import UserError
 from tests.batches import Project, told
 
 ASKED: dict[str, Any] = {"tasks": ["niah_single_1", "vt"], "lengths": [1024], "num_examples": 40}
@@ -96,21 +95,6 @@ def test_a_checkpoint_that_was_replaced_is_marked(outputs, tmp_path):
     job.record.unlink()
     words = "the checkpoint or the settings of checkpoint changed after it answered"
     assert re.search(rf'<td style="color: #9a6700.*?">outdated</td>.*?{words}', text)
-
-
-def test_each_model_is_compared_with_the_baseline_too(outputs):
-    batch = answered(outputs, "thursday", FAULT, baseline="monday", margin=60)
-    verdicts = re.findall(
-        r"<h4>checkpoint since (\w+)</h4><p[^>]*>([^:]*)", morning.changes(batch).text
-    )
-    assert (
-        "checkpoint is not worse than monday/checkpoint by more than 60 points"
-        in dict(verdicts)["monday"]
-    )
-    with pytest.raises(
-        UserError, match=r"^baseline in \S+: unknown model .* did you mean 'monday/"
-    ):
-        answered(outputs, "friday", baseline="mondy/checkpoint")
 
 
 def test_other_prompts_are_not_compared(outputs):

@@ -50,15 +50,12 @@ def scripts(root, site, *models):
 
 def test_what_a_site_says_stands_in_the_scripts(root):
     site = {
-        "partition": "main",
-        "account": "lab",
-        "options": ["--comment=short"],
-        "gpu_options": ["--gpus-per-node=h100:{gpus}", "--mem=1G"],
+        "options": ["--account=lab", "--comment=short"],
+        "gpu_options": ["--partition=main", "--gpus-per-node=h100:{gpus}", "--mem=1G"],
         "cpu_options": ["--partition=cheap"],
         "hours": 30,
         "setup": ["module load cuda"],
-        "launcher": "apptainer exec --nv $HOME/kit.sif",
-        "python": "~/bin/python3",
+        "python": "apptainer exec --nv $HOME/kit.sif ~/bin/python3",
         "offline": False,
     }
     large_model = model("large", 8, nodes=2, hours=0.05)
@@ -89,7 +86,7 @@ def test_what_a_site_says_stands_in_the_scripts(root):
 
 
 def test_without_a_site_file_the_cluster_decides(root):
-    small, over_all = scripts(root, {"partition": None, "options": None}, model("small", 2))
+    small, over_all = scripts(root, {"options": None}, model("small", 2))
     assert read_site() == Site()
     assert "#SBATCH --gres=gpu:2\n" in small
     assert "--partition" not in small + over_all
@@ -97,7 +94,7 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert "export HF_HUB_OFFLINE=1\n" in small
     (root / "params/site.yaml").unlink()
     assert read_site() == Site()
-    assert read_site(REPOSITORY / "params/site-example.yaml").partition == "gpu"
+    assert "--partition=gpu" in read_site(REPOSITORY / "params/site-example.yaml").gpu_options
 
 
 def test_whole_nodes_are_one_for_each_model(root):

@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import subprocess
+import sys
 import time
 from collections import Counter
 
@@ -67,7 +68,7 @@ def test_a_night_with_every_accident(make):
         "parameters": {"lengths": [64]},
     }
     site = CPU | {
-        "launcher": "env LAUNCHED=$WORD",
+        "python": f"env LAUNCHED=$WORD {sys.executable}",
         "setup": ["WORD='by us'", "export WORD=${WORD% us}"],
     }
     night.plan(models, THREE, site, together=["50_first"])
@@ -295,7 +296,9 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
         f'#!/bin/bash\necho "$SLURMD_NODENAME $CUDA_VISIBLE_DEVICES $*" >> {str(starts)!r}\nexec "$@"\n'
     )
     launcher.chmod(0o755)
-    place.plan([held("wide", 2, nodes=2)], ONE, {"launcher": '"$RULERKIT_HOME/launcher"'})
+    place.plan(
+        [held("wide", 2, nodes=2)], ONE, {"python": f'"$RULERKIT_HOME/launcher" {sys.executable}'}
+    )
     place.go()
     assert place.submit()["submitted"] == 1
     place.wait("it has ended", lambda: not place.queue())
@@ -310,12 +313,12 @@ def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
 
 def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     place = make("refused")
-    place.plan([held("one", 1)], ONE, {"partition": "nowhere"})
+    place.plan([held("one", 1)], ONE, {"gpu_options": ["--partition=nowhere"]})
     said = place.rulerkit("batch", place.file, "--slurm", check=False)
     assert said.count("\n") == 1
     assert "invalid partition specified: nowhere" in said
     assert "fix params/site.yaml" in said
-    place.plan([held("one", 1)], ONE, {"launcher": "no-such-launcher --nv"})
+    place.plan([held("one", 1)], ONE, {"python": "no-such-launcher --nv python"})
     assert place.rulerkit("batch", place.file, "--slurm", "--dry-run").count("#!/bin/bash") == 1
     assert place.queue() == {}
     assert place.submit()["submitted"] == 1
@@ -336,7 +339,7 @@ def test_tasks_and_engines_of_the_project_are_known_on_the_nodes(make):
         MODELS[:2],
         {"50_first": ["boxes"]},
         {"hours": 0.2},
-        plugins=["my_boxes", "my_numbers_engine"],
+        parameters={"plugins": ["my_boxes", "my_numbers_engine"]},
     )
     assert place.submit()["submitted"] == 2
     place.wait("all have ended", lambda: not place.queue())

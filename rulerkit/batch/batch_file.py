@@ -16,13 +16,11 @@ from typing import Any
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.common.errors import UserError, unknown
 from rulerkit.common.paths import from_root, home, project_files, resolve
-from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters, read_notebook
 from rulerkit.evaluation.study import Study, check_used, expand, load_files, name_of
 from rulerkit.evaluation.study import study as make_study
-from rulerkit.store.places import find_cells
 
 # A batch writes into one place, and models stand beside the parameters.
 _NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
@@ -40,8 +38,6 @@ class Batch:
     runs: list[Notebook]
     jobs: list[Job]
     """One for each model that any notebook asks, then one for each execution of a notebook."""
-    keys: BatchKeys
-    """What the file holds."""
 
     @property
     def models(self) -> list[JSON]:
@@ -74,12 +70,6 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     if keys.size:
         size = _find(f"size in {path}", keys.size, "params/sizes", ".yaml")
         parameters = load_files([size]) | parameters
-    # Plug-ins come first: tasks and models may be theirs. Notebooks and jobs carry their names.
-    own_plugins = check(Parameters, {"plugins": parameters.get("plugins")}).plugins
-    plugins = list(dict.fromkeys([*keys.plugins, *own_plugins]))
-    load_plugins(plugins)
-    if plugins:
-        parameters["plugins"] = plugins
     alone = _entries(path, keys.notebooks)
     together = _entries(path, keys.together)
 
@@ -105,13 +95,8 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
 
     runs = single + over_all
     _check_runs(path, runs, fixed)
-    if keys.baseline:
-        try:
-            find_cells([keys.baseline], outputs=whole.outputs)
-        except UserError as error:
-            raise UserError(f"baseline in {path}: {error}") from error
     jobs = _jobs_of(path, planner.folder, runs, over_all, planner.command)
-    return Batch(path, whole, runs, jobs, keys)
+    return Batch(path, whole, runs, jobs)
 
 
 # --- what the file says ---------------------------------------------------------------------------

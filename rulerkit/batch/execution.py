@@ -251,7 +251,7 @@ def _start(job: Job) -> str:
         return ""
     return (
         f"no new answer in {RESTARTS} restarts: stopped; look at its log, raise `hours` of the "
-        "model or signal_before of params/site.yaml, then submit again"
+        "model, then submit again"
     )
 
 

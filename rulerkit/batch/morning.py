@@ -27,7 +27,7 @@ from rulerkit.scoring.summary import of_one_suite, summarize
 from rulerkit.store.cells import Cell, read_cells
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
-from rulerkit.store.places import base_run, find_cells
+from rulerkit.store.places import base_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -144,68 +144,54 @@ def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str)
 
 
 def changes(batch: Batch) -> Html:
-    """Each model against its last other run and against the baseline of the batch, in the order of
-    the batch: the verdict, a loss in red, the differences, and a page of the answers that changed
-    their score."""
+    """Each model against its last other run, in the order of the batch: the verdict, a loss in red,
+    the differences, and a page of the answers that changed their score."""
     parts = []
     for described in batch.models:
         model = described["name"]
-        answers = batch.study.outputs / "predictions" / batch.study.run / model
-        if not answers.exists():
-            continue  # it failed, as its step says
-        for name, before in _sides(batch, model).items():
-            title = f"<h4>{escape.html(model)} since {escape.html(name)}</h4>"
-            try:
-                found = compare(before, answers, batch.keys.margin)
-            except UserError as error:
-                parts.append(f"{title}<p>Not comparable: {escape.html(str(error))}</p>")
-                continue
-            style = f' style="{_RED}"' if found.verdict.word == "worse" else ""
-            parts.append(f"{title}<p{style}>{escape.html(found.verdict.text)}.</p>")
-            if not found.flips.empty:
-                page = f"pages/{batch.study.run}-{model}-since-{name.replace('/', '-')}.html"
-                files = {cell.path for side in (found.a, found.b) for cell in side.cells}
-                keys = ["task", "length", "index"]
-                shown = load(*files).merge(found.flips[keys], on=keys)
-                browse(shown).save(batch.study.outputs / page)
-                link = escape.html(f"../../../{page}")
-                parts.append(
-                    f'<p><a href="{link}">{len(found.flips)} answers changed their score</a></p>'
-                )
+        answers = batch.study.predictions / model
+        before = _last_run(batch, model)
+        if before is None or not answers.exists():
+            continue
+        name = before.parent.name
+        title = f"<h4>{escape.html(model)} since {escape.html(name)}</h4>"
+        try:
+            found = compare(before, answers)
+        except UserError as error:
+            parts.append(f"{title}<p>Not comparable: {escape.html(str(error))}</p>")
+            continue
+        style = f' style="{_RED}"' if found.verdict.word == "worse" else ""
+        parts.append(f"{title}<p{style}>{escape.html(found.verdict.text)}.</p>")
+        if not found.flips.empty:
+            page = f"pages/{batch.study.run}-{model}-since-{name}.html"
+            files = {cell.path for side in (found.a, found.b) for cell in side.cells}
+            shown = load(*files).merge(found.flips[["task", "length", "index"]])
+            browse(shown).save(batch.study.outputs / page)
+            link = escape.html(f"../../../{page}")
             parts.append(
-                "<details><summary>Differences by task and length</summary>"
-                f"{difference_table(found, 'html')}</details>"
+                f'<p><a href="{link}">{len(found.flips)} answers changed their score</a></p>'
             )
+        parts.append(
+            "<details><summary>Differences by task and length</summary>"
+            f"{difference_table(found, 'html')}</details>"
+        )
     return Html("".join(parts) or "<p>No earlier run of these models to compare with.</p>")
 
 
-def _sides(batch: Batch, model: str) -> dict[str, Any]:
-    """What a model is compared with, by name: the folder of its last other run, and the cells of
-    the baseline."""
-    outputs, run, baseline = batch.study.outputs, batch.study.run, batch.keys.baseline
-    sides: dict[str, Any] = {}
-
-    # Repetitions of a run are no runs of their own.
+def _last_run(batch: Batch, model: str) -> Path | None:
+    """The answers of a model in the run before this one, if any; repetitions of a run are no runs
+    of their own."""
+    run = batch.study.run
     others = [
         folder
-        for folder in (outputs / "predictions").glob(f"*/{model}")
+        for folder in (batch.study.outputs / "predictions").glob(f"*/{model}")
         if folder.parent.name != run and base_run(folder.parent.name) == folder.parent.name
     ]
-    last = max(others, key=_newest_answer, default=None)
-    if last:
-        sides[last.parent.name] = last
 
-    if baseline:
-        cells = find_cells([baseline], outputs=outputs, scan=True)
-        cells = [cell for cell in cells if cell.model == model] or cells
-        is_shown_already = last and last in cells[0].path.parents
-        if not is_shown_already:
-            sides[baseline] = cells
-    return sides
+    def newest_answer(folder: Path) -> float:
+        return max((file.stat().st_mtime for file in folder.rglob("*.jsonl")), default=0.0)
 
-
-def _newest_answer(folder: Path) -> float:
-    return max((file.stat().st_mtime for file in folder.rglob("*.jsonl")), default=0.0)
+    return max(others, key=newest_answer, default=None)
 
 
 def figures(batch: Batch) -> Html:

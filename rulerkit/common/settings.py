@@ -409,14 +409,6 @@ class BatchKeys(Keys):
     """a name in params/sizes/ or a path"""
     parameters: JSON = {}
     """`name: value` lines: further parameters of the notebooks"""
-    plugins: list[Text] = []
-    """a list of modules that bring tasks or engines, such as `plugins: [my_package.my_tasks]`"""
-    baseline: Text | None = None
-    """predictions that the page of the batch compares each model with, as `rulerkit compare` takes
-    them: a folder, `run/model` or a model's name; of several models in it, the one of the same
-    name"""
-    margin: PositiveFloat = 1.0
-    """a number of points above 0: how far a model may be below its last run and the baseline"""
 
 
 class NotebookKeys(Keys):
@@ -434,30 +426,22 @@ class Site(Keys):
     """A Slurm cluster: where jobs go, and what they need before they start. Every key may be left
     out."""
 
-    partition: str | None = None
-    """the name of the partition of jobs with GPUs"""
-    account: str | None = None
-    """a name"""
     options: list[Line] = []
-    """a list of texts, each on one line: further options of sbatch for every job"""
+    """a list of texts, each on one line: options of sbatch for every job, such as --account=lab"""
     gpu_options: list[GpuLine] = ["--gres=gpu:{gpus}"]
-    """a list of texts, each on one line, in which {gpus} stands for the number of GPUs on each
-    node"""
+    """a list of texts, each on one line: options of jobs with GPUs, such as --partition=gpu;
+    {gpus} stands for the number of GPUs on each node"""
     cpu_options: list[Line] = []
     """a list of texts, each on one line: options of jobs without GPUs"""
     whole_nodes: PositiveInt | None = None
     """the number of GPUs of a node, where jobs must take whole nodes"""
     hours: Hours = 24.0
     """the hours of jobs whose model names none, above 0, at most 744"""
-    signal_before: Annotated[PositiveInt, Field(le=65535)] = 300
-    """seconds from 1 to 65535 before the time limit, at most half of it, at which a job goes back
-    into the queue"""
     setup: list[Line] = []
     """a list of texts, each on one line: shell before anything else"""
-    launcher: Command = ""
-    """a command before python, on one line, its quotes closed"""
     python: Command = shlex.quote(sys.executable)
-    """a command, on one line, its quotes closed"""
+    """the command of the interpreter, on one line, its quotes closed, such as `apptainer exec --nv
+    kit.sif python` (default: the interpreter that submits)"""
     offline: bool = True
     """true (jobs do without a network) or false"""
 

@@ -5,16 +5,10 @@
 #SBATCH --requeue
 {% set minutes = [1, (60 * hours) | round | int] | max %}
 #SBATCH --time=[[ "%d-%02d:%02d:00" | format(minutes // 1440, minutes // 60 % 24, minutes % 60) ]]
-{# at most half of the time: a job that is requeued at once gets nowhere #}
-#SBATCH --signal=B:USR1@[[ [site.signal_before, 30 * minutes] | min ]]
+{# five minutes before the end, at most half of the time: a job that is requeued at once gets nowhere #}
+#SBATCH --signal=B:USR1@[[ [300, 30 * minutes] | min ]]
 #SBATCH --nodes=[[ nodes ]]
 #SBATCH --ntasks-per-node=1
-{% if site.account %}
-#SBATCH --account=[[ site.account ]]
-{% endif %}
-{% if site.partition and (gpus or not site.cpu_options) %}
-#SBATCH --partition=[[ site.partition ]]
-{% endif %}
 {% for option in site.options + (site.gpu_options if gpus else site.cpu_options) %}
 #SBATCH [[ option | replace("{gpus}", gpus) ]]
 {% endfor %}
@@ -38,7 +32,7 @@ export [[ name ]]=[[ value | quote ]]
 {% for line in site.setup %}
 [[ line ]]
 {% endfor %}
-{% set rulerkit = (site.launcher ~ " " ~ site.python ~ " -m rulerkit " ~ command) | trim %}
+{% set rulerkit = site.python ~ " -m rulerkit " ~ command %}
 {% if nodes > 1 %}
 # The other nodes run their shares of the server on this one: `vllm serve --headless`.
 export RULERKIT_MASTER="${RULERKIT_MASTER:-$(hostname):$((20000 + SLURM_JOB_ID % 10000))}"
