@@ -49,7 +49,7 @@ def check_example(example, bos, tokenizer):
     for piece in needles:
         text = unicodedata.normalize("NFC", tokenizer.decode(piece.tokens).strip())
         assert text == unicodedata.normalize("NFC", piece.text.strip())
-    family, texts = TASKS[example.task].family, [piece.text for piece in needles]
+    family, texts = task(example.task).family, [piece.text for piece in needles]
     if family == "niah":
         assert len(texts) == len(example.references)
     if family != "question_answering":
@@ -150,9 +150,9 @@ def test_lengths_are_paired(name):
         assert short.references == long.references
         assert short.text_of("question") == long.text_of("question")
         assert short.answer_prefix == long.answer_prefix
-        if TASKS[name].category != "aggregation":
+        if task(name).category != "aggregation":
             apart = [abs(a - b) for a, b in zip(short.depths, long.depths, strict=True)]
-            assert max(apart) < coarse[TASKS[name].category], (short.depths, long.depths)
+            assert max(apart) < coarse[task(name).category], (short.depths, long.depths)
 
 
 # --- what does not fit ----------------------------------------------------------------------------

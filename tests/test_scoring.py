@@ -15,14 +15,15 @@ from rulerkit.generation.match_rules import (
     string_match_all,
     string_match_part,
 )
-from rulerkit.scoring.scores import COLUMNS, answer_of, category, clean, score
+from rulerkit.generation.tasks import category_of
+from rulerkit.scoring.scores import COLUMNS, answer_of, clean, score
 from rulerkit.store.cells import Cell
 from rulerkit.store.other_formats import read_predictions, task_name
 from tests.records import record_of
 
 
 def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **record):
-    kind = {"name": task, "family": "", "category": category(task), "match": match}
+    kind = {"name": task, "family": "", "category": category_of(task), "match": match}
     form = {"template": "base", "thinking_tokens": thinking, "before": "", "after": ""}
     about = {"num_examples": 2, "label": "M", "claimed_length": 8192, "aligned": "base"} | record
     about |= {"task": kind, "prompt_format": form}
@@ -290,7 +291,7 @@ def test_task_names():
         "qa_1",
         "qa_2",
     ]
-    assert category("vt-num_hops=8") == "vt"
+    assert category_of("vt-num_hops=8") == "vt"
     with pytest.raises(UserError, match="unknown task"):
         task_name("vtt")
 

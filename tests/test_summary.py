@@ -9,9 +9,10 @@ import pandas as pd
 import pytest
 
 from rulerkit.common.errors import UserError
+from rulerkit.generation.tasks import category_of
 from rulerkit.report.tables import table_text, task_table_text
 from rulerkit.scoring.effective_length import effective_length, effective_set
-from rulerkit.scoring.scores import COLUMNS, THIRTEEN, category
+from rulerkit.scoring.scores import COLUMNS, THIRTEEN
 from rulerkit.scoring.statistics import wilson
 from rulerkit.scoring.summary import length_weights, summarize
 
@@ -43,7 +44,7 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
     for ((model, length), right), task in product(share.items(), tasks):
         have = n(model, length, task) if callable(n) else n
         values = np.arange(have) < round(right * have)
-        about = {"model": model, "label": model, "task": task, "category": category(task)}
+        about = {"model": model, "label": model, "task": task, "category": category_of(task)}
         about |= {"length": length, "index": range(have), "score": values * 1.0}
         frames.append(pd.DataFrame({**blank, **about, "strict": values * 0.5}))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(COLUMNS))

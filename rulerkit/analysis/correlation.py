@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 from scipy.cluster.hierarchy import cut_tree, leaves_list, linkage, optimal_leaf_ordering
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.tasks import THIRTEEN
-from rulerkit.scoring.scores import category
+from rulerkit.generation.tasks import THIRTEEN, category_of
 from rulerkit.scoring.statistics import Estimate, critical_value
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.places import check_columns
@@ -164,7 +163,7 @@ def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
             f"{one} with {other}": fisher(coefficients[one][other], len(vectors), confidence)
             for one, other in pairs
         }
-    categories = {str(task): category(str(task)) for task in vectors}
+    categories = {str(task): category_of(str(task)) for task in vectors}
     if kind == "cohesive":
         return cohesion(vectors, categories)
 

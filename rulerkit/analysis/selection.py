@@ -12,6 +12,7 @@ import pandas as pd
 from rulerkit.common.errors import UserError, listed, unknown
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.tasks import TASKS, THIRTEEN
+from rulerkit.generation.tasks import task as make_task
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.summary import CELL, merge_repetitions
 from rulerkit.store.places import check_columns, is_table
@@ -192,7 +193,7 @@ def setting(task: str, name: str) -> float:
     """A number of a task's settings, such as `num_keys`, by the task's name; of a haystack of
     needles the number of keys is infinite."""
     base, *changes = task.split("-")
-    settings = vars(TASKS[base]) if base in TASKS else {}
+    settings = vars(make_task(base)) if base in TASKS else {}
     for change in changes:
         if change.startswith(f"{name}_"):
             return float(change.removeprefix(f"{name}_"))

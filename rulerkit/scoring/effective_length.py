@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_data
-from rulerkit.generation.tasks import THIRTEEN, family_of
+from rulerkit.generation.tasks import THIRTEEN, category_of
 from rulerkit.scoring.statistics import Estimate, WeightedCell, look_confidences, weighted_sum
 from rulerkit.store.cells import is_enough
 
@@ -227,7 +227,7 @@ def threshold_of(
     if own_threshold is not None or suite != "ruler":
         return own_threshold
     for name, threshold in THRESHOLDS[aligned].items():
-        if {task for task in THIRTEEN if name in ("all", family_of(task).category)} == set(tasks):
+        if {task for task in THIRTEEN if name in ("all", category_of(task))} == set(tasks):
             return threshold
     return None
 

@@ -7,7 +7,6 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,7 +20,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation import thoughts
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
-from rulerkit.generation.tasks import Task, family_of, judge_of
+from rulerkit.generation.tasks import Task, judge_of
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
@@ -35,14 +34,6 @@ Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 _MOST_NAMED = 20  # files in one line
 _FEW_NAMED = 2  # files of a former version
 _CONTROL = re.compile(r"\r\n|[\x00-\x1f]")
-
-
-def category(task: str) -> str:
-    """The category of a task by the first letters of its name, so that variants have one too; ''
-    where they tell none."""
-    with suppress(UserError):
-        return family_of(task).category
-    return ""
 
 
 def clean(prediction: str) -> str:

@@ -21,7 +21,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
 from rulerkit.generation.corpora import OWN_TEXTS
-from rulerkit.generation.tasks import family_of
+from rulerkit.generation.tasks import category_of
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.effective_length import (
     OWN_MEAN_SUITES,
@@ -267,11 +267,11 @@ def _grid(
     cells["examples"] = of_cells
 
     # Records say the category of a task; of those that were never run only the name is known.
-    category_of = {cell["task"]: cell["category"] for cell in empty_cells}
-    category_of |= dict(zip(known.index.get_level_values("task"), known["category"], strict=True))
-    category_of |= {task: scoring.category(task) for task in tasks if task not in category_of}
+    categories = {cell["task"]: cell["category"] for cell in empty_cells}
+    categories |= dict(zip(known.index.get_level_values("task"), known["category"], strict=True))
+    categories |= {task: category_of(task) for task in tasks if task not in categories}
     cells = cells.drop(columns=_ABOUT).reset_index().join(models, on=_MODEL)
-    cells["category"] = cells["task"].map(category_of)
+    cells["category"] = cells["task"].map(categories)
     return cells.infer_objects()
 
 
@@ -298,7 +298,7 @@ def _members(cells: "pd.DataFrame") -> "pd.DataFrame":
             if tasks.isdisjoint(answered):
                 continue
             benchmark = {
-                task for task in scoring.THIRTEEN if category in ("all", family_of(task).category)
+                task for task in scoring.THIRTEEN if category in ("all", category_of(task))
             }
             whole = of_model["suite"].iloc[0] != "ruler" or tasks == benchmark
             of_category = of_model[of_model["task"].isin(tasks)]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rulerkit.common.errors import UserError
 from rulerkit.generation import corpora
 from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import TASKS
+from rulerkit.generation.tasks import task
 
 QA = {"question": "Who? ", "answers": [{"text": "Ada"}], "is_impossible": False}
 CONTENTS = {
@@ -81,9 +81,9 @@ def damaged(draw):
     return task, path + ".gz" * zipped, data
 
 
-def first_prompt(task):
-    example = generate(TASKS[task], 1024, 1)[0]
-    return example.prompt, TASKS[task].sources().values()
+def first_prompt(name):
+    example = generate(task(name), 1024, 1)[0]
+    return example.prompt, task(name).sources().values()
 
 
 @cases

@@ -12,7 +12,7 @@ from rulerkit.batch.batch_file import read_batch
 from rulerkit.common.settings import ENGINE_KEYS, Parameters, Site, read_keys
 from rulerkit.evaluation.study import load_files, study
 from rulerkit.generation.generate import generate
-from rulerkit.generation.tasks import FAMILIES, TASKS
+from rulerkit.generation.tasks import TASKS, all_families
 
 REPOSITORY = Path(__file__).parents[2]
 FILES = [path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))]
@@ -120,7 +120,7 @@ MODEL_KEYS = st.sampled_from(
     ["base", *dict.fromkeys(key for keys in ENGINE_KEYS.values() for key in keys.model_fields)]
 )
 KNOBS = st.sampled_from(
-    list(dict.fromkeys(knob.name for family in FAMILIES for knob in fields(family)))
+    list(dict.fromkeys(knob.name for family in all_families() for knob in fields(family)))
 )
 KEYS = (
     STUDY_KEYS | MODEL_KEYS | KNOBS | st.sampled_from(list(Site.model_fields)) | st.text(max_size=5)

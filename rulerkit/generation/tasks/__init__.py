@@ -1,57 +1,69 @@
 """What is asked: the thirteen tasks of RULER and the five that Figure 5 adds.
 
 A task is one line here that says how it differs from its family's default; a family is one file and
-one entry of FAMILIES.
+one line, and is imported when one of its tasks is asked for.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pkgutil import resolve_name
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
-from rulerkit.common.plugins import brought, check_free, load_recorded, loaded, use
+from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded, use
 from rulerkit.generation.tasks.base import RULES, Reading
 from rulerkit.generation.tasks.base import Task as Task
-from rulerkit.generation.tasks.common_words import CommonWords
-from rulerkit.generation.tasks.frequent_words import FrequentWords
-from rulerkit.generation.tasks.niah import Needles
-from rulerkit.generation.tasks.question_answering import QuestionAnswering
-from rulerkit.generation.tasks.variable_tracking import VariableTracking
 
-FAMILIES: tuple[type[Task], ...] = (
-    Needles,
-    VariableTracking,
-    CommonWords,
-    FrequentWords,
-    QuestionAnswering,
-)
+FAMILIES: dict[str, tuple[str, str]] = {
+    "niah": ("niah:Needles", "niah"),
+    "vt": ("variable_tracking:VariableTracking", "vt"),
+    "cwe": ("common_words:CommonWords", "aggregation"),
+    "fwe": ("frequent_words:FrequentWords", "aggregation"),
+    "qa": ("question_answering:QuestionAnswering", "qa"),
+}
+"""The first letters of the names of a family's tasks -> its file, which is also its name, with its
+class; and its category."""
 
-_ALL: tuple[Task, ...] = (
-    Needles(name="niah_single_1", haystack="noise"),
-    Needles(name="niah_single_2"),
-    Needles(name="niah_single_3", value="uuids"),
-    Needles(name="niah_multikey_1", num_keys=4),
-    Needles(name="niah_multikey_2", haystack="needle"),
-    Needles(name="niah_multikey_3", haystack="needle", key="uuids", value="uuids"),
-    Needles(name="niah_multivalue", num_values=4),
-    Needles(name="niah_multiquery", num_keys=4, num_queries=4),
-    VariableTracking(name="vt"),
-    CommonWords(name="cwe"),
-    FrequentWords(name="fwe"),
-    QuestionAnswering(name="qa_1"),
-    QuestionAnswering(name="qa_2", dataset="hotpotqa"),
+_SETTINGS: dict[str, dict[str, Any]] = {
+    "niah_single_1": {"haystack": "noise"},
+    "niah_single_2": {},
+    "niah_single_3": {"value": "uuids"},
+    "niah_multikey_1": {"num_keys": 4},
+    "niah_multikey_2": {"haystack": "needle"},
+    "niah_multikey_3": {"haystack": "needle", "key": "uuids", "value": "uuids"},
+    "niah_multivalue": {"num_values": 4},
+    "niah_multiquery": {"num_keys": 4, "num_queries": 4},
+    "vt": {},
+    "cwe": {},
+    "fwe": {},
+    "qa_1": {},
+    "qa_2": {"dataset": "hotpotqa"},
     # Beyond the thirteen, which are the first: the five that Figure 5 shows as redundant.
-    Needles(name="niah_single_words", value="words"),
-    Needles(name="niah_multivalue_2", num_values=2),
-    Needles(name="niah_multiquery_2", num_keys=2, num_queries=2),
-    VariableTracking(name="vt_2_chains", num_chains=2, num_hops=2),
-    FrequentWords(name="fwe_3.5", alpha=3.5),
-)
-TASKS: dict[str, Task] = {task.name: task for task in _ALL}
-THIRTEEN: tuple[str, ...] = tuple(TASKS)[:13]
-CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
+    "niah_single_words": {"value": "words"},
+    "niah_multivalue_2": {"num_values": 2},
+    "niah_multiquery_2": {"num_keys": 2, "num_queries": 2},
+    "vt_2_chains": {"num_chains": 2, "num_hops": 2},
+    "fwe_3.5": {"alpha": 3.5},
+}
+"""Task -> how it differs from its family's default."""
+TASKS: tuple[str, ...] = tuple(_SETTINGS)
+THIRTEEN: tuple[str, ...] = TASKS[:13]
+CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(category for _, category in FAMILIES.values()))
+
+
+@lru_cache
+def _ours(name: str) -> Task:
+    """The task of a name in TASKS."""
+    return _family(name.partition("_")[0])(name=name, **_SETTINGS[name])
+
+
+def _family(letters: str) -> type[Task]:
+    """One of our families, by the first letters of the names of its tasks."""
+    place, _ = FAMILIES[letters]
+    family: type[Task] = resolve_name(f"rulerkit.generation.tasks.{place}")
+    return family
 
 
 def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
@@ -64,7 +76,7 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
         return spec
     if isinstance(spec, str):
         # Plug-ins are asked where a name is none of ours.
-        known = TASKS if spec in TASKS else all_tasks()
+        known = {spec: _ours(spec)} if spec in TASKS else all_tasks()
         check_known("task", spec, known, command="rulerkit tasks")
         return known[spec].with_protocol(protocol)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
@@ -76,16 +88,16 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
     for knob in knobs:
         check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
-    named_tasks = TASKS if type(base) in FAMILIES else all_tasks()
+    names = list(all_tasks() if is_outside(type(base)) else TASKS)
 
     # Without a name of its own it is the task that it equals, or is named after what it changes.
     name = str(spec.get("name") or "")
     if not name:
         changes = sorted(vars(variant).items() - vars(base).items())
         name = "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
-        for named in named_tasks.values():
-            if named.with_protocol(protocol) == replace(variant, name=named.name):
-                name = named.name
+        for other in names:
+            if task(other, protocol) == replace(variant, name=other):
+                name = other
                 break
     if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}", name):
         raise UserError(
@@ -94,10 +106,10 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
         )
 
     variant = replace(variant, name=name)
-    if name in named_tasks:
+    if name in names:
         # Only the tokens of an answer may differ from the task of this name.
-        named = replace(named_tasks[name], max_new_tokens=variant.max_new_tokens)
-        if variant != named.with_protocol(protocol):
+        named = task(name, protocol)
+        if variant != replace(named, max_new_tokens=variant.max_new_tokens):
             raise UserError(f"{name} is another task's name: give this variant another `name:`")
     return variant
 
@@ -142,23 +154,44 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for one in all_families():
-        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
+    for letters, (place, _) in FAMILIES.items():
+        is_named = place.partition(":")[0] == family
+        if is_named if family else _begins_with(name, letters):
+            return _family(letters)
+    of_plugins = [*all_families()][len(FAMILIES) :]
+    for one in of_plugins:
+        if one.family == family if family else _begins_with(name, one.short_name):
             return one
-    names = ", ".join(family.short_name for family in all_families())
+    names = ", ".join([*FAMILIES, *[one.short_name for one in of_plugins]])
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
     )
 
 
+def category_of(name: str) -> str:
+    """The category of a task by the first letters of its name, so that variants have one too; ''
+    where they tell none."""
+    for letters, (_, category) in FAMILIES.items():
+        if _begins_with(name, letters):
+            return category
+    try:
+        return family_of(name).category
+    except UserError:
+        return ""
+
+
+def _begins_with(name: str, letters: str) -> bool:
+    return bool(re.match(rf"{letters}(?![a-zA-Z])", name))
+
+
 def all_tasks() -> dict[str, Task]:
     """The tasks by their names, those of plug-ins too."""
-    return TASKS | _from_plugins(loaded())
+    return {name: _ours(name) for name in TASKS} | _from_plugins(loaded())
 
 
 def all_families() -> Iterator[type[Task]]:
-    """The families, and then those of plug-ins, which are imported only where it comes to them."""
-    yield from FAMILIES
+    """The families, and then those of plug-ins, each imported where it comes to it."""
+    yield from map(_family, FAMILIES)
     yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
 
 
@@ -167,7 +200,7 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     """The tasks of the families that plug-ins bring, by their names; asked anew when more are
     loaded."""
     owners = dict.fromkeys(TASKS, "rulerkit")
-    family_owners = {family.family: "rulerkit" for family in FAMILIES}
+    family_owners = {place.partition(":")[0]: "rulerkit" for place, _ in FAMILIES.values()}
     tasks = dict[str, Task]()
     for module, families in brought("families"):
         # What a module brings is the user's: each thing is checked before it is used.
@@ -256,14 +289,14 @@ def judge_of(settings: Mapping[str, Any]) -> Task:
             "would be right: install the package that holds it, or put it below the project root"
         )
     # Nothing but its rule judges, which judges alike in a family of ours.
-    family = QuestionAnswering if settings["match"] == "part" else Needles
+    family = _family("qa" if settings["match"] == "part" else "niah")
     return family(name=settings["name"])
 
 
 def read_prompt(text: str, task: str = "") -> Reading | None:
     """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
     of any family. `task` is the name of its task, where that is known."""
-    for family in FAMILIES if task in TASKS else all_families():
+    for family in [family_of(task)] if task in TASKS else all_families():
         reading = family.read(text)
         if reading is not None:
             return reading

@@ -3,11 +3,10 @@ reference reader sees."""
 
 import re
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
-from functools import cached_property, partial
+from functools import cached_property
 from random import Random
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self, get_args
 
@@ -440,46 +439,6 @@ class Task(ABC):
             if (name := getattr(self, knob)) in KINDS[kind].named
         }
         return replace(self, **names)
-
-
-def _less_frequent_words(answer: JudgedAnswer) -> str | None:
-    entries = (
-        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
-    )
-    others = set(entries) - {reference.lower() for reference in answer.references}
-    named = [*named_items(answer.text), *answer.words]
-    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
-
-
-class WordCount(Task):
-    """What the two families share that ask which words stand most often in a text."""
-
-    category = "aggregation"
-    beginning_scores = True
-    failure_rules = (
-        Rule(
-            "less frequent word",
-            "A word of the list or text that stands there less often.",
-            _less_frequent_words,
-        ),
-    )
-
-    entry: ClassVar[re.Pattern[str]]
-    """An entry of the list or text; its group `item` is the word."""
-
-    def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        """As of all families; a row of words may also have nothing but blanks between them."""
-        blanks = len(named_items(text)) == 1
-        return strict_items(text, references, blanks)
-
-    @classmethod
-    def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
-        """The most frequent words of a text from `start` on, and as many less frequent ones."""
-        # What a reader that counts would answer, and what it could confuse it with.
-        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
-        words = [word for word, _ in counts.most_common(2 * number)]
-        occurrences = partial(cls.entry.finditer, text, start)
-        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
 
 
 def score_of(task: Task, text: str, references: Sequence[str]) -> float:

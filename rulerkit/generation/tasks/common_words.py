@@ -19,11 +19,11 @@ first.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from itertools import combinations
 from random import Random
 from string import ascii_lowercase
-from typing import Annotated
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -32,13 +32,16 @@ from pydantic.dataclasses import dataclass
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
+from rulerkit.generation.match_rules import Strict, named_items, strict_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.tasks.base import (
     CorpusName,
     Growth,
+    JudgedAnswer,
     Positive,
     Reading,
-    WordCount,
+    Rule,
+    Task,
     distinct,
     shuffled_alike,
 )
@@ -55,6 +58,46 @@ _MOST_COMMON = 1000
 _DRAWS = 9
 _ADDED = 10
 """By how many words upstream lengthens its first list and shortens one that does not fit."""
+
+
+def _less_frequent_words(answer: JudgedAnswer) -> str | None:
+    entries = (
+        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
+    )
+    others = set(entries) - {reference.lower() for reference in answer.references}
+    named = [*named_items(answer.text), *answer.words]
+    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
+
+
+class WordCount(Task):
+    """What the two families share that ask which words stand most often in a text."""
+
+    category = "aggregation"
+    beginning_scores = True
+    failure_rules = (
+        Rule(
+            "less frequent word",
+            "A word of the list or text that stands there less often.",
+            _less_frequent_words,
+        ),
+    )
+
+    entry: ClassVar[re.Pattern[str]]
+    """An entry of the list or text; its group `item` is the word."""
+
+    def strict(self, text: str, references: Sequence[str], /) -> Strict:
+        """As of all families; a row of words may also have nothing but blanks between them."""
+        blanks = len(named_items(text)) == 1
+        return strict_items(text, references, blanks)
+
+    @classmethod
+    def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
+        """The most frequent words of a text from `start` on, and as many less frequent ones."""
+        # What a reader that counts would answer, and what it could confuse it with.
+        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
+        words = [word for word, _ in counts.most_common(2 * number)]
+        occurrences = partial(cls.entry.finditer, text, start)
+        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
 
 
 @dataclass(frozen=True, kw_only=True)

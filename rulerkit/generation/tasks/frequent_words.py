@@ -28,7 +28,8 @@ from pydantic.dataclasses import dataclass
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
-from rulerkit.generation.tasks.base import Growth, Positive, Reading, WordCount, distinct
+from rulerkit.generation.tasks.base import Growth, Positive, Reading, distinct
+from rulerkit.generation.tasks.common_words import WordCount
 from rulerkit.generation.tasks.haystacks import pool_size
 
 _OPENING = (
