@@ -1,7 +1,7 @@
 """Commands that look: at models, tasks, examples, scores and the answers behind them."""
 
 import sys
-from itertools import chain, product
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,7 +39,6 @@ from rulerkit.cli.options import (
 from rulerkit.cli.printing import echo, judged, leaderboards, task_tables
 from rulerkit.common.errors import UserError, check_known, counted, listed, unknown
 from rulerkit.common.lengths import length_name, parse_length
-from rulerkit.common.paths import resolve_file
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -249,21 +248,16 @@ def _cells_in(
 ) -> "list[Cell]":
     """The cells of all places, whoever wrote them; one that stands in several places once. What is
     wrong with files goes to `problems`."""
-    from rulerkit.store.other_formats import read_predictions
-    from rulerkit.store.places import put_together
+    from rulerkit.store.places import find_cells
 
-    folders = [resolve_file(place) for place in places]
     try:
-        read = [read_predictions(place, task, length, problems.append, False) for place in folders]
+        cells = find_cells(places, problems.append, task=task, length=length)
+        if not cells:
+            raise UserError(f"no predictions in {listed(places, 3)} can be read")
     except UserError:
         for problem in problems:
             echo(problem, err=True)
         raise
-    cells = list(put_together(chain(*read), problems.append))
-    if not cells:
-        for problem in problems:
-            echo(problem, err=True)
-        raise UserError(f"no predictions in {listed(folders, 3)} can be read")
     return cells
 
 

@@ -1,18 +1,19 @@
-"""Files of other programs: their data and predictions are read, and examples are written in their
-form.
+"""Files of other programs: their predictions are read as cells, and examples are written in
+upstream's form.
 
-- RULER's predictions: `<model>/<benchmark>/<length>/pred/<task>.jsonl`, rows of index, pred, input,
-  outputs, others, length; a task answered in parts has files `<task>-0.jsonl`, `<task>-1.jsonl`.
-  Its 2025 niah files repeat `index`, so rows are identified by their line.
-- RULER's data: `<length>/data/<task>/validation.jsonl`, which `rulerkit generate` also writes.
-- lm-evaluation-harness' `samples_<task>_<time>.jsonl`: the example in `doc`, all lengths of a task
-  in one file.
-- Files with a suffix of a plug-in's `readers`.
+| who | file | rows |
+|---|---|---|
+| RULER | `<model>/<benchmark>/<length>/pred/<task>.jsonl` | index, pred, input, outputs |
+| lm-evaluation-harness | `samples_<task>_<time>.jsonl` | the example in `doc`, all lengths |
+| a plug-in | a suffix of its `readers` | its own |
+
+RULER writes a task that was answered in parts to `<task>-0.jsonl`, `<task>-1.jsonl`, and its niah
+files of 2025 repeat `index`, so rows are numbered by their lines.
 """
 
 import json
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import ExitStack, suppress
 from itertools import islice
@@ -29,40 +30,23 @@ from rulerkit.common.paths import completed
 from rulerkit.common.plugins import by_name, use
 from rulerkit.common.settings import JSON
 from rulerkit.generation.generate import Examples
-from rulerkit.generation.tasks import family_of
+from rulerkit.generation.tasks import Task, family_of
 from rulerkit.store.cells import Cell, Report, read_cells
 from rulerkit.store.files import disk
 from rulerkit.store.records import Count, Whole, checked, parse_json
 
-_SAMPLES = "samples_"  # what names of files of lm-evaluation-harness begin with
+PATTERNS = ("pred/*.jsonl", "samples_*.jsonl")
+"""The files of others below a folder, beside those with a suffix of a plug-in."""
+OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
+"""What others call a task of ours; in lm-evaluation-harness `ruler_` stands before the name, or
+`rulerkit_` where the prompts are ours."""
+
+_SAMPLES = "samples_"
 _TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*$")  # when the harness ran
 _PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
 _SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 _CHUNK = 16  # examples that a worker makes at a time
-OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
-"""What others call a task of ours; in lm-evaluation-harness `ruler_` stands before the name, or
-`rulerkit_` where the prompts are ours."""
-
-Rows = list[JSON]
-"""Rows with upstream's field names, and their `line`."""
-
-
-_UNSAID: JSON = {
-    **dict.fromkeys(("format", "label", "claimed_length", "adaptive")),
-    "aligned": "chat",
-    "suite": "ruler",
-    "threshold": None,
-    "max_failures": 0,
-    "environment": {"packages": {}},
-}
-"""What files of other programs do not say, in the fields of a record."""
-_UNSAID_OF_RESULT: JSON = {
-    **dict.fromkeys(("seed", "prompt_version", "protocol")),
-    "sources": {},
-    "tokenizer": {"name": "", "fingerprint": ""},
-    "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
-}
 
 
 @with_config(ConfigDict(strict=True))
@@ -87,15 +71,6 @@ _ROW = TypeAdapter(PredictionRow)
 # --- reading --------------------------------------------------------------------------------------
 
 
-def task_name(name: str) -> str:
-    """Our name of a task that a file of ours or of others names; raises UserError for one of no
-    known family."""
-    ours = name.removeprefix("ruler_").removeprefix("rulerkit_")
-    ours = OTHER_NAMES.get(ours, ours)
-    family_of(ours)
-    return ours
-
-
 def read_predictions(
     path: str | Path,
     task: str | None = None,
@@ -106,95 +81,150 @@ def read_predictions(
     """All cells of a prediction file or of a folder, ours and those of other programs.
 
     `task` and `length` override what names say, but not what a reader of a suffix says. Of a
-    folder, files of ours (those with a record beside them), those of readers, `pred/*.jsonl` and
-    `samples_*.jsonl` at any depth are read, or else the `.jsonl` files in it; a damaged file is
-    left out and passed to `report`. Without `scan` rows of ours are checked when they are first
-    read. Raises UserError for a path without predictions, a row that cannot be scored (with file
-    and line), and a task or length that names do not tell.
+    folder, files of ours (those with a record beside them) and those of others at any depth are
+    read, or else the `.jsonl` files in it; a damaged file is left out and passed to `report`.
+    Without `scan` rows of ours are checked when they are first read. Raises UserError for a path
+    without predictions, a row that cannot be scored (with file and line), and a task or length
+    that names do not tell.
     """
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
-    # Suffix -> what reads such files, of the plug-ins.
-    found = by_name("readers", (), "reader of")
-    usable = {suffix: use(thing, module) for suffix, (thing, module) in found.items()}
-    readers = {suffix: reader for suffix, reader in usable.items() if reader}
-
-    cells: list[Cell] = []
-    files = [path]
+    readers = {
+        suffix: reader
+        for suffix, (thing, module) in by_name("readers", (), "reader of").items()
+        if (reader := use(thing, module))
+    }
+    cells, files = list[Cell](), [path]
     if not path.is_file():
         cells = read_cells(path, strict=False, report=report, scan=scan)
         files = _files_of_others(path, readers, has_ours=bool(cells))
 
-    # The parts of one task (task-0, task-1, ...) in one folder are one cell, numbered on; any other
-    # file is a cell of its own at each of its lengths.
-    parts: dict[tuple[Path, str, int], tuple[Path, Rows]] = {}
-    errors: list[UserError] = []
+    # The parts of one task are one cell, and none without one of them.
+    parts: dict[Path, list[Path]] = {}
     for file in files:
+        is_part = not file.name.startswith(_SAMPLES)
+        whole = file.with_stem(_PART.sub("", file.stem)) if is_part else file
+        parts.setdefault(whole, []).append(file)
+    errors = list[UserError]()
+    for of_task in parts.values():
         try:
-            if reader := readers.get(file.suffix):
-                cells += reader(file)
-                continue
-            name, by_length = read_rows(file, task, length)
+            if reader := readers.get(of_task[0].suffix):
+                cells += reader(of_task[0])
+            else:
+                cells += _read_task(of_task, task, length)
         except UserError as error:
             errors.append(error)
-            continue
-        whole = file.parent if _PART.search(file.stem) else file
-        for nominal, rows in by_length.items():
-            _, collected = parts.setdefault((whole, name, nominal), (file, []))
-            collected += rows
 
-    if not cells and not parts:
-        nothing = UserError(
-            f"no predictions in {path}: no .jsonl file of ours, pred/*.jsonl or "
-            "samples_*.jsonl in it"
-        )
-        # why the first file was refused says more than that there is nothing
-        raise errors[0] if errors else nothing
+    if not cells:
+        # Why the first file was refused says more than that there is nothing.
+        nothing = f"no predictions in {path}: no .jsonl file of ours, {' or '.join(PATTERNS)} in it"
+        raise errors[0] if errors else UserError(nothing)
     for problem in errors:
         report(f"left out: {problem}")
-    for (_, name, nominal), (file, rows) in parts.items():
-        cells.append(_cell(name, nominal, file, rows))
     return cells
 
 
-def _files_of_others(folder: Path, suffixes: Iterable[str], has_ours: bool) -> list[Path]:
-    """The prediction files in a folder that other programs wrote: those of the suffixes, and JSON
-    lines."""
-    files = {*folder.rglob("pred/*.jsonl"), *folder.rglob("samples_*.jsonl")}
-    # plain files are predictions only where nothing else is: ours lie beside logs and tables
-    is_plain = not files and not has_ours
-    if is_plain or folder.name == "pred":
+def _files_of_others(folder: Path, suffixes: Collection[str], has_ours: bool) -> list[Path]:
+    """The prediction files in a folder that other programs wrote."""
+    files = {file for pattern in PATTERNS for file in folder.rglob(pattern)}
+    # Plain files are predictions only where nothing else is: ours lie beside logs and tables.
+    if folder.name == "pred" or not (files or has_ours):
         files.update(folder.glob("*.jsonl"))
-    # a record beside a file makes it ours
-    others = {file for file in files if not file.with_suffix(".json").is_file()}
+    # A record beside a file makes it ours.
+    files = {file for file in files if not file.with_suffix(".json").is_file()}
     for suffix in suffixes:
-        others.update(folder.rglob(f"*{suffix}"))
-    return sorted(others)
+        files.update(folder.rglob(f"*{suffix}"))
+    return sorted(files)
 
 
-def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
+def _read_task(files: list[Path], task: str | None, length: int | None) -> list[Cell]:
+    """The cells of a task, one for each length, in one file or in parts.
+
+    Raises UserError for an empty file, a row that cannot be scored, another answer to an example
+    that has one, and where neither arguments nor names tell task and length.
+    """
+    try:
+        name = task_name(task or _task_in_name(files[0]))
+        judge = family_of(name)(name=name)
+    except UserError as error:
+        raise UserError(f"{files[0]}: {error}") from None
+
+    by_length: dict[int, list[JSON]] = {}
+    for file in files:
+        answers = dict[str, tuple[int, str]]()
+        for line, row in _rows_of(file, judge):
+            nominal = length or row.get("max_length") or _length_of(file)
+            by_length.setdefault(nominal, []).append(row)
+
+            # Indices repeat in upstream's files, and prompts may be left out of them.
+            names = [name for name in ("index", "doc_id", "input") if name in row]
+            key = json.dumps([nominal, *(row[name] for name in (*names, "outputs"))])
+            first, answer = answers.setdefault(key, (line, row["pred"]))
+            if names and answer != row["pred"]:
+                raise UserError(
+                    f"{file}, line {line}: another answer to the example of line {first}: keep one "
+                    "of the two lines"
+                )
+        if not answers:
+            raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
+    return [_cell(files[0], name, nominal, rows) for nominal, rows in by_length.items()]
+
+
+def _rows_of(file: Path, judge: Task) -> Iterator[tuple[int, JSON]]:
+    """The rows of a file with upstream's field names, and their lines. Of a document that several
+    filters list, the first one counts."""
+    filters = dict[Any, str]()
+    for line, fields in json_lines(file):
+        row = _from_harness(fields) if "doc" in fields else dict(fields)
+        # A single reference may stand without a list.
+        if isinstance(row.get("outputs"), str):
+            row["outputs"] = [row["outputs"]]
+        try:
+            checked(_ROW, row)
+            if not judge.can_judge(row["outputs"]):
+                raise ValueError("outputs: no references, or an empty one")
+        except ValueError as error:
+            raise UserError(
+                f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
+                "list of texts that are not empty: answer the example again, or take the line out"
+            ) from None
+        document, applied = row.get("doc_id", f"line {line}"), row.get("filter", "")
+        if filters.setdefault(document, applied) == applied:
+            yield line, row
+
+
+def _cell(file: Path, name: str, length: int, rows: list[JSON]) -> Cell:
     """A cell as `read_cells` gives it, with what is known of predictions of another program."""
     family = family_of(name)
-    result = {
-        **_UNSAID_OF_RESULT,
-        "task": {"name": name, "family": "", "category": family.category, "match": family.match},
-        "length": length,
-        "model": {"name": _model_name(file), "engine": ""},
-    }
-    record = {
-        **_UNSAID,
-        "result": result,
-        "num_examples": len(rows),
+    about = rows[0]  # a task package of ours says how its prompts were made
+    record: JSON = {
         "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
+        "num_examples": len(rows),
+        "aligned": "chat",
+        "suite": "ruler",
+        "max_failures": 0,
+        "environment": {"packages": {}},
+        **dict.fromkeys(("format", "label", "claimed_length", "adaptive", "threshold")),
+        "result": {
+            "task": {"name": name, "family": "", "category": family.category}
+            | {"match": family.match},
+            "length": length,
+            "model": {"name": _model_name(file), "engine": ""},
+            "seed": None,
+            "prompt_version": None,
+            "protocol": about.get("protocol"),
+            "sources": {},
+            "tokenizer": {"name": str(about.get("tokenizer") or ""), "fingerprint": ""},
+            "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
+        },
     }
-
-    # upstream's 2025 niah files repeat `index`, so rows are numbered in their order
     numbered = []
     for index, row in enumerate(rows):
         known = {key: row[key] for key in PredictionRow.__annotations__ if key in row}
         numbered.append({**known, "index": index})
     cell = Cell(file, record, numbered)
+
     given = {row.get("index") for row in rows}
     whole = {number for number in given if isinstance(number, int)}
     most = max(whole, default=0) + 1
@@ -206,90 +236,23 @@ def _cell(name: str, length: int, file: Path, rows: Rows) -> Cell:
     return cell
 
 
-def _check_answers(file: Path, rows: Rows) -> None:
-    """Raise UserError where one example has two different answers."""
-    first: dict[str, JSON] = {}
-    for row in rows:
-        # Indices repeat in upstream's files, and prompts may be left out of them.
-        names = [name for name in ("index", "doc_id", "input") if name in row]
-        if not names:
-            continue
-        key = json.dumps([row[name] for name in (*names, "outputs")])
-        before = first.setdefault(key, row)
-        if before["pred"] != row["pred"]:
-            raise UserError(
-                f"{file}, line {row['line']}: another answer to the example of line "
-                f"{before['line']}: keep one of the two lines"
-            )
-
-
-def read_rows(file: Path, task: str | None, length: int | None) -> tuple[str, dict[int, Rows]]:
-    """The task of a file of another program, and its rows by nominal length.
-
-    Raises UserError for an empty file, a row that does not follow the schema, and where neither
-    arguments nor names tell task and length.
-    """
-    try:
-        name = task_name(task or _task_in_name(file))
-        asked = family_of(name)(name=name)
-    except UserError as error:
-        raise UserError(f"{file}: {error}") from None
-
-    by_length: dict[int, Rows] = {}
-    filters: dict[Any, str] = {}
-    for line, fields in json_lines(file):
-        row = _from_harness(fields) if "doc" in fields else dict(fields)
-        row["line"] = line
-        # a single reference may stand without a list
-        if isinstance(row.get("outputs"), str):
-            row["outputs"] = [row["outputs"]]
-        try:
-            checked(_ROW, row)
-            if not asked.can_judge(row["outputs"]):
-                raise ValueError("outputs: no references, or an empty one")
-        except ValueError as error:
-            raise UserError(
-                f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
-                "list of texts that are not empty: answer the example again, or take the line out"
-            ) from None
-
-        # with several filters each document is listed once per filter: the first filter counts
-        document = row.get("doc_id", f"line {line}")
-        applied = row.get("filter", "")
-        if filters.setdefault(document, applied) == applied:
-            nominal = length or row.get("max_length") or _length_of(file)
-            by_length.setdefault(nominal, []).append(row)
-
-    if not by_length:
-        raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
-    for rows in by_length.values():
-        _check_answers(file, rows)
-    return name, by_length
-
-
-def _task_in_name(file: Path) -> str:
-    """The task that the name of a file gives: `samples_vt_2025-01-31T10-00-00.jsonl`, `vt-0.jsonl`,
-    `vt/validation.jsonl`."""
-    stem = _TIME.sub("", file.stem.removeprefix(_SAMPLES))
-    stem = _PART.sub("", stem)
-    return file.resolve().parent.name if stem in _SPLITS else stem
-
-
 def _from_harness(row: JSON) -> JSON:
     """A row of lm-evaluation-harness with upstream's field names."""
     doc = row["doc"] if isinstance(row["doc"], dict) else {}
-    # lists of lists, one for each request and repetition: the first answer counts
+    # Lists of lists, one for each request and repetition: the first answer counts.
     answer = row.get("filtered_resps") or row.get("resps")
     while isinstance(answer, list) and answer:
         answer = answer[0]
 
     # The digest of the prompt pairs two runs of the harness, as ours are paired.
-    named: JSON = {"digest": str(row.get("prompt_hash") or "")[:16]}
+    named: JSON = {"pred": answer}
+    if "digest" not in doc:
+        named["digest"] = str(row.get("prompt_hash") or "")[:16]
     # Its metrics are named by lengths, and -1 is its word for another length than the row's.
     said = row.get(str(doc.get("max_length")))
     if isinstance(said, int | float) and said != -1:
         named["harness_score"] = float(said)
-    return {**row, "outputs": None, **doc, "pred": answer, **named}
+    return {**row, "outputs": None, **doc, **named}
 
 
 def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
@@ -313,6 +276,26 @@ def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
                 f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
             ) from None
         yield number, row
+
+
+# --- what names say -------------------------------------------------------------------------------
+
+
+def task_name(name: str) -> str:
+    """Our name of a task that a file of ours or of others names; raises UserError for one of no
+    known family."""
+    ours = name.removeprefix("ruler_").removeprefix("rulerkit_")
+    ours = OTHER_NAMES.get(ours, ours)
+    family_of(ours)
+    return ours
+
+
+def _task_in_name(file: Path) -> str:
+    """The task that the name of a file gives: `samples_vt_2025-01-31T10-00-00.jsonl`, `vt-0.jsonl`,
+    `vt/validation.jsonl`."""
+    stem = _TIME.sub("", file.stem.removeprefix(_SAMPLES))
+    stem = _PART.sub("", stem)
+    return file.resolve().parent.name if stem in _SPLITS else stem
 
 
 def _length_of(file: Path) -> int:

@@ -120,18 +120,20 @@ def find_cells(
     report: Report = remark,
     outputs: str | Path = "outputs",
     scan: bool = False,
+    task: str | None = None,
+    length: int | None = None,
 ) -> list[Cell]:
     """The cells at some places, each once; of one that stands in several places the union of its
     rows. A place is a file or folder of predictions, ours or others', a pattern, or `run/model`,
     `run` or a model's name in `outputs/predictions`. Without `scan` rows are checked when they are
-    first read."""
+    first read. `task` and `length` are those of files of other programs whose names do not tell."""
     # It brings what writes such files, too.
     from rulerkit.store.other_formats import read_predictions
 
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
         for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
-            cells += read_predictions(path, report=report, scan=scan)
+            cells += read_predictions(path, task, length, report, scan)
     return put_together(cells, report)
 
 
@@ -193,7 +195,10 @@ def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
         raise UserError(
             f"model {pattern!r} has predictions in several runs: name one of {', '.join(names)}"
         )
-    where = f"{resolve_file(place)}: no such file or folder. Predictions lie in {root}"
+    where = (
+        f"no predictions at {resolve_file(place)}: no such file or folder; those of this project "
+        f"lie in {root}"
+    )
     raise unknown("model or folder of predictions", place, names, where)
 
 
