@@ -11,8 +11,7 @@ from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
-from rulerkit.inference.rendered import compare_with_server
-from scripts.store_form import store_form
+from scripts.store_form import check_form, compare_with_server, store_form
 from tests.test_openai import serving
 from tests.text_server import ReaderServer
 from tests.tiny_llama import save_tokenizer
@@ -85,34 +84,16 @@ def test_a_form_is_had_from_a_server_and_used_without_one(folder, server, rulerk
     assert ended.status == 0, ended.out + ended.err
 
 
-def test_the_check_compares_with_what_a_server_renders(folder, server, rulerkit):
+def test_the_form_that_is_used_is_compared_with_what_a_server_renders(folder, server, capsys):
     form = '<s>{% raw %}{% "quoted\\n" é }{% endraw %}<|user|>'
-    form += "{{ messages[0].content }}<|assistant|></think>\n\n"
-    about = {
-        "engine": "openai",
-        "path": "m",
-        "base_url": server.url,
-        "tokenizer": str(folder),
-        "prompt_path": "ids",
-        "enable_thinking": False,
-        "max_length": "8K",
-    }
-
-    def line(**more):
-        model = json.dumps(about | more)
-        ended = rulerkit("check", model, "--tasks", "vt", "--lengths", "8K", "--no-ask")
-        lines = ended.out.splitlines()
-        return next((one for one in lines if "server's form" in one), "")
-
-    # A last newline is what templates lose most often.
-    assert "  ok    server's form" in line(template=form)
-    said = line(template=form.replace("</think>", "<think>"))
-    assert said.startswith("  FAIL  server's form")
-    assert "stands here '<think>" in said
-    assert "there '</think>" in said
-
-    server.render = None
-    assert line(template=form) == ""
+    form += "{{ messages[0].content }}<|assistant|></think>\n"
+    about = {"enable_thinking": False, "max_length": "8K"}
+    with pytest.raises(UserError, match=r"there '\\n'") as caught:
+        # A last newline is what templates lose most often.
+        check_form(described(folder, template=form.removesuffix("\n"), **about), server.url)
+    assert "stands here ''" in str(caught.value)
+    check_form(described(folder, template=form + "\n", **about), server.url)
+    assert "renders are ours" in capsys.readouterr().out
 
 
 def test_a_date_that_a_template_prints_is_no_difference(folder, server):

@@ -21,14 +21,11 @@ from rulerkit.common.settings import Spec, read_site
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
-from rulerkit.generation.prompt_format import FORMS, PromptFormat
+from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
-from rulerkit.inference.openai import CHATS
-from rulerkit.inference.rendered import NoRendererError, compare_with_server
-from rulerkit.inference.servers import ServerEngine
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 EXAMPLES = 3
@@ -329,7 +326,6 @@ def _findings(
     """All findings on one model; an error of its files is one of them."""
     try:
         yield from check_model(model, study.tasks, study.lengths, study.seed)
-        yield from run_checks({"server's form": server_form}, "", model)
         if isinstance(described, dict):
             yield from run_checks({"GPUs": too_many_gpus}, "", described)
 
@@ -377,32 +373,6 @@ def too_many_gpus(spec: Spec) -> CheckResult:
     needed = math.ceil(gpus / per_node)
     fix = f"set nodes: {needed} or lower tensor_parallel_size"
     return Finding(f"{gpus} GPUs do not fit {place}", fix)
-
-
-def server_form(model: Model) -> CheckResult:
-    """The ids that a running vLLM renders for a chat are ours. Nothing is started for this."""
-    if not isinstance(model, ServerEngine) or model.prompt_format.form in FORMS:
-        return None
-    # A chat service puts its own form around what it is sent.
-    path = getattr(model, "prompt_path", "ids")
-    address = None if path in CHATS or "base_url" not in model.spec else model.address()
-    if address is None:
-        return None
-    try:
-        served = [entry["id"] for entry in address.models()]
-        name = served[0] if len(served) == 1 else model.path
-        found = compare_with_server(model.prompt_format, address, name)
-    except NoRendererError:
-        return None
-    except UserError as error:
-        return Finding(f"not compared: {error}", level=NOTE)
-    if not found:
-        return f"the ids that {address} renders are ours"
-    return Finding(
-        found,
-        "vLLM's is the form that the model is served with: store it with "
-        "scripts/store_form.py, or say why ours is meant",
-    )
 
 
 # --- what the model answers -----------------------------------------------------------------------

@@ -5,11 +5,9 @@ that it lists. `http://localhost:8000` stands for the one model that is served t
 Keys stand in environment variables, and go to their server alone.
 """
 
-import math
 import os
 import re
 from base64 import b64encode
-from collections.abc import Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -23,9 +21,8 @@ from rulerkit.common.json_text import parse_json
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.common.urls import is_on_this_machine, origin_of, url_of
+from rulerkit.common.urls import is_on_this_machine, url_of
 from rulerkit.inference.refusals import (
-    SERVER_WORDS,
     fatal_words,
     message_in,
     status_words,
@@ -70,18 +67,12 @@ class Address(NamedTuple):
         headers = dict(self.headers)
         if self.key:
             headers["Authorization"] = f"Bearer {self.key}"
-        hook: Any = self._keep_from_others
-        if kind is httpx2.AsyncClient:
-
-            async def hook(request: Any) -> None:
-                self._keep_from_others(request)
-
         is_local = is_on_this_machine(self.url)
         try:
             return kind(
                 headers=headers,
-                event_hooks={"request": [hook]},
-                follow_redirects=True,
+                # Elsewhere the client takes off the key, but not further headers.
+                follow_redirects=not self.headers,
                 trust_env=not is_local,
                 # Without the environment it would not read SSL_CERT_FILE.
                 verify=httpx2.create_ssl_context() if is_local else True,
@@ -97,16 +88,6 @@ class Address(NamedTuple):
                 f"a proxy of the environment cannot be used ({first_line(error)}): HTTP_PROXY, "
                 "HTTPS_PROXY and ALL_PROXY take http://, https:// or socks5://HOST:PORT"
             ) from None
-
-    def _keep_from_others(self, request: Any) -> None:
-        """Take key and headers off a request that a redirect leads to another server: the client
-        does so with `Authorization` alone."""
-        here, there = origin_of(self.url), origin_of(str(request.url))
-        # From http:// to https:// at the usual ports it is the same one.
-        upgraded = here.replace("http:", "https:").replace(":80", ":443")
-        if there not in (here, upgraded):
-            for name in ("Authorization", *dict(self.headers)):
-                request.headers.pop(name, None)
 
     def page(self, name: str) -> Any:
         """The URL of a page: below the address, but for a server's own pages, such as `/health`,
@@ -181,45 +162,26 @@ def count_in(value: Any) -> int | None:
 
 # --- which model a server has ---------------------------------------------------------------------
 
-_MOST_VALUES = 30
-_PASSING = {*SERVER_WORDS["passing"], *SERVER_WORDS["sizes"]}
-
 
 def about_model(entry: JSON) -> JSON:
-    """What a server says of a model that tells it from another one of its name, such as `root` and
-    `parent`: plain values, but no times, states, prices and limits."""
-    values: JSON = {}
-    for name, value in _values(entry, ""):
-        if isinstance(value, str):
+    """What a server says of a model that tells it from another one of its name: the folder that
+    vLLM has loaded (`root`) and an adapter's base (`parent`), and the size that llama.cpp gives."""
+    values: JSON = {name: entry.get(name) for name in ("id", "root", "parent", "owned_by")}
+    meta = entry.get("meta")
+    if isinstance(meta, dict):
+        values |= {f"meta.{name}": meta.get(name) for name in ("size", "n_params")}
+    told: JSON = {}
+    for name, value in values.items():
+        if isinstance(value, str) and value:
             # A folder is the same with a slash behind it.
-            if "/" in value and "://" not in value:
-                value = os.path.normpath(value)
-            value = shorten(value, 200)
-        values[name] = value
-        if len(values) == _MOST_VALUES:
-            break
-    return values
-
-
-def _values(entry: JSON, prefix: str) -> Iterator[tuple[str, Any]]:
-    for name, value in entry.items():
-        words = re.findall(r"[A-Z]?[a-z]+|[A-Z]+", name)
-        is_passing = {word.lower() for word in words} & _PASSING
-        if is_passing or value is None or value == "":
-            continue
-        if isinstance(value, list) and value and all(isinstance(one, str | int) for one in value):
-            # Such as the other names of a model, in any order.
-            value = ", ".join(sorted(map(str, value)))
-        if isinstance(value, dict):
-            if prefix.count(".") < 2:
-                yield from _values(value, f"{prefix}{name}.")
-        elif isinstance(value, str | int) or (isinstance(value, float) and math.isfinite(value)):
-            yield prefix + name, value
+            is_folder = "/" in value and "://" not in value
+            told[name] = shorten(os.path.normpath(value) if is_folder else value, 200)
+        elif type(value) is int:
+            told[name] = value
+    return told
 
 
 # --- a model that is known by the address of its server alone ------------------------------------
-
-_MOST_NAMED = 5
 
 
 def model_at(address: str, given: Spec | None = None) -> JSON:
@@ -230,12 +192,31 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
     are two models here. Raises `UserError` where nothing answers, where the answer is no list of
     models, and where several models are served and the address names none.
     """
+    url, _, wanted = url_of(address).partition("#")
+    # The address of a server alone: OpenAI's protocol lies below /v1.
+    if not urlsplit(url).path:
+        before, mark, query = url.partition("?")
+        url = f"{before}/v1{mark}{query}"
     keys = {
         key: value
         for key, value in (given or {}).items()
         if key in ("api_key_env", "headers") and value is not None
     }
-    place, served_as, entries = _find(address, keys)
+    place = address_of(url, keys)
+    entries = {str(entry["id"]): entry for entry in place.models()}
+
+    shown = hide_address(address.partition("#")[0])
+    if wanted and wanted not in entries:
+        raise unknown(f"model at {shown}", wanted, entries)
+    if not entries:
+        raise UserError(f"{shown} lists no model: load one in the server")
+    if not wanted and len(entries) != 1:
+        raise UserError(
+            f"{shown} serves {len(entries)} models ({listed(entries, 5)}): name one behind a #, "
+            f"such as '{shown}#{next(iter(entries))}'"
+        )
+    served_as = wanted or next(iter(entries))
+
     host = urlsplit(place.url).netloc.rpartition("@")[2]
     model = served_as.rstrip("/").rpartition("/")[2]
     name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{model}-{host}").strip("-._")
@@ -256,49 +237,11 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
     return described
 
 
-def served_models(address: str) -> tuple[Address, str]:
-    """The address of a server below which its pages lie, and the one model that it serves, or that
-    is named behind a #. Errors: as of `model_at`."""
-    place, served_as, _ = _find(address, {})
-    return place, served_as
-
-
-def _find(address: str, keys: Spec) -> tuple[Address, str, dict[str, JSON]]:
-    """Where a server listens, the model that is meant, and all that it lists."""
-    url, _, wanted = url_of(address).partition("#")
-    # The address of a server alone: OpenAI's protocol lies below /v1.
-    if not urlsplit(url).path:
-        before, mark, query = url.partition("?")
-        url = f"{before}/v1{mark}{query}"
-    place = address_of(url, keys)
-    entries = {str(entry["id"]): entry for entry in place.models()}
-
-    named = hide_address(address.partition("#")[0])
-    if wanted and wanted not in entries:
-        raise unknown(f"model at {named}", wanted, entries)
-    if not entries:
-        raise UserError(f"{named} lists no model: load one in the server")
-    if not wanted and len(entries) != 1:
-        served = listed(entries, _MOST_NAMED)
-        raise UserError(
-            f"{named} serves {len(entries)} models ({served}): name one behind a #, such as "
-            f"'{named}#{next(iter(entries))}'"
-        )
-    (served_as,) = [wanted] if wanted else entries
-    return place, served_as, entries
-
-
 # --- keys and headers -----------------------------------------------------------------------------
 
 _VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
-# What a key cannot hold.
-_FAULTS = {
-    r"[\r\n]": "a line end",
-    r"[^\S\r\n]": "a blank",
-    "[‘’‚‛“”„‟«»‹›′″]": "a typographic quote",
-    r"^[\"'`].*[\"'`]$": "quotes at both ends",
-    r"[^\s!-~‘’‚‛“”„‟«»‹›′″]": "a character that no header takes",
-}
+_SENDABLE = re.compile(r"[!-~]+( [!-~]+)*")
+"""What a header takes: ASCII, in words such as `Bearer KEY`."""
 
 
 def address_of(url: str, spec: Spec, who: str = "") -> Address:
@@ -307,38 +250,23 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
     Raises `UserError` where a variable is not set, or holds what no header takes.
     """
     url = url.rstrip("/")
-    parts = urlsplit(url)
     values: dict[str, str] = {}
     headers: dict[str, str] = {}
     for header, value in spec.get("headers", {}).items():
-        where = f"{who}headers: {header}: "
         for found in _VARIABLE.finditer(value):
             name = found[1] or found[2]
-            values[name] = _value_of(name, where, is_header=True)
-        filled = _VARIABLE.sub(lambda found: values[found[1] or found[2]], value)
-        if not filled.isascii() or not filled.isprintable():
+            values[name] = _value_of(name, f"{who}headers: {header}: ")
+        headers[header] = _VARIABLE.sub(lambda found: values[found[1] or found[2]], value)
+        if not _SENDABLE.fullmatch(headers[header]):
             raise UserError(
-                f"{where}its value holds a character that no header takes: write it anew"
+                f"{who}headers: {header}: its value holds a character that no header takes: write "
+                "it anew"
             )
-        headers[header] = filled
 
-    has_own = any(header.lower() == "authorization" for header in headers)
-    name = spec.get("api_key_env", "")
+    key, name = "", spec.get("api_key_env", "")
     # The variable of OpenAI's own service is for it alone.
-    is_openai = (parts.scheme, parts.hostname) == ("https", "api.openai.com")
-    if not name and is_openai and not has_own:
+    if not name and url.startswith("https://api.openai.com/"):
         name = "OPENAI_API_KEY"
-    if name and has_own:
-        raise UserError(
-            f"{who}headers: Authorization would be sent in place of the key in {name}: leave "
-            "`api_key_env` out, or the header"
-        )
-    if name and "@" in parts.netloc:
-        raise UserError(
-            f"{who}base_url names a user, which would be sent in place of the key in {name}: take "
-            "the user out of the address, or leave `api_key_env` out"
-        )
-    key = ""
     if name:
         key = _value_of(name, who)
         values = {name: key} | values
@@ -346,18 +274,16 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
     return Address(url, key, tuple(sorted(others)), tuple(headers.items()), ", ".join(values))
 
 
-def _value_of(name: str, who: str, is_header: bool = False) -> str:
+def _value_of(name: str, who: str) -> str:
     """The key, or part of a header, in an environment variable; `UserError` where it is none that a
     header takes."""
     variable = f"{who}the environment variable {name}, which holds the key,"
     value = os.environ.get(name)
     if value is None:
         raise UserError(f"{variable} is not set: export it")
-    if not value.strip():
-        raise UserError(f"{variable} is empty: set it to the key")
-    # A header has blanks between words, such as those of "Bearer KEY".
-    checked = re.sub(r"(?<=\S) +(?=\S)", "", value) if is_header else value
-    faults = [words for pattern, words in _FAULTS.items() if re.search(pattern, checked, re.DOTALL)]
-    if faults:
-        raise UserError(f"{variable} holds {' and '.join(faults)}: set it to the key alone")
+    if not _SENDABLE.fullmatch(value):
+        raise UserError(
+            f"{variable} is empty, or holds what no header takes, such as a blank at its end, a "
+            "line end or a typographic quote: set it to the key alone"
+        )
     return value

@@ -20,10 +20,10 @@ from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.inference.access import Address, about_model, address_of
 from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, refuse_echo, with_reasoning
-from rulerkit.inference.refusals import SERVER_WORDS
-from rulerkit.inference.reply import Reply, RequestError
+from rulerkit.inference.refusals import SERVER_WORDS, RequestError
+from rulerkit.inference.reply import Reply
 from rulerkit.inference.server_counts import ServerCounts, kept_within, sample_of, whole_count
-from rulerkit.inference.servers import ServerEngine, fatal_message
+from rulerkit.inference.servers import ServerEngine
 
 CHATS = ("prefill", "chat")
 OPENAI = "https://api.openai.com/v1"
@@ -217,10 +217,9 @@ class OpenAI(ServerEngine):
                 break
             except RequestError as failure:
                 # A chat service may say 404 to a completion, so only the last word counts.
-                is_final = failure.kind in ("unreachable", "later") or "HTTP 401" in failure.reason
+                is_final = failure.kind in ("unreachable", "late") or "HTTP 401" in failure.reason
                 if path == paths[-1] or is_final:
-                    message = fatal_message(self, connection.address, failure)
-                    raise ModelError(message) from None
+                    raise ModelError(self.ended_by(failure)) from None
         return facts
 
     def _find_out(self, connection: Connection, facts: ServerFacts) -> None:
@@ -411,7 +410,7 @@ class OpenAI(ServerEngine):
         reason = str(choice.finish_reason).lower()
         if reason in SERVER_WORDS["refused"] or choice.refusal:
             declined = f"the service declined ({choice.refusal or reason})"
-            raise RequestError(declined[:300], "refused")
+            raise RequestError(declined[:300], "declined")
 
         counts = self.server.counts
         doubt = counts.check(example, example.num_tokens - self._num_unsent, reply)
@@ -431,7 +430,7 @@ class OpenAI(ServerEngine):
                 "thinks",
             )
         if text is None and thought and not was_cut:
-            raise RequestError("a thought, and no answer behind it", "final")
+            raise RequestError("a thought, and no answer behind it", "rejected")
         if form.thinking_tokens and (thought or was_cut):
             # As a model writes it: a thought that was cut has no end.
             ending = "" if was_cut else f"</think>{text}"

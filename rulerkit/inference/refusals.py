@@ -1,13 +1,15 @@
-"""Why a server gives no answer, in one line that says what to do."""
+"""Requests without an answer: the kinds of them, what each costs, and why a server gives none, in
+one line that says what to do."""
 
 import re
 import socket
 import ssl
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import shorten
 from rulerkit.common.hidden import hide_address
 from rulerkit.common.paths import package_data
@@ -17,6 +19,60 @@ SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
 """The words of servers for the two ways in which an answer ends, for a prompt that they decline,
 and for an account without money; a pattern for prompts that are too long; and our messages for
 failures that end a run."""
+
+
+class Kind(NamedTuple):
+    """What a kind of failed request costs."""
+
+    is_sent_again: bool
+    """While attempts are left, after a pause."""
+    ends: Literal["example", "model"]
+    """What has no answer then: its example, or, as every other request would fail alike, all that
+    the model has not answered yet."""
+
+
+KINDS = {
+    # The server is busy or broken for now, or its reply is none.
+    "temporary": Kind(True, "example"),
+    # It did not answer in time, and is given more.
+    "late": Kind(True, "example"),
+    # There is no connection.
+    "unreachable": Kind(True, "example"),
+    # The service declines this prompt: an answer of its own kind.
+    "declined": Kind(False, "example"),
+    # This request is wrong, such as one that is too long.
+    "rejected": Kind(False, "example"),
+    # It refuses whoever asks: another key, an unknown model or page.
+    "forbidden": Kind(False, "model"),
+    # An account without money, or a wait of hours.
+    "closed": Kind(False, "model"),
+    # It answered another prompt: one that it cut, one with other ids, or with a thought alone.
+    "cut": Kind(False, "model"),
+    "misread": Kind(False, "model"),
+    "thinks": Kind(False, "model"),
+    # Many requests in a row had no answer.
+    "storm": Kind(False, "model"),
+}
+"""What the server did -> whether the request is sent again, and what fails in the end. A server
+that works may be wrong once: `Connection._second_look`."""
+OTHER_PROMPT = ("cut", "misread", "thinks")
+
+
+class RequestError(Exception):
+    """A request without an answer, of one of `KINDS`. `wait` is how many seconds the server asks to
+    wait."""
+
+    def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
+        super().__init__(reason)
+        self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
+
+
+def is_too_long(reason: str) -> bool:
+    """Whether a server's words are about a prompt that is too long for it."""
+    return bool(re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE))
+
+
+# --- why there is no connection -------------------------------------------------------------------
 
 _NO_TLS = "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNEXPECTED_EOF|HTTP_REQUEST"
 """Names of errors where something else than TLS came back."""
@@ -31,6 +87,8 @@ _NO_ACCESS = {403, 407, 502, 503, 504}  # statuses that a proxy gives too
 
 def why_unreachable(url: str, error: BaseException) -> str:
     """Why there is no connection to a URL: TLS, a proxy, the name, nobody there, or it hung up."""
+    if is_lacking(error):
+        return describe_lack()
     causes = list(_causes(error))
     host = urlsplit(url).hostname or ""
     is_tls = url.startswith("https:")

@@ -21,27 +21,7 @@ from pydantic import (
 from rulerkit.common.errors import shortened
 from rulerkit.common.settings import JSON
 from rulerkit.inference.access import count_in
-from rulerkit.inference.refusals import SERVER_WORDS
-
-
-class RequestError(Exception):
-    """A request without an answer.
-
-    `kind` is `temporary`, `later` (no answer in time) or `unreachable` (no connection), which are
-    sent again; `refused` (the service declines this prompt) or `final` (this request's own fault);
-    `local` (this process has no descriptor left, which says nothing about the server); `fatal`,
-    `cut`, `misread` or `thinks` (every other request would fail alike: the server refuses, cuts
-    prompts, reads other ones, or spends its answers on thoughts) or `storm` (many failed in a row).
-    `wait` is how many seconds the server asks to wait; `status` that of its reply where it refuses.
-    """
-
-    def __init__(
-        self, reason: str, kind: str, wait: float | None = None, status: int | None = None
-    ) -> None:
-        super().__init__(reason)
-        self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
-        self.status = status
-
+from rulerkit.inference.refusals import SERVER_WORDS, RequestError
 
 # --- the text, in its many forms ------------------------------------------------------------------
 

@@ -10,7 +10,8 @@ from dataclasses import dataclass, field
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import Answer, cut
-from rulerkit.inference.reply import Reply, RequestError
+from rulerkit.inference.refusals import RequestError
+from rulerkit.inference.reply import Reply
 
 _SLACK = 3  # tokens: a template may trim a text, and tokens may join at its ends
 _SURPLUS = 0.02  # of a prompt: a date in its frame may be longer than that of another day

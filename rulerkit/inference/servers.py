@@ -20,11 +20,11 @@ from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.access import Address
-from rulerkit.inference.http import OTHER_PROMPT, Connection, is_too_long
+from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, Answers, Engine, Failure
 from rulerkit.inference.process import ServerProcess
-from rulerkit.inference.refusals import fatal_words
-from rulerkit.inference.reply import Reply, RequestError
+from rulerkit.inference.refusals import KINDS, RequestError, fatal_words, is_too_long
+from rulerkit.inference.reply import Reply
 
 AHEAD = 512  # examples made ahead and put in order, at most
 AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
@@ -200,15 +200,23 @@ class ServerEngine(Engine):
             return
         self._check_budget()
         # What does not fit is said before a server is started.
-        _, first = queue.waiting[0]
-        self.check_fits(first)
+        self.check_fits(queue.waiting[0][1])
         connection = self.open()
         under_way: dict[Future[Answer], Example] = {}
         try:
-            while self._send_more(connection, under_way):
+            while True:
+                # Send what the server can take, once it is ready.
+                is_ready = self.is_ready()
+                while is_ready and queue.ready() and self._takes_more(connection, under_way):
+                    example = queue.take(connection.last)
+                    under_way[self._send(connection, example)] = example
+                if is_ready and not under_way:
+                    break
+
                 # While nothing has come back, the time goes into making examples.
-                if any(future.done() for future in under_way) or not queue.make():
-                    yield from self._finished(connection, under_way)
+                if not any(future.done() for future in under_way) and queue.make():
+                    continue
+                yield from self._finished(under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
@@ -216,27 +224,15 @@ class ServerEngine(Engine):
         if queue.stop:
             raise UserError(f"{queue.stop}; all answers so far are kept")
 
-    def _finished(
-        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
-    ) -> Answers:
+    def _finished(self, under_way: "dict[Future[Answer], Example]") -> Answers:
         """What has come back, after a moment at most."""
         if not under_way:
             time.sleep(_WAIT)
         for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
             example = under_way.pop(future)
-            outcome = self._outcome(future, example, connection)
+            outcome = self._outcome(future, example)
             if outcome:
                 yield example, outcome
-
-    def _send_more(
-        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
-    ) -> bool:
-        """Send what the server can take; whether something is still to come."""
-        is_ready = self.is_ready()
-        while is_ready and self._queue.ready() and self._takes_more(connection, under_way):
-            example = self._queue.take(connection.last)
-            under_way[self._send(connection, example)] = example
-        return bool(under_way) or not is_ready
 
     def _takes_more(
         self, connection: Connection, under_way: "dict[Future[Answer], Example]"
@@ -267,8 +263,7 @@ class ServerEngine(Engine):
         connection = self.wait_until_ready()
         outcome = None
         if not self._queue.stop:
-            future = self._send(connection, example, body)
-            outcome = self._outcome(future, example, connection)
+            outcome = self._outcome(self._send(connection, example, body), example)
         if outcome is None:
             raise UserError(self._queue.stop)
         return outcome
@@ -280,7 +275,6 @@ class ServerEngine(Engine):
         answer, are expected in a second; a tenth of that from a server that we have started, whose
         process we can see."""
         self.check_fits(example)
-
         tokens = example.num_tokens
         before_it = min(connection.concurrency * tokens, self.most_tokens_ahead + tokens)
         seconds = before_it / 1000 + self.most_tokens(example) / 5
@@ -293,50 +287,48 @@ class ServerEngine(Engine):
         connection.num_sent += 1
         return connection.send(body, timeout, partial(self.read, example))
 
-    def _outcome(
-        self, future: "Future[Answer]", example: Example, connection: Connection
-    ) -> Answer | Failure | None:
-        """The answer to an example, or why there is none; None where it says that the whole run
-        ends."""
+    def _outcome(self, future: "Future[Answer]", example: Example) -> Answer | Failure | None:
+        """The answer to an example, or why there is none; None where the failure ends the model:
+        what is under way is still waited for."""
         try:
             answer = future.result()
-        except RequestError as failure:
-            return self._handle(failure, example, connection)
-        self.spent += (answer.usage or {}).get("cost", 0.0)
-        self._check_budget()
-        return answer
+        except RequestError as error:
+            failure = error
+        else:
+            self.spent += (answer.usage or {}).get("cost", 0.0)
+            self._check_budget()
+            return answer
 
-    def _handle(
-        self, failure: RequestError, example: Example, connection: Connection
-    ) -> Failure | None:
-        """What a failed request means: for its example, or for the whole run."""
-        reason = failure.reason
-        # It was tried again with growing pauses.
+        # A server of ours that is gone does not come back; it was tried again with growing pauses.
         is_gone = failure.kind == "unreachable" and self.process is not None
         if is_gone or failure.kind == "storm":
-            if is_gone:
-                reason = f"its server at {connection.address} does not answer ({reason})"
             # Says so where the server's process has ended.
             self.is_ready()
             self.close()
+            said = f"its server does not answer ({failure.reason})" if is_gone else failure.reason
             raise UserError(
-                f"model {self.name}: {reason}: look into the server's log, give a slow one more "
-                "time (`timeout: SECONDS`), and run the same command again; answers so far are kept"
+                f"model {self.name}: {said}: look into the server's log, give a slow one more time "
+                "(`timeout: SECONDS`), and run the same command again; answers so far are kept"
             )
-
-        if failure.kind in ("fatal", *OTHER_PROMPT):
-            # It holds for every other request too: what is under way is still waited for.
-            message = fatal_message(self, connection.address, failure)
-            self._queue.stop = self._queue.stop or message
+        if KINDS[failure.kind].ends == "model":
+            self._queue.stop = self._queue.stop or self.ended_by(failure)
             return None
-        if failure.kind == "final" and is_too_long(reason):
-            answer = self.most_tokens(example)
+
+        reason = failure.reason
+        if failure.kind == "rejected" and is_too_long(reason):
+            answer_tokens = self.most_tokens(example)
             served = f"{self.longest} tokens" if self.longest else "a length that it does not tell"
             reason += (
-                f"; needed are {example.num_tokens + answer} tokens ({example.num_tokens} of the "
-                f"prompt, {answer} of the answer), served are {served}"
+                f"; needed are {example.num_tokens + answer_tokens} tokens ({example.num_tokens} "
+                f"of the prompt, {answer_tokens} of the answer), served are {served}"
             )
-        return Failure(reason, refused=failure.kind == "refused")
+        return Failure(reason, refused=failure.kind == "declined")
+
+    def ended_by(self, failure: RequestError) -> str:
+        """A failure that holds for all requests, in one line, with what to do."""
+        address = self.open().address
+        words = fatal_words(address, failure.kind, failure.reason, self.path)
+        return f"model {self.name}: {words}"
 
     def _check_budget(self) -> None:
         """Send no more once the budget is spent."""
@@ -345,9 +337,3 @@ class ServerEngine(Engine):
                 f"model {self.name}: its budget of ${self.budget:g} is spent (${self.spent:.2f} by "
                 "the service's own counts): raise `budget` and run the same command again to resume"
             )
-
-
-def fatal_message(engine: ServerEngine, address: Address, failure: RequestError) -> str:
-    """A failure that holds for all requests, in one line, with what to do."""
-    words = fatal_words(address, failure.kind, failure.reason, engine.path)
-    return f"model {engine.name}: {words}"

@@ -19,7 +19,8 @@ from rulerkit.inference.access import Address, address_of
 from rulerkit.inference.checkpoint import CheckpointEngine
 from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, num_shares
-from rulerkit.inference.reply import Reply, RequestError
+from rulerkit.inference.refusals import RequestError
+from rulerkit.inference.reply import Reply
 from rulerkit.inference.servers import MOST_TOKENS_AHEAD, ServerEngine
 
 MASTER = "RULERKIT_MASTER"
