@@ -443,7 +443,8 @@ def test_a_length_that_a_server_refuses_failed_and_what_it_cannot_count_is_said(
     assert "does not say how many tokens it read: a cut prompt would go unseen" in ended.out
     assert ">=512, 1K failed" in rulerkit("report", str(tmp_path / "predictions/main")).out
     ended = rulerkit("evaluate", "-y", json.dumps(asked | {"lengths": [1024], "run": "failed"}))
-    assert (ended.status, ended.out) == (3, f"\npredictions: {tmp_path}/predictions/failed\n")
+    assert ended.status == 3
+    assert "[" not in ended.out, "no scores"
     assert "2 of 2 examples of niah_small at 1024 have no answer" in ended.err
 
 
