@@ -8,6 +8,7 @@ import sys
 from contextlib import suppress
 from hashlib import sha1
 from importlib.metadata import entry_points
+from pathlib import Path
 
 import pytest
 
@@ -74,7 +75,7 @@ def evaluated(tmp_path, answer, **more):
     """The log of a mock model that answers by a function of the prompt."""
     inspect_ai = needs_inspect()
     from inspect_ai.model import ModelOutput, ModelUsage, get_model
-    from rulerkit_inspect.ruler_task import ruler
+    from rulerkit_inspect.tasks import ruler
 
     def said(messages, *_):
         output = answer(messages[-1].text)
@@ -100,7 +101,7 @@ def test_a_local_server_gets_the_score_that_evaluate_gives(tmp_path):
     pytest.importorskip("openai", reason="pip install openai")
     import inspect_ai
     from inspect_ai.model import get_model
-    from rulerkit_inspect.ruler_task import ruler
+    from rulerkit_inspect.tasks import ruler
 
     def with_total(_, reply):
         usage = reply["usage"]
@@ -148,6 +149,71 @@ def test_a_local_server_gets_the_score_that_evaluate_gives(tmp_path):
         assert shown[f"{task}/1024"] == pytest.approx(score)
 
 
+SMALL = Path(rk.__file__).parent / "data/small"
+
+
+def small_llama(**more):
+    """The small Llama of the package, which has no chat template, by inspect's provider `hf`."""
+    from inspect_ai.model import get_model
+
+    paths = {"model_path": str(SMALL / "llama"), "tokenizer_path": str(SMALL / "tokenizer")}
+    return get_model("hf/local", device="cpu", **paths, **more)
+
+
+@pytest.mark.slow
+def test_a_base_model_gets_the_prompts_and_answers_of_our_own_engine(tmp_path):
+    """The provider `hf` sends the prompt as it is, and draws nothing."""
+    inspect_ai = needs_inspect()
+    pytest.importorskip("torch", reason='pip install ".[transformers]"')
+    from rulerkit_inspect.tasks import ruler
+
+    asked = {"tasks": "vt,niah_single_1", "lengths": "1K", "num_examples": 3}
+    (log,) = inspect_ai.eval(
+        ruler(**asked, prefix_in="assistant", tokenizer=str(SMALL / "tokenizer")),
+        model=small_llama(chat_template="{{ messages[0].content }}"),
+        log_dir=str(tmp_path),
+        display="none",
+    )
+    assert log.status == "success", log.error
+    study = rk.study(
+        model="small-llama",
+        tasks=["vt", "niah_single_1"],
+        lengths=["1K"],
+        num_examples=3,
+        outputs=str(tmp_path / "outputs"),
+    )
+    columns = ["task", "index", "digest", "prediction"]
+    ours = rk.load(rk.evaluate(study, progress=False)).sort_values(columns)[columns]
+    (file,) = tmp_path.glob("*.eval")
+    theirs = rk.load(file).sort_values(columns)[columns]
+    assert theirs.values.tolist() == ours.values.tolist()
+
+
+@pytest.mark.slow
+def test_a_base_model_without_a_template_is_refused(tmp_path):
+    """Else inspect writes "user: " before each prompt, and the log does not say so."""
+    inspect_ai = needs_inspect()
+    pytest.importorskip("torch", reason='pip install ".[transformers]"')
+    from rulerkit_inspect.tasks import ruler
+
+    (log,) = inspect_ai.eval(
+        ruler(tasks="vt", lengths="1K", num_examples=1),
+        model=small_llama(),
+        log_dir=str(tmp_path),
+        display="none",
+    )
+    assert log.status == "error"
+    assert "give -T prefix_in=assistant" in log.error.message
+
+
+def test_a_template_of_ours_is_for_providers_that_send_the_message_as_it_is():
+    needs_inspect()
+    from rulerkit_inspect.tasks import ruler
+
+    with pytest.raises(UserError, match="prefix_in=assistant"):
+        ruler(tasks="vt", lengths="1K", num_examples=1, template="auto")
+
+
 def test_a_mock_model_is_judged_as_rulerkit_judges(tmp_path):
     """What inspect shows is the mean of what `score` says of the log."""
     right = [True, False, True]
@@ -159,6 +225,7 @@ def test_a_mock_model_is_judged_as_rulerkit_judges(tmp_path):
 
     log = evaluated(tmp_path, answer, tasks="vt,niah_single_2")
     assert log.status == "success", log.error
+    assert {score.scorer for score in log.results.scores} == {"string_match"}
     (cells, *_) = log.results.scores
     shown = {name: metric.value for name, metric in cells.metrics.items()}
     (file,) = tmp_path.glob("*.eval")
@@ -207,6 +274,18 @@ def test_thoughts_limits_and_errors_of_a_log(tmp_path):
     assert rows["cut_off"].sum() == 1
     summary = rk.summarize(rk.score(read_predictions(file)))
     assert not summary.cells.iloc[0]["complete"]
+
+
+def test_the_package_passes_the_lint_of_inspects_register():
+    lint = Path(sys.executable).with_name("inspect-evals-lint")
+    if not lint.exists():
+        pytest.skip("pip install inspect-evals-lint")
+    package = Path(__file__).parents[1]
+    task = "rulerkit_inspect/tasks.py"
+    done = subprocess.run(
+        [lint, "--root", package, "--task", task], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_damaged_log_is_named(tmp_path):

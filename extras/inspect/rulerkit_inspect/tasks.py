@@ -3,6 +3,8 @@
 
 An example is one user message, which ends in the answer prefix: a chat message cannot be continued
 with every provider. `logs` reads them back. Only inspect_ai imports this module.
+
+Paper: https://arxiv.org/abs/2404.06654
 """
 
 from collections.abc import Iterator
@@ -10,7 +12,7 @@ from typing import Any
 
 from inspect_ai import Task, task
 from inspect_ai.dataset import MemoryDataset, Sample
-from inspect_ai.model import ChatMessageUser, GenerateConfig
+from inspect_ai.model import ChatMessageUser, get_model
 from inspect_ai.scorer import Score, Scorer, Target, ci, grouped, mean, scorer
 from inspect_ai.solver import Generate, Solver, TaskState, solver
 
@@ -49,14 +51,29 @@ def string_match() -> Scorer:
 
 @solver
 def ask() -> Solver:
-    """Generate with the room of each task, and that of a thought beside it."""
+    """Generate with the room of each task, and that of a thought beside it, without drawing."""
 
     async def solve(state: TaskState, generate: Generate) -> TaskState:
         about = state.metadata
         room = about["max_new_tokens"] + about["thinking_tokens"]
-        return await generate(state, max_tokens=room)
+        if str(state.model.api) != "hf":
+            return await generate(state, max_tokens=room, temperature=0.0)
+        # transformers refuses a temperature of 0; the likeliest token alone is the same.
+        _check_template(get_model().api)
+        return await generate(state, max_tokens=room, top_k=1)
 
     return solve
+
+
+def _check_template(provider: Any) -> None:
+    """Raises UserError where inspect would write "user: " before a prompt without a word."""
+    template = provider.chat_template or provider.tokenizer.chat_template
+    if not template or provider.use_chat_template is False:
+        raise UserError(
+            f"{provider.model_name} has no chat template, and inspect would write 'user: ' before "
+            "each prompt: give -T prefix_in=assistant and "
+            """-M 'chat_template="{{ messages[0].content }}"'"""
+        )
 
 
 @task
@@ -69,13 +86,19 @@ def ruler(
     corpora: str = "builtin",
     protocol: str = "clean",
     thinking_tokens: int = 0,
+    prefix_in: str = "",
+    template: str = "base",
 ) -> Task:
     """The examples of rulerkit, one user message each.
 
     `tasks` are names, or `ruler` for the thirteen; `lengths` count the tokens of prompt and answer
     with the `tokenizer`, without the template of the provider. With `thinking_tokens` the answer
-    prefix is left out and a thought has so many tokens beside the answer. Raises UserError for more
-    prompts than fit into a gigabyte.
+    prefix is left out and a thought has so many tokens beside the answer.
+
+    `prefix_in` is `user` or `none`; or `assistant`, where the provider sends the message as it is:
+    then the prompt is that of rulerkit's own engines, written with the `template` (`base`, or
+    `auto` for the chat template of the `tokenizer`). Raises UserError for more prompts than fit
+    into a gigabyte.
     """
     names = without_suites(_listed(tasks))
     sizes = [parse_length(length) for length in _listed(lengths)]
@@ -86,9 +109,17 @@ def ruler(
             "at a time (-T lengths=128K), or fewer examples (-T num_examples=20)"
         )
 
-    place = "none" if thinking_tokens else "user"
+    place = prefix_in or ("none" if thinking_tokens else "user")
+    if template != "base" and place != "assistant":
+        raise UserError(
+            f"template is {template}: inspect renders the chat itself; give -T prefix_in=assistant "
+            "and a provider that sends the message as it is"
+        )
     form = PromptFormat(
-        load_tokenizer(tokenizer), template="base", prefix_in=place, thinking_tokens=thinking_tokens
+        load_tokenizer(tokenizer),
+        template=template,
+        prefix_in=place,
+        thinking_tokens=thinking_tokens,
     )
     samples = [
         sample
@@ -100,7 +131,6 @@ def ruler(
         dataset=MemoryDataset(samples, name="ruler"),
         solver=ask(),
         scorer=string_match(),
-        config=GenerateConfig(temperature=0.0),
     )
 
 
@@ -125,8 +155,10 @@ def _samples(
     examples = generate(family, length, num_examples, seed, form)
     asked = plain(examples.record())
     for example in examples:
-        # inspect writes the model's turn, so an answer prefix can only stand in the user's.
-        text = example.input.lstrip(" ")
+        # Where inspect writes the model's turn, an answer prefix can only stand in the user's.
+        text = example.prompt
+        if form.prefix_in != "assistant":
+            text = example.input.lstrip(" ")
         if form.prefix_in == "user":
             text += example.answer_prefix
 
