@@ -11,7 +11,8 @@ import pytest
 import rulerkit as rk
 from rulerkit.generation.tasks import read_answer
 
-lm_eval = pytest.importorskip("lm_eval", reason="pip install -e extras/lm_eval")
+# Its folder extras/lm_eval alone would be importable as `lm_eval`, too.
+lm_eval = pytest.importorskip("lm_eval.evaluator", reason="pip install extras/lm_eval")
 
 TASKS = Path(__file__).parents[1] / "rulerkit_lm_eval" / "tasks"
 LENGTHS, NUM_EXAMPLES = ["2K", "4K"], 2
