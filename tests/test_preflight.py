@@ -262,20 +262,6 @@ def test_a_faulty_prompt_is_caught(folder, name, fault):
 # --- faults in what a model is said to be ---------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("settings", "spec"),
-    [
-        ({"extra_body": {"stop": ["\n", "-"]}}, "niah_single_3"),
-        ({"extra_body": {"stop": ", "}}, "niah_multiquery"),
-    ],
-)
-def test_a_stop_string_inside_an_answer(folder, settings, spec):
-    model = asked_of(folder("gemma"))
-    vars(model)["spec"] |= settings
-    assert fails(check_case(one(model, spec))) == {"stop strings"}
-    assert fails(check_case(one(model, "vt"))) == set()
-
-
 def test_the_template_of_another_model(folder):
     for form in ("qwen", CHATML):
         assert fails(check_case(one(asked_of(folder("llama-3.1"), template=form)))) == {
@@ -350,11 +336,6 @@ def the_same(ids):
         (the_same, set(), ""),
         (lambda ids: ids[len(ids) // 2 :], {"engine's count", "both ends"}, "was cut"),
         (lambda ids: np.concatenate([ids[:1], ids]), {"engine's count"}, "second BOS"),
-        (
-            lambda ids: np.concatenate([ids[:5], ids, ids[:5]]),
-            {"engine's count"},
-            "frames the prompt once more",
-        ),
     ],
 )
 def test_what_a_server_does_to_a_prompt(folder, change, names, says):

@@ -98,7 +98,9 @@ def test_nothing_in_the_package_knows_what_is_installed_with_it():
         for path in PACKAGE.rglob("*")
         if path.is_file()
         and path.suffix in (".py", ".pyi", ".yaml", ".html", ".csv", ".txt", ".sh")
-        and re.search(r"rulerkit_(frontier|gate|inspect|lm_eval)|\bextras/", path.read_text("utf-8"))
+        and re.search(
+            r"rulerkit_(frontier|gate|inspect|lm_eval)|\bextras/", path.read_text("utf-8")
+        )
     ]
     assert naming == []
 

@@ -244,7 +244,7 @@ def test_hidden_reasoning_is_counted_by_the_service(server, tmp_path, cut):  # n
 
 
 def test_what_is_drawn_is_sent_and_recorded(server, tmp_path):  # noqa: F811
-    sampling = {"temperature": 0.6, "top_p": 0.95, "top_k": 20, "seed": 5}
+    sampling = {"temperature": 0.6, "top_p": 0.95, "top_k": 20}
     model = client(server, sampling=sampling)
     cell = predict(model, some(model, 2), tmp_path / "run", progress=False)
     first, second = server.real[-2:]
@@ -312,7 +312,7 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
 
     server.amend = amend
     model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "name": "m"}
-    model |= {"prices": {"prompt": 10, "completion": 30, "date": "2026-11-01"}}
+    model |= {"prices": {"prompt": 10, "completion": 30}}
     asked = {"tasks": ["niah_single_2", "vt"], "lengths": [4096, 8192], "num_examples": 2}
     study = rk.study(model=model, outputs=tmp_path, **asked)
     billed = rk.score(rk.evaluate(study, progress=False))["cost"].sum()
@@ -320,7 +320,6 @@ def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa:
     planned = float(re.search(r"together: .*\$([\d.]+)", text)[1])
     assert billed == pytest.approx(planned, rel=0.01)
     assert billed <= planned + 0.005
-    assert "read on 2026-11-01" in text
     study = rk.study({"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"])
     planned = plan_text([(study.models[0], [study])])
     assert re.findall(r"^gpt-4-1106 +(\w+)", planned, re.MULTILINE) == ["4K", "64K"]

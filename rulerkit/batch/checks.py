@@ -5,7 +5,6 @@ model two short examples. What should stand in a prompt is taken from the task's
 prompt itself.
 """
 
-import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
@@ -17,7 +16,6 @@ import numpy as np
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
-from rulerkit.common.settings import Spec, read_site
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
@@ -25,13 +23,11 @@ from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
-from rulerkit.inference.model import Answer, Failure, Model, load_model, num_shares
+from rulerkit.inference.model import Answer, Failure, Model, load_model
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 EXAMPLES = 3
 """How many examples are checked at the shortest length; at the longest, or a long one, one is."""
-GPUS_PER_NODE = 8
-"""The largest common node, where params/site.yaml does not give `whole_nodes`."""
 _WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
 BY_DESIGN = "by design: this protocol keeps one layout for all examples, as upstream does"
 _COARSE_BELOW = 4096  # here one document more or less is more than three percent
@@ -281,17 +277,6 @@ def answer_room(case: Case) -> CheckResult:
     return f"{need} tokens of {most}"
 
 
-def stop_strings(case: Case) -> CheckResult:
-    """No stop string stands inside a complete answer."""
-    stops = getattr(case.model, "spec", {}).get("extra_body", {}).get("stop") or []
-    stops = [stops] if isinstance(stops, str) else stops
-    for stop in stops:
-        if stop in case.complete_answer:
-            seen = f"{stop!r} stands inside the answer {_short(case.complete_answer)}"
-            return Finding(seen, "take it out of extra_body")
-    return f"none of {len(stops)} inside an answer" if stops else None
-
-
 CHECKS: Checks = {
     "tokenizer": tokenizer_match,
     "template": template,
@@ -301,7 +286,6 @@ CHECKS: Checks = {
     "budget": budget,
     "length": length,
     "answer room": answer_room,
-    "stop strings": stop_strings,
 }
 
 
@@ -309,26 +293,21 @@ CHECKS: Checks = {
 
 
 def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
-    """Findings by model: every check of every task at the shortest and the longest length.
+    """Findings by model: every check of every task at the shortest and the longest length. An error
+    of a model's files is one of them.
 
     With `ask` two short examples are sent to each model, by default only where that is cheap.
     """
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            findings_of[model.name] = list(_findings(study, described, model, ask))
+            findings_of[model.name] = list(_findings(study, model, ask))
     return findings_of
 
 
-def _findings(
-    study: Study, described: Spec | Model, model: Model, ask: bool | None
-) -> Iterator[Finding]:
-    """All findings on one model; an error of its files is one of them."""
+def _findings(study: Study, model: Model, ask: bool | None) -> Iterator[Finding]:
     try:
         yield from check_model(model, study.tasks, study.lengths, study.seed)
-        if isinstance(described, dict):
-            yield from run_checks({"GPUs": too_many_gpus}, "", described)
-
         if ask is None:
             # A server that this process would have to start first is not cheap.
             starts = getattr(model, "startable", False)
@@ -359,20 +338,6 @@ def check_model(
 def check_case(case: Case) -> list[Finding]:
     """All findings on one example."""
     return list(run_checks(CHECKS, case.where, case))
-
-
-def too_many_gpus(spec: Spec) -> CheckResult:
-    """The GPUs of one copy fit on the nodes that the model's file asks for. A node has as many
-    as the site file says."""
-    gpus, nodes = num_shares(spec), spec.get("nodes", 1)
-    per_node = read_site().whole_nodes or GPUS_PER_NODE
-    if gpus <= nodes * per_node:
-        return f"{gpus} on {nodes} of {per_node}" if gpus > 1 else None
-
-    place = f"{nodes} nodes of {per_node}" if nodes > 1 else f"one node of {per_node}"
-    needed = math.ceil(gpus / per_node)
-    fix = f"set nodes: {needed} or lower tensor_parallel_size"
-    return Finding(f"{gpus} GPUs do not fit {place}", fix)
 
 
 # --- what the model answers -----------------------------------------------------------------------
@@ -417,18 +382,14 @@ def both_ends(first: bool, last: bool) -> CheckResult:
 
 
 def new_text(case: Case, answer: Answer) -> CheckResult:
-    """The answer is new text: the prompt itself would score 100 everywhere."""
-    text, prompt = answer.text, case.example.prompt
-
+    """The answer is not empty; one that repeats the prompt was refused by the engine."""
+    text = answer.text
     # An empty answer is most often a stop token that is part of the template.
     if not text.strip():
         seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
         level = NOTE if case.model.engine == "reader" else FAIL
         return Finding(seen, "check stop strings, refusals and the template", level)
-    if case.example.input[:200] in text or (len(text) > 200 and text[:200] in prompt):
-        fix = "let the engine return the new text alone (echo: false, return_full_text: false)"
-        return Finding("the prompt came back with the answer", fix)
-    return f"new text: {_short(text)}"
+    return f"text: {_short(text)}"
 
 
 def token_count(case: Case, answer: Answer) -> CheckResult:
@@ -443,12 +404,13 @@ def token_count(case: Case, answer: Answer) -> CheckResult:
     level = FAIL
     if counted < sent:
         fix = "the prompt was cut: raise the server's context length and switch its truncation off"
-    elif counted == sent + max(1, len(case.tokenizer.leading_ids)):
-        fix = "a second BOS was added, most likely: send ids, or switch add_special_tokens off"
     elif case.form.prefix_in == "user" and counted <= sent + _SERVICE_FRAME:
-        fix, level = ("the service's own frame: keep as many tokens of the length free", NOTE)
+        fix, level = "the service's own frame: keep as many tokens of the length free", NOTE
     else:
-        fix = "the server frames the prompt once more: send ids or raw text, or drop the template"
+        fix = (
+            "the server adds a second BOS or a second template: send ids or raw text, drop the "
+            "template, or switch add_special_tokens off"
+        )
     return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
 
 

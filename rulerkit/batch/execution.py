@@ -14,11 +14,11 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import suppress
 from importlib.util import find_spec
+from itertools import islice
 from pathlib import Path
 
 from rulerkit.batch.jobs import (
     Job,
-    Notebook,
     Status,
     lines_of_log,
     one_line,
@@ -35,7 +35,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.inference.process import start_guarded
 from rulerkit.inference.vllm import MASTER
-from rulerkit.store.files import Lock, disk, holder, write_whole
+from rulerkit.store.files import Lock, disk, holder
 from rulerkit.store.records import plain
 
 CHAIN = "RULERKIT_JOB"
@@ -79,75 +79,66 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status | None]:
     """Do jobs on this machine; yields each as it starts and as it ends, and None several times a
     second meanwhile. Closing the iterator ends what runs.
 
-    Models answer one after the other. Notebooks follow, one for each processor; a notebook waits
-    for the models whose answers it reads. What another process does is left to it while there is
-    other work, and then waited for.
+    Models answer one after the other: each may take all GPUs. Then notebooks are executed on the
+    answers, one for each processor, and last those that ask models themselves or show the others.
     """
-    waiting = sorted(jobs, key=lambda job: job.model is None)
+    models = [job for job in jobs if job.model]
+    readers = [job for job in jobs if job.run and job.run.studies]
+    others = [job for job in jobs if job.run and not job.run.studies]
+    yield from _in_turn(models, 1)
+    yield from _in_turn(readers, _PROCESSORS)
+    yield from _in_turn(others, 1)
+
+
+def _in_turn(jobs: Sequence[Job], at_once: int) -> Iterator[Status | None]:
+    """Do some jobs, so many at once. What another process does is left to it while there is other
+    work, and then waited for."""
+    waiting = list(jobs)
     running: list[tuple[Job, Generator[Status | None]]] = []
     has_waited = False
     try:
         while waiting or running:
-            idle, before = not running, len(waiting)
-            yield from _round(waiting, running)
-            # Nothing ran, and nothing could be started.
-            if idle and len(waiting) == before and not has_waited:
+            free = (job for job in waiting if not _elsewhere(job))
+            for job in list(islice(free, at_once - len(running))):
+                waiting.remove(job)
+                running.append((job, perform(job)))
+            other = "" if running or has_waited else _elsewhere(waiting[0])
+            if other:
                 has_waited = True
-                others = filter(None, map(_elsewhere, waiting))
-                remark(f"waiting for another process: {next(others, 'it has just ended')}")
+                remark(f"waiting for another process: {other}")
+
+            news = _news(waiting, running)
+            yield from news
             yield None
-            time.sleep(_INTERVAL if running or waiting else 0)
+            if not news and (running or waiting):
+                time.sleep(_INTERVAL)
     finally:
         for _, statuses in running:
             statuses.close()
 
 
-def _round(
-    waiting: list[Job], running: list[tuple[Job, Generator[Status | None]]]
-) -> Iterator[Status]:
-    """Start what may start, and yield what happened to the jobs that run."""
-    for job in list(waiting):
-        if _may_start(job, waiting, [other for other, _ in running]):
-            waiting.remove(job)
-            running.append((job, perform(job)))
+def _news(waiting: list[Job], running: list[tuple[Job, Generator[Status | None]]]) -> list[Status]:
+    """What is new of the jobs that run; those that have ended are taken out, and one that another
+    process was faster to begin waits again."""
+    news = []
     for job, statuses in list(running):
-        state = yield from _news(statuses)
-        if state != "running":
+        try:
+            status = next(statuses)
+            news += [status] if status else []
+        except StopIteration:
             running.remove((job, statuses))
-        if state == "elsewhere":
+        except Elsewhere:
+            running.remove((job, statuses))
             waiting.append(job)
-
-
-def _news(statuses: Generator[Status | None]) -> Generator[Status, None, str]:
-    """The statuses of a job since the last look; returns whether it is `running`, has `ended`, or
-    another process was faster (`elsewhere`)."""
-    try:
-        while status := next(statuses):
-            yield status
-    except StopIteration:
-        return "ended"
-    except Elsewhere:
-        return "elsewhere"
-    return "running"
-
-
-def _may_start(job: Job, waiting: Sequence[Job], running: Sequence[Job]) -> bool:
-    """Whether a job can be started now."""
-    if _elsewhere(job):
-        return False
-    # A model takes all GPUs and processors, and so does a notebook that asks models itself.
-    if job.model or not (job.run and job.run.studies):
-        is_last = job.model or not any(other.run and other.run.studies for other in waiting)
-        return bool(is_last) and not running
-    if any(other.model for other in running) or len(running) >= _PROCESSORS:
-        return False
-    return not any(other.model and not _elsewhere(other) for other in waiting)
+    return news
 
 
 def _elsewhere(job: Job) -> str:
     """Which other process does this job, or answers what it reads; "" where none does."""
-    others = {f"{name}'s answers": job.predictions(name).with_suffix(".lock") for name in job.after}
-    for what, lock in {job.title: job.lock, **others}.items():
+    locks = {job.title: job.lock}
+    for name in job.after:
+        locks[f"{name}'s answers"] = job.predictions(name).with_suffix(".lock")
+    for what, lock in locks.items():
         owner = holder(lock)
         if owner and owner.pid != os.getpid():
             return f"process {owner.pid or '?'} on host {owner.host} is at {what}"
@@ -195,22 +186,7 @@ def _perform(job: Job) -> Generator[Status | None]:
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
         jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
-        if job.run:
-            command = _papermill(job.run, folder)
-            shown = shlex.join([sys.executable, "-m", "papermill", *job.run.command])
-            about: JSON = {"source": job.run.source, "answers": job.answers()}
-            with disk(job.run.output):
-                job.run.output.unlink(missing_ok=True)
-        else:
-            # Tasks of plug-ins can be read once their modules are loaded.
-            studies = [(name, study.plugins, pickle.dumps(study)) for name, study in job.studies]
-            file = Path(folder, "studies.pickle")
-            file.write_bytes(pickle.dumps((job.record, studies)))
-            command = [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
-            shown = job.command
-            model = hide(plain(job.model or {}))
-            about = {"model": model, "not_run": job.not_run(job.name)}
-
+        command, shown, about = _asking(job, folder) if job.model else _papermill(job, folder)
         # The version is taken before: a checkpoint that changes meanwhile was not what answered.
         version = version_of(job.model or {})
         update_record(job.record, started=time.time(), error=None, state="running", **about)
@@ -255,17 +231,34 @@ def _start(job: Job) -> str:
     )
 
 
-def _papermill(run: Notebook, folder: str) -> list[str]:
-    """The command that executes a notebook."""
+def _asking(job: Job, folder: str) -> tuple[list[str], str, JSON]:
+    """The command that lets a model answer, as it is shown, and what its record says of it."""
+    # Tasks of plug-ins can be read once their modules are loaded.
+    studies = [(name, study.plugins, pickle.dumps(study)) for name, study in job.studies]
+    file = Path(folder, "studies.pickle")
+    file.write_bytes(pickle.dumps((job.record, studies)))
+    command = [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
+    model = hide(plain(job.model or {}))
+    return command, job.command, {"model": model, "not_run": job.not_run(job.name)}
+
+
+def _papermill(job: Job, folder: str) -> tuple[list[str], str, JSON]:
+    """The command that executes a notebook, as it is shown, and what its record says of it."""
+    run = job.run
+    assert run is not None
+    with disk(run.output):
+        run.output.unlink(missing_ok=True)
     # A command line can be read by every user of this machine.
     parameters = Path(folder, "parameters.yaml")
-    write_whole(parameters, one_line(run.given), private=True)
+    parameters.write_text(one_line(run.given), encoding="utf-8")
     code = _PAPERMILL
     if run.given != hide(run.given):
         # The notebook that papermill writes holds them too.
         code = f"import os; os.umask(0o077)\n{code}"
     places = [str(run.notebook), str(run.output)]
-    return [sys.executable, "-c", code, *places, "-f", str(parameters)]
+    command = [sys.executable, "-c", code, *places, "-f", str(parameters)]
+    shown = shlex.join([sys.executable, "-m", "papermill", *run.command])
+    return command, shown, {"source": run.source, "answers": job.answers()}
 
 
 _PAPERMILL = """\

@@ -28,7 +28,7 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
     rows: list[list[Any]] = []
     notes: list[str] = []
     commands: list[str] = []
-    dates = set[str]()
+    has_prices = False
     total = least = Cost()
     for described, studies in asked:
         model = load_model(described)
@@ -44,8 +44,7 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
         with suppress(UserError):
             command = getattr(model, "shown_command", str)()
             commands += [f"{model.name} starts: {command}\n"] if command else []
-        if "prices" in spec:
-            dates.add(str(spec["prices"].get("date", "")))
+        has_prices = has_prices or "prices" in spec
 
     frame = pd.DataFrame(
         rows, columns=["model", "length", "examples", "prompt tokens", "answer tokens", "$"]
@@ -57,11 +56,10 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
             f"at most: {total.text()}",
             f"at least: {least.text()}, the first round of an adaptive run",
         ]
-    if dates:
-        read = ", ".join(sorted(filter(None, dates)))
+    if has_prices:
         notes.append(
             "dollars are the most: answers as long as they may be, nothing cached, the prices of "
-            f"the model's file{f', read on {read}' if read else ''}"
+            "the model's file"
         )
     else:
         frame = frame.drop(columns="$")

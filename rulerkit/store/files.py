@@ -51,12 +51,9 @@ def disk(
         raise UserError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
 
 
-def write_whole(path: Path, content: str | bytes, private: bool = False) -> None:
-    """Write a file so that it survives a power cut. Makes its folder where there is none. A
-    `private` one is for this user's eyes alone."""
+def write_whole(path: Path, content: str | bytes) -> None:
+    """Write a file so that it survives a power cut. Makes its folder where there is none."""
     with disk(path), completed(path) as part, open(part, "wb") as file:
-        if private:
-            os.chmod(part, 0o600)
         file.write(content.encode() if isinstance(content, str) else content)
         file.flush()
         os.fsync(file.fileno())
