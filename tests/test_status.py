@@ -10,7 +10,7 @@ import pytest
 
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.jobs import Status
-from rulerkit.batch.status import exit_code, grid, report, statuses
+from rulerkit.batch.status import exit_code, report, statuses
 from tests.batches import Project, told, wait_until
 
 pytestmark = pytest.mark.slow
@@ -21,7 +21,6 @@ class Seen(NamedTuple):
 
     steps: dict[str, Status]
     text: list[str]
-    cells: dict[str, list[str]]
     exit_code: int
 
     @property
@@ -37,13 +36,8 @@ def look(project, batch):
     before = files(project.root)
     jobs = read_batch(batch).jobs
     found = statuses(jobs)
-    cells = {
-        one.job.name: grid(one.job.name, one.needs, one.job.not_run(one.job.name)).splitlines()
-        for one in found
-        if one.job.model
-    }
     assert files(project.root) == before, "status writes nothing"
-    return Seen({s.job.title: s for s in found}, report(found), cells, exit_code(found))
+    return Seen({s.job.title: s for s in found}, report(found), exit_code(found))
 
 
 def files(root):
@@ -133,7 +127,6 @@ def test_while_it_runs(story):
     slow = r" 0/2 cells, 1/6 examples; 8,192 tokens left; about [\d:]+; on \S+$"
     assert re.search(slow, seen.line("slow predictions"))
     assert seen.line("all 51_all").split(maxsplit=3)[3] == "for slow"
-    assert seen.cells["slow"][-1].split() == ["vt", "1/3", "0/3"] or "---" in seen.cells["slow"][-1]
 
 
 def test_after_a_power_cut(story):
@@ -205,7 +198,7 @@ def test_the_command_works_where_nothing_can_be_written(story):
     except (OSError, subprocess.CalledProcessError):
         pytest.skip("a folder can be made read-only for root by root only")
     try:
-        ended = story.project.call("status", story.batch, "--cells")
+        ended = story.project.call("status", story.batch)
     finally:
         subprocess.run(["umount", root], check=True)
     assert (ended.returncode, ended.stderr) == (0, "")

@@ -2,7 +2,7 @@
 that sees the files."""
 
 import time
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from rulerkit.batch import slurm
@@ -166,7 +166,7 @@ def _time_left(job: Job, tokens_left: int) -> str:
     return f"about {timedelta(seconds=round(seconds))}"
 
 
-def grid(model: str, needs: Iterable[Need], not_run: Collection[int] = ()) -> str:
+def grid(model: str, needs: Iterable[Need]) -> str:
     """The cells of a model: a line per task, a column per length; how many examples are answered of
     how many."""
     import pandas as pd
@@ -177,7 +177,4 @@ def grid(model: str, needs: Iterable[Need], not_run: Collection[int] = ()) -> st
     counts = frame.groupby(["task", "length"]).sum().astype(str)
     texts = counts["have"] + "/" + counts["wanted"]
     wide = texts.unstack(fill_value="").loc[frame["task"].unique()]
-    for length in not_run:
-        wide[length] = "not run"
-    wide = wide[sorted(wide.columns)]
     return wide.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()

@@ -72,8 +72,8 @@ def start(
     bars.
 
     MODEL is a name (`rulerkit models`), a folder, a hub id (org/name), the address of a server
-    (http://localhost:8000), or a mapping in quotes. A first look, without GPU or download:
-    `rulerkit evaluate reader-4096 --tasks vt --lengths 4K,8K`.
+    (http://localhost:8000), or a mapping in quotes. Try it without a GPU or a download:
+    `rulerkit evaluate reader-4096`.
     """
     if version:
         echo(f"rulerkit {rk.__version__}")

@@ -29,7 +29,6 @@ from rulerkit.cli.options import (
     NumExamples,
     OtherScorers,
     Places,
-    Predictions,
     ReportBy,
     ReportFile,
     ReportFormat,
@@ -53,8 +52,7 @@ ENDINGS = {"md": "markdown", "tex": "latex", "txt": "text", "yaml": "hf"}
 
 @app.command("tasks", rich_help_panel=LOOK)
 def tasks() -> None:
-    """List the tasks: the thirteen of the benchmark, the five that Figure 5 of the paper adds, and
-    each suite."""
+    """List the tasks: the benchmark's thirteen, five more of the paper's Figure 5, and suites."""
     from rulerkit.generation.tasks import all_families, all_tasks
 
     for task in all_tasks().values():
@@ -79,8 +77,7 @@ def tasks() -> None:
 def models(
     pattern: Annotated[str, typer.Argument(help="Only names that hold this text.")] = "",
 ) -> None:
-    """List the models that have a name: the files of params/models of the kit and of the project,
-    and the reference readers."""
+    """List the models that have a name: files in params/models, and reference readers."""
     from rulerkit.common.model_files import known_models, read_spec
 
     for name in known_models():
@@ -115,10 +112,9 @@ def show(
     settings: Settings = None,
     index: Annotated[int, typer.Option(min=0, help="The first example to show.")] = 0,
 ) -> None:
-    """Show examples as a model is sent them, with the role of each piece marked, and its answers
-    where it has answered.
+    """Show prompts as a model gets them, with each part marked, and its stored answers.
 
-    Shows one example of niah_multikey_1 at 4K where nothing else is asked for. No model is started.
+    By default one example of niah_multikey_1 at 4K. No model is started.
 
     Example: rulerkit show llama-3.1-8b --tasks vt,qa_1 --lengths 1K --index 3
     """
@@ -164,7 +160,7 @@ def _show(example: "Example", answer: str) -> None:
 
 @app.command("report", rich_help_panel=EVERY_DAY)
 def report(
-    places: Predictions,
+    places: Places = None,
     by: ReportBy = "",
     format: ReportFormat = "",
     output: ReportFile = None,
@@ -175,14 +171,13 @@ def report(
     max_failures: MaxFailures = None,
     dataset: HubDataset = "",
 ) -> None:
-    """Score predictions, whoever made them, with intervals; needs no model, tokenizer or corpus.
+    """Score stored predictions, with 95 % intervals; no model is needed.
 
-    Cells made in different ways (another seed, other prompts, another checkpoint of that name) are
-    not mixed: a message names them and says why. Where only the environment differs (GPU, versions,
-    commit), a line below the table says so.
+    Reads our files and those of upstream and lm-evaluation-harness. Predictions made in different
+    ways (seed, prompts, checkpoint) are not mixed: a message names them and says why.
 
-    Examples: rulerkit report outputs, rulerkit report outputs -o results.csv,
-    rulerkit report outputs/predictions/main/llama-3.1-8b --as lm-eval
+    Examples: rulerkit report, rulerkit report outputs -o results.csv, rulerkit report
+    main/llama-3.1-8b --as lm-eval
     """
     from rulerkit.report.hub import hub_text
     from rulerkit.scoring.scores import lacking_line
@@ -190,7 +185,7 @@ def report(
     from rulerkit.store.comparable import check_same
 
     problems = list[str]()
-    cells = _cells_in(places, task, parse_length(length) if length else None, problems)
+    cells = _cells_in(places or ["outputs"], task, length, problems)
     if other:
         if by or format or output or max_failures is not None:
             raise UserError("--as prints its own table: leave the other options out")
@@ -244,14 +239,14 @@ def _form(
 
 
 def _cells_in(
-    places: list[Path], task: str | None, length: int | None, problems: list[str]
+    places: list[str], task: str | None, length: str | None, problems: list[str]
 ) -> "list[Cell]":
-    """The cells of all places, whoever wrote them; one that stands in several places once. What is
-    wrong with files goes to `problems`."""
+    """The cells of all places, whoever wrote them; what is wrong with files goes to `problems`."""
     from rulerkit.store.places import find_cells
 
+    tokens = parse_length(length) if length else None
     try:
-        cells = find_cells(places, problems.append, task=task, length=length)
+        cells = find_cells(places, problems.append, task=task, length=tokens)
         if not cells:
             raise UserError(f"no predictions in {listed(places, 3)} can be read")
     except UserError:
@@ -325,8 +320,10 @@ def browse(
     ] = Path("examples.html"),
     most: Annotated[int, typer.Option(min=1, help="How many answers the page holds.")] = 1000,
 ) -> None:
-    """Write a page that leads from each score to the answers behind it; it opens in a browser
-    without a network."""
+    """Write an HTML page that leads from each score to the answers behind it.
+
+    It opens in a browser without a network.
+    """
     results = rk.load(*place or ())
     page = rk.browse(results, most)
     echo(

@@ -2,7 +2,6 @@
 
 import os
 import time
-from collections.abc import Iterable
 from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -14,13 +13,14 @@ from rulerkit.cli.app import EVERY_DAY, app
 from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import BatchSettings
 from rulerkit.cli.printing import echo, end_in_order, name_root
-from rulerkit.common import escape
 from rulerkit.common.errors import ExitStatus, UserError, check_known, counted, unknown
 from rulerkit.common.paths import project_files, resolve_file
 
 if TYPE_CHECKING:
     from rulerkit.batch.batch_file import Batch
-    from rulerkit.batch.jobs import Job
+    from rulerkit.batch.jobs import Job, Status
+
+_PAUSE = 20  # seconds between two lines on how far the jobs are, for which files are read
 
 
 @app.command("batch", rich_help_panel=EVERY_DAY)
@@ -50,17 +50,16 @@ def batch(
         int, typer.Option(hidden=True, help="The rank of this node, of several that share a model.")
     ] = 0,
 ) -> None:
-    """Let the models of a batch file answer, execute its notebooks through papermill, print the
-    leaderboard.
+    """Run the models of a batch file, then its notebooks, and print the leaderboard.
 
-    Only what is missing is done: run the same command again to resume. On this machine one model
-    answers after the other; with --slurm each gets a job, and notebooks over several models follow.
-    `rulerkit status` follows both.
+    Run the same command again to resume: only what is missing is done. On this machine one model
+    runs after the other; with --slurm each model gets a job, and notebooks over several models
+    follow. `rulerkit status` shows the progress of both.
     """
     if os.name == "nt":
         raise UserError(
             "batches need POSIX process groups, which Windows does not have: run this command in "
-            "WSL; `rulerkit evaluate`, `score`, `report` and the notebooks run on Windows too"
+            "WSL; `rulerkit evaluate`, `report` and the notebooks run on Windows too"
         )
     from rulerkit.batch.batch_file import read_batch
 
@@ -125,25 +124,18 @@ def _follow_first_node(jobs: "list[Job]", node: int) -> None:
 def status(
     file: Annotated[Path, typer.Argument(help="The batch file, or its name in params/batches.")],
     settings: BatchSettings = None,
-    cells: Annotated[
-        bool, typer.Option("--cells", help="Every cell of the models that are not done.")
-    ] = False,
 ) -> None:
-    """Show the progress of a batch: what is done, running, queued, failed or missing, by its files,
-    also while it runs on another machine.
+    """Show the progress of a batch: what is done, running, queued, failed or missing.
 
-    The exit code is 0 where all is done, 1 where something failed, is incomplete or was
-    interrupted, else 3: work is running, queued, missing or outdated.
+    Reads the batch's files, so it works while the batch runs and from other machines. The exit
+    status is 0 if all is done, 1 if something failed, is incomplete or was interrupted, else 3.
     """
     from rulerkit.batch.batch_file import read_batch
-    from rulerkit.batch.status import exit_code, grid, report, statuses
+    from rulerkit.batch.status import exit_code, report, statuses
 
     planned = read_batch(_batch_file(file), settings_of(settings))
     found = statuses(planned.jobs)
     echo("\n".join(report(found)))
-    for one in found:
-        if cells and any(need.tokens_left for need in one.needs):
-            echo("\n" + grid(one.job.name, one.needs, one.job.not_run(one.job.name)))
     raise typer.Exit(exit_code(found))
 
 
@@ -169,67 +161,46 @@ def print_leaderboard(batch: "Batch") -> None:
 
 
 def _execute(jobs: "list[Job]") -> int:
-    """Do jobs, print each that ends; returns how many are not done."""
-    from rich.console import Console
-
+    """Do jobs, print each that ends and now and then how far the others are; returns how many are
+    not done."""
     from rulerkit.batch.execution import check, execute
+    from rulerkit.batch.status import describe
 
     end_in_order()
     check(jobs)
+    last = dict[Path, Any]()  # by the record of the job
+    next_look = time.monotonic() + _PAUSE
     # Closing ends what runs, also where this process is told to end.
     with closing(execute(jobs)) as statuses:  # type: ignore[type-var]
-        last = _follow(statuses, Console(), len(jobs))
+        for status in statuses:
+            if status:
+                last[status.job.record] = status
+            if status and status.state not in ("running", "done before"):
+                echo("\n".join(describe(status)))
+            if time.monotonic() >= next_look:
+                echo(_progress(list(last.values()), len(jobs)))
+                next_look = time.monotonic() + _PAUSE
 
-    states = [status.state for status in last]
+    states = [status.state for status in last.values()]
     before = states.count("done before")
     if before:
         were = "was" if before == 1 else "were"
         echo(f"{counted(before, 'step')} {were} done before; nothing was asked again")
-    left = [f"{one.job.title} ({one.state})" for one in last if "done" not in one.state]
+    left = [f"{one.job.title} ({one.state})" for one in last.values() if "done" not in one.state]
     if left:
         are = "is" if len(left) == 1 else "are"
         echo(f"{counted(len(left), 'step')} {are} not done: {', '.join(left)}", err=True)
     return len(left)
 
 
-def _follow(statuses: Iterable[Any], console: Any, num_steps: int) -> list[Any]:
-    """Print each step as it ends, and on a terminal how far the others are; returns the last status
-    of each step."""
-    from rulerkit.batch.status import describe
-
-    last = dict[Path, Any]()  # by the record of the job
-    # Counting answers reads files: not at every look.
-    pause = 2 if console.is_terminal else 30
-    next_count = time.monotonic() + pause
-    with console.status("") as shown:
-        for status in statuses:
-            if status:
-                last[status.job.record] = status
-            if status and status.state not in ("running", "done before"):
-                console.out(escape.terminal("\n".join(describe(status))), highlight=False)
-            # A terminal shows each change at once; a log has said it above.
-            is_change = status and console.is_terminal
-            if not is_change and time.monotonic() < next_count:
-                continue
-            progress = _progress(list(last.values()), num_steps)
-            if console.is_terminal:
-                shown.update(progress)
-            else:
-                console.out(str(progress).replace("\n", "; "), highlight=False)
-            next_count = time.monotonic() + pause
-    return list(last.values())
-
-
-def _progress(statuses: list[Any], num_steps: int) -> Any:
-    """How many steps have ended, and how far the others are, for a terminal."""
-    from rich.text import Text
-
+def _progress(statuses: "list[Status]", num_steps: int) -> str:
+    """How many steps have ended, and how far the others are."""
     from rulerkit.batch.status import details
 
     running = [status for status in statuses if status.state == "running"]
-    lines = [f"{len(statuses) - len(running)}/{num_steps} steps"]
-    lines += [f"{status.job.title}: {details(status)}" for status in running]
-    return Text(escape.terminal("\n".join(lines)))
+    parts = [f"{len(statuses) - len(running)}/{num_steps} steps"]
+    parts += [f"{status.job.title}: {details(status)}" for status in running]
+    return "; ".join(parts)
 
 
 def _submit(path: Path, jobs: "list[Job]", site_file: Path | None, dry_run: bool) -> None:

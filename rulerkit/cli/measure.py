@@ -135,9 +135,9 @@ def check(
         ),
     ] = None,
 ) -> None:
-    """Find what would make scores wrong in a model's prompts, before a GPU is paid for.
+    """Check a model's prompts for faults that would make its scores wrong.
 
-    Checks every task at the shortest and the longest length. Ends with status 1 on any FAIL.
+    Every task is checked at the shortest and the longest length. The exit status is 1 on any FAIL.
 
     Example: rulerkit check llama-3.1-8b --lengths 4K,128K
     """
@@ -177,11 +177,10 @@ def compare(
     json: AsJson = False,
     outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
-    """Is B worse than A? Paired differences on the same examples, those that flipped, and a
-    verdict.
+    """Is B worse than A? A verdict from the examples that both have answered.
 
-    Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell with so few examples;
-    2: cannot compare.
+    The exit status is 0 if B is not worse by more than the margin, 1 if it is worse, 3 if that
+    cannot be told, 2 if the two cannot be compared.
     """
     from rulerkit.report.comparison import difference_table, flips_text, json_text
 

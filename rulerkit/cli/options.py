@@ -81,7 +81,9 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PLACE]...",
-        help="Outputs folders, folders or files of predictions, or patterns; default: outputs.",
+        help="Folders, files or patterns of predictions (ours, upstream's pred/ tree, lm-eval's "
+        "samples), RUN or RUN/MODEL; default: outputs. A cell that stands in several places has "
+        "the rows of all.",
     ),
 ]
 PairedBy = Annotated[
@@ -89,14 +91,6 @@ PairedBy = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Everything as JSON.")]
 HubDataset = Annotated[str, typer.Option(help="hf: the benchmark's data set on the hub, ORG/NAME.")]
-Predictions = Annotated[
-    list[Path],
-    typer.Argument(
-        metavar="PLACE...",
-        help="Folders or files of predictions: ours, upstream's pred/ tree, lm-eval's samples. "
-        "A cell that stands in several of them has the rows of all.",
-    ),
-]
 ReportBy = Annotated[
     str,
     typer.Option(

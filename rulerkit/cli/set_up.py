@@ -27,11 +27,10 @@ def fetch(
     ] = None,
     settings: Settings = None,
 ) -> None:
-    """Download what a batch or a model needs, so that it runs on nodes without a network.
+    """Download what a model or a batch needs, for machines without a network.
 
-    With MODEL or -f: the models of the hub, their tokenizers, and the original corpora where the
-    files ask for them; what is there is kept. Without: the original essays and SQuAD from their
-    owners' addresses, and HotpotQA from a pinned copy on the hub.
+    With MODEL or -f: models of the hub, tokenizers, and the original corpora if the files name
+    them. Without: the original corpora (essays, SQuAD, HotpotQA) from their owners' addresses.
     """
     from rulerkit.cli import downloads
 
@@ -101,8 +100,7 @@ def notebooks(
         Path, typer.Argument(help="Where to; `notebooks` and `params` are made in it.")
     ],
 ) -> None:
-    """Copy the notebooks and parameter files of the kit into a folder, which becomes a project of
-    its own.
+    """Copy the kit's notebooks and parameter files into a folder of your own.
 
     Existing files are kept. Then, in that folder: `jupyter lab`, papermill, or
     `rulerkit batch params/batches/demo.yaml`.
@@ -151,15 +149,11 @@ def generate(
     num_examples: NumExamples = None,
     files: Files = None,
     settings: Settings = None,
-    workers: Annotated[
-        int, typer.Option(min=1, help="Processes; the files are the same whatever their number.")
-    ] = 1,
 ) -> None:
-    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and a few
-    fields more.
+    """Write examples as upstream's JSONL: index, input, outputs, length, answer_prefix, and more.
 
-    MODEL gives tokenizer and template; without it the built-in tokenizer counts, and prompts are
-    plain text.
+    No model is needed: a tokenizer is enough, given by -y 'tokenizer: NAME'. With MODEL, its
+    tokenizer and template are used; with neither, the built-in tokenizer and plain text.
 
     Example: rulerkit generate Qwen/Qwen2.5-7B --tasks all --lengths 4K,32K -n 500 -o data
     """
@@ -178,5 +172,5 @@ def generate(
     paths = [output]
     if len(cells) > 1 or output.is_dir():
         paths = [output / f"{cell.length}/data/{cell.task.name}/validation.jsonl" for cell in cells]
-    write_grid(cells, paths, workers)
+    write_grid(cells, paths)
     echo(f"{len(cells)} x {study.num_examples} examples: {output}")

@@ -366,9 +366,8 @@ class OpenAI(ServerEngine):
             counts.learn(example.task, count, self.tokenizer().count(part))
 
         sampling = self.sampling(example)
-        if "seed" not in self.spec.get("sampling", {}):
-            # Services may refuse one.
-            sampling.pop("seed", None)
+        # Services may refuse one.
+        sampling.pop("seed", None)
         prompt = self._prompt(example)
         return self._request(facts, prompt, self.most_tokens(example), sampling)
 

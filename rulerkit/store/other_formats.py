@@ -14,10 +14,7 @@ files of 2025 repeat `index`, so rows are numbered by their lines.
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, suppress
-from itertools import islice
-from multiprocessing import get_context
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -29,6 +26,7 @@ from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
 from rulerkit.common.plugins import by_name, use
 from rulerkit.common.settings import JSON
+from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task, family_of
 from rulerkit.store.cells import Cell, Report, read_cells
@@ -46,7 +44,6 @@ _TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*$")  # when the harness ran
 _PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
 _SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
-_CHUNK = 16  # examples that a worker makes at a time
 
 
 @with_config(ConfigDict(strict=True))
@@ -333,36 +330,23 @@ def _model_name(file: Path) -> str:
 # --- writing --------------------------------------------------------------------------------------
 
 
-def write_grid(cells: Sequence[Examples], paths: Sequence[Path], workers: int = 1) -> None:
-    """Write each cell to its file, whole or not at all; the files do not depend on `workers`."""
-    from tqdm import tqdm
-
-    # raises for what does not fit before anything is written
+def write_grid(cells: Sequence[Examples], paths: Sequence[Path]) -> None:
+    """Write the examples of each cell to its file as upstream's JSONL, whole or not at all."""
+    # Raises for what does not fit before anything is written.
     for examples in cells:
         _ = examples[0]
-
-    places = [(examples, index) for examples in cells for index in range(len(examples))]
-    with ExitStack() as stack:
-        lines: Iterator[str] = map(_line, places)
-        if workers > 1:
-            # fresh processes: a fork inherits locks of the tokenizer that nobody opens
-            pool = stack.enter_context(ProcessPoolExecutor(workers, get_context("spawn")))
-            # all cells in one row, so that no worker waits for the last example of a cell
-            lines = pool.map(_line, places, chunksize=_CHUNK)
-        lines = iter(tqdm(lines, total=len(places), unit=" examples", disable=None))
-        for examples, path in zip(cells, paths, strict=True):
-            with (
-                disk(path, "choose another --output"),
-                completed(path) as part,
-                part.open("w", encoding="utf-8", errors="surrogatepass") as file,
-            ):
-                file.writelines(islice(lines, len(examples)))
+    for examples, path in zip(cells, paths, strict=True):
+        with (
+            disk(path, "choose another --output"),
+            completed(path) as part,
+            part.open("w", encoding="utf-8", errors="surrogatepass") as file,
+        ):
+            for index in range(len(examples)):
+                file.write(_line(examples[index], examples.task.protocol))
 
 
-def _line(place: tuple[Examples, int]) -> str:
+def _line(example: Example, protocol: str) -> str:
     """One line of upstream's JSONL, and a few more fields."""
-    examples, index = place
-    example = examples[index]
     row = {
         "index": example.index,
         "input": example.input,
@@ -373,6 +357,6 @@ def _line(place: tuple[Examples, int]) -> str:
         "question": example.text_of("question"),
         "task": example.task,
         "max_new_tokens": example.max_new_tokens,
-        "protocol": examples.task.protocol,
+        "protocol": protocol,
     }
     return json.dumps(row, ensure_ascii=False) + "\n"
