@@ -329,7 +329,6 @@ engines = {"mine": Mine}
 FAULTY = [
     ("    def identity", "    def other", "brings no `identity`"),
     ("    def answer", "    def other", "brings no `answer`"),
-    ('return {"engine": "mine"}', 'raise KeyError("key")', "in identity: KeyError"),
     ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
     ("yield example, Answer", 'yield "teal" #', "yields 'teal': it must yield"),
     (

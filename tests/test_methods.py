@@ -256,10 +256,8 @@ def test_coroutines_run_where_a_loop_runs_already(tmp_path):
     assert next(one.answer(needles(one.prompt_format, 1)))[1].text == "int32 12"
 
 
-@pytest.mark.parametrize(
-    ("key", "words"), [("batch_size", "`concurrency` says"), ("concurrency", "`batch_size` says")]
-)
-def test_a_key_that_would_be_ignored_is_refused(key, words):
+@pytest.mark.parametrize("key", ["batch_size", "concurrency"])
+def test_a_key_that_would_be_ignored_is_refused(key):
     async def one(prompt):
         return prompt
 
@@ -267,7 +265,7 @@ def test_a_key_that_would_be_ignored_is_refused(key, words):
         return prompts
 
     function = one if key == "batch_size" else many
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=f"{key} does not apply"):
         model(function, name="m", **{key: 2})
     assert model(many if function is one else one, name="m", **{key: 2})
 

@@ -273,7 +273,7 @@ def test_a_prompt_read_in_chunks_is_answered_as_one_read_at_once(folder, words):
     asked = prompts(whole, words, LENGTHS)
     in_chunks = tiny(folder, prefill_chunk_size=32)
     if transformers.__version__.startswith("5.2."):
-        with one_line("5.2.*reads chunks at wrong positions: leave it out"):
+        with one_line("transformers 5.2 may answer differently: leave it out"):
             answers(in_chunks, asked)
     else:
         assert answers(in_chunks, asked) == answers(whole, asked)
@@ -332,16 +332,11 @@ def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered
     assert len(answers(tiny(folder, max_length="16K"), asked)) == 2
 
 
-def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused_with_the_name_of_the_converted_one(
-    tmp_path, monkeypatch
-):
+def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused(tmp_path):
     config = json.dumps({"d_model": 2560, "n_layer": 64, "ssm_cfg": {}})
     (tmp_path / "config.json").write_text(config)
-    with one_line("layout of the mamba_ssm package.* such as path: state-spaces/mamba-2.8b-hf"):
+    with one_line("layout of the mamba_ssm package.* such as state-spaces/mamba-2.8b-hf"):
         load_model({"path": str(tmp_path), "name": "tiny"})
-    monkeypatch.setattr("rulerkit.inference.checkpoint.download", lambda *_: tmp_path)
-    with one_line("layout of the mamba_ssm package.* such as path: state-spaces/mamba-1.4b-hf"):
-        _ = load_model("state-spaces/mamba-1.4b").limit()
 
 
 @needs_torch

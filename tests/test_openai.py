@@ -114,7 +114,7 @@ def test_one_example_is_sent_in_the_order_of_the_caller(server):
     model.close()
 
 
-@pytest.mark.parametrize("path", ["ids", "text", "prefill", "chat"])
+@pytest.mark.parametrize("path", ["ids", "text", "chat"])
 def test_every_path_sends_the_whole_prompt(server, path):
     model = client(server, prompt_path=path)
     assert model.prompt_format.form == ("gpt-4" if path == "chat" else "base")
@@ -126,10 +126,6 @@ def test_every_path_sends_the_whole_prompt(server, path):
             assert (answer.usage["cached_tokens"], "cost" in answer.usage) == (128, False)
     body, most = server.real[-1], examples[0].max_new_tokens
     assert (body["temperature"], body["max_tokens"], body["model"]) == (0, most, "m")
-    if path == "prefill":
-        assert [message["role"] for message in body["messages"]] == ["user", "assistant"]
-        assert body["messages"][1]["content"] in [each.answer_prefix for each in examples]
-        assert (body["continue_final_message"], body["add_generation_prompt"]) == (True, False)
 
 
 def test_a_cell_is_stored_with_its_path_and_what_it_took(server, tmp_path):
@@ -160,7 +156,6 @@ def test_requests_are_under_way_together(server):
 # --- paths and the BOS ----------------------------------------------------------------------------
 
 TEMPLATE = "{{ bos_token }}<|user|>{{ messages[-1]['content'] }}<|end|><|assistant|>"
-SERVED = "<|user|>{user}<|end|><|assistant|>"
 
 
 @pytest.fixture(scope="module")
@@ -215,17 +210,6 @@ def test_a_server_adds_no_bos_that_the_template_leaves_out(folder):
             else:
                 assert problem == ""
                 assert len(answers) == len(server.real)
-
-
-def test_a_server_that_closes_the_assistants_turn_is_no_prefill(folder):
-    with serving(ReaderServer(load_tokenizer(str(folder)), True, SERVED)) as server:
-        # without the client's own fields the server does what others do that never heard of them
-        extra = {"continue_final_message": None}
-        model = client(server, tokenizer=str(folder), prompt_path="prefill", extra_body=extra)
-        answers, problem = ask(model, some(model))
-        assert (answers, server.real) == ({}, [])
-        assert "closes the turn" in problem
-        assert "prompt_path: text" in problem
 
 
 def no_ids(body):

@@ -4,7 +4,6 @@ prompts, add to them, ignore limits or think, and say so in their counts alone."
 
 import pytest
 
-from rulerkit.common.errors import UserError
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure
 from tests.test_openai import ask, ask_and_check, client, error, server, some  # noqa: F401
@@ -31,7 +30,7 @@ def counting(server, ratio=1.0, frame=0, context=10**9, cached=0, apart=False):
 # --- prompts that were cut ------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("path", ["chat", "prefill", "text"])
+@pytest.mark.parametrize("path", ["chat", "text"])
 @pytest.mark.parametrize("missing", [12, 300])
 def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing):
     model = client(server, prompt_path=path)
@@ -245,15 +244,3 @@ def test_auto_ends_at_text_with_one_bos(with_bos, tmp_path):
     assert model.prompt_path == "text"
     ask_and_check(model, 2, length=2048)
     assert not any(body["prompt"].startswith("<s>") for body in with_bos.real)
-
-
-def test_a_prefill_that_is_dropped_is_noticed(server):
-    whole = server.read
-
-    def read(body):
-        messages = body.get("messages", [])
-        return whole({**body, "messages": messages[:1]}) if messages else whole(body)
-
-    server.read = read
-    with pytest.raises(UserError, match="so it drops them"):
-        _ = client(server, prompt_path="prefill").server

@@ -148,7 +148,7 @@ def test_a_server_that_ends_each_prompt_is_refused(tmp_path):
         model = client(server, **about)
         answers, problem = ask(model, some(model))
         assert (answers, server.real) == ({}, [])
-        assert "use `prompt_path: chat` or ids" in problem
+        assert "use `prompt_path: chat`" in problem
 
 
 # --- beside a vocabulary --------------------------------------------------------------------------

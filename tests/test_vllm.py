@@ -619,9 +619,7 @@ def test_qwen3_with_yarn_beyond_its_positions_answers_as_by_transformers(tiny, t
 
 
 @needs_vllm
-def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
-    tiny, tmp_path, monkeypatch
-):
+def test_a_server_of_ones_own_gives_the_same_answers_by_ids_and_text(tiny, tmp_path, monkeypatch):
     """vLLM started by a user's command, with its own tokenizer; as a server of any kind, and as
     the engine's own, whose cells it continues."""
     folder = shutil.copytree(tiny, tmp_path / "tiny")
@@ -644,7 +642,7 @@ def test_a_server_of_ones_own_gives_the_same_answers_by_ids_text_and_prefill(
     # the engines end an answer at the ids that the checkpoint names; so must the requests
     common = {"path": str(folder), "extra_body": {"stop_token_ids": [1, *range(300, 320)]}}
     direct = load_model(plain(folder))
-    for path, adds_bos in (("ids", False), ("text", True), ("prefill", True)):
+    for path, adds_bos in (("ids", False), ("text", True)):
         other = load_model({**common, **where, "prompt_path": path, "name": path})
         facts = other.server
         assert (facts.adds_bos, facts.counts.exact, facts.limit) == (adds_bos, True, 8192)

@@ -31,9 +31,9 @@ class ReaderServer(ThreadingHTTPServer):
 
     daemon_threads, block_on_close = True, False
 
-    def __init__(self, tokenizer, adds_bos=False, template="{user}", port=0):
+    def __init__(self, tokenizer, adds_bos=False, port=0):
         super().__init__(("127.0.0.1", port), Handler)
-        self.tokenizer, self.adds_bos, self.template = (tokenizer, adds_bos, template)
+        self.tokenizer, self.adds_bos = tokenizer, adds_bos
         self.seen = []
         self.authorization = None
         self.at_once = self.most_at_once = 0
@@ -60,11 +60,7 @@ class ReaderServer(ThreadingHTTPServer):
             prompt = body["prompt"]
             ids = prompt if isinstance(prompt, list) else self.tokenizer.encode(prompt)
             return self.tokenizer.decode(ids), len(ids) + self.adds_bos
-        user, *more = [message["content"] for message in body["messages"]]
-        text = self.template.format(user=user)
-        if more:
-            closed = "" if body.get("continue_final_message") else "</s> "
-            text += more[0] + (closed and closed + self.template.format(user=""))
+        text = body["messages"][-1]["content"]
         return text, self.tokenizer.count(text) + self.adds_bos
 
     def answer(self, body):

@@ -314,7 +314,7 @@ class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
 
     path: Text
     """the model's name, as the server knows it"""
-    prompt_path: Literal["auto", "ids", "text", "prefill", "chat"]
+    prompt_path: Literal["auto", "ids", "text", "chat"]
     extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""
     prices: Prices

@@ -58,15 +58,11 @@ class Checkpoint:
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
         config = self._json("config.json")
-        if "d_model" in config and "ssm_cfg" in config and "model_type" not in config:
-            # Nothing says what a folder was copied from: name a repository that exists.
-            converted = f"{self.path}-hf"
-            if self.folder:
-                converted = "state-spaces/mamba-2.8b-hf"
+        if "ssm_cfg" in config and "model_type" not in config:
             raise UserError(
                 f"model {self.who}: {self.path} has the layout of the mamba_ssm package, which "
-                "transformers does not read: take the converted checkpoint, on the hub with -hf "
-                f"at the end of its name, such as path: {converted}"
+                "transformers does not read: take a converted checkpoint, such as "
+                "state-spaces/mamba-2.8b-hf"
             )
 
     @cached_property

@@ -84,15 +84,12 @@ class Function(Engine):
                 f"model {self.name}: a function that takes {self.takes} needs the `tokenizer` that "
                 "their ids belong to (`builtin` where it reads the texts of parts alone)"
             )
-        if self._is_async and "batch_size" in self.spec:
+        ignored = "batch_size" if self._is_async else "concurrency"
+        if ignored in self.spec:
             raise UserError(
-                f"model {self.name}: a coroutine function takes one prompt, so batch_size does not "
-                "apply: `concurrency` says how many calls are under way at once"
-            )
-        if not self._is_async and "concurrency" in self.spec:
-            raise UserError(
-                f"model {self.name}: concurrency applies to a coroutine function (async def), "
-                "which takes one prompt; `batch_size` says how many prompts this one gets at once"
+                f"model {self.name}: {ignored} does not apply: `batch_size` says how many prompts "
+                "a function gets at once, `concurrency` how many calls of a coroutine function "
+                "(async def), which takes one prompt, are under way at once"
             )
 
     def identity(self) -> JSON:
@@ -288,9 +285,6 @@ def beside_source(function: Any) -> str:
         return f"a {type(function).__name__} may hold values"
     if function.__closure__:
         return f"it holds {', '.join(function.__code__.co_freevars)}"
-    defaults = (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values())
-    if not all(isinstance(value, str | int | float | None) for value in defaults):
-        return "its defaults are objects"
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):

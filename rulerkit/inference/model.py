@@ -6,9 +6,9 @@ module of this folder (its class), one line in `ENGINES`, and its keys in `setti
 module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from functools import cached_property, wraps
-from inspect import isgeneratorfunction
+from collections.abc import Generator, Iterable, Iterator, Mapping
+from contextlib import nullcontext
+from functools import cached_property
 from math import ceil
 from pkgutil import resolve_name
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
@@ -16,7 +16,7 @@ from zlib import crc32
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
 from rulerkit.common.model_files import check_spec, read_spec
-from rulerkit.common.plugins import by_name, errors_of, is_outside, use
+from rulerkit.common.plugins import by_name, errors_of, use
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.common.urls import is_address
 from rulerkit.generation.example import Example
@@ -122,22 +122,6 @@ def engine_class(name: str) -> Any:
     return outside
 
 
-def _with_place(method: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """A method of an engine from outside, whose exceptions say where they were raised."""
-
-    @wraps(method)
-    def called(engine: "Engine", *arguments: Any) -> Any:
-        with errors_of(type(engine), f"{name} of the model {engine.name}"):
-            return method(engine, *arguments)
-
-    @wraps(method)
-    def iterated(engine: "Engine", *arguments: Any) -> Any:
-        with errors_of(type(engine), f"{name} of the model {engine.name}"):
-            yield from method(engine, *arguments)
-
-    return iterated if isgeneratorfunction(method) else called
-
-
 class Engine(Model):
     """What all engines share: the names in a spec, and the prompt format, made when it is first
     needed."""
@@ -147,11 +131,6 @@ class Engine(Model):
     `settings.ENGINE_KEYS`."""
     on_gpu: ClassVar[bool] = True
     """Whether it computes here, so that a batch gives it a GPU; a service or a rule needs none."""
-
-    def __init_subclass__(cls) -> None:
-        for name in ("identity", "environment", "too_long", "answer"):
-            if is_outside(cls) and name in vars(cls):
-                setattr(cls, name, _with_place(vars(cls)[name], name))
 
     def __init__(self, spec: Spec) -> None:
         self.spec = dict(spec)
@@ -174,8 +153,7 @@ class Engine(Model):
     @property
     def aligned(self) -> str:
         """As the spec says, else `base` where the prompt is sent without a template or messages."""
-        path = self.spec.get("prompt_path")
-        chat = path in ("prefill", "chat") or self.prompt_format.form != "base"
+        chat = self.spec.get("prompt_path") == "chat" or self.prompt_format.form != "base"
         return str(self.spec.get("aligned", "chat" if chat else "base"))
 
     @cached_property
@@ -206,9 +184,8 @@ class Engine(Model):
         is_chat = self.spec.get("aligned") == "chat"
         has_none = form.template == "auto" and form.form == "base"
 
-        # Readers read plain text, and around a prefilled chat stands the server's own template.
-        needs_none = self.engine == "reader" or self.spec.get("prompt_path") == "prefill"
-        if is_chat and has_none and not needs_none:
+        # Readers read plain text.
+        if is_chat and has_none and self.engine != "reader":
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
@@ -375,16 +352,19 @@ def answers_of(
 ) -> Generator[tuple[Example, Answer | Failure]]:
     """What a model answers, checked: each example with an `Answer` or a `Failure`. A `UserError` of
     the model becomes a `ModelError`: other models may go on."""
+    # An exception in the engine of a plug-in says where it was raised.
+    place = errors_of(type(model), f"answer of the model {model.name}")
     try:
-        for answered in model.answer(examples):
-            match answered:
-                case (example, Answer() | Failure() as answer):
-                    yield example, answer
-                case _:
-                    raise ModelError(
-                        f"{model.name}: its engine yields {shortened(answered)}: it must yield "
-                        "each example with an Answer or a Failure"
-                    )
+        with place if isinstance(model, Engine) else nullcontext():
+            for answered in model.answer(examples):
+                match answered:
+                    case (example, Answer() | Failure() as answer):
+                        yield example, answer
+                    case _:
+                        raise ModelError(
+                            f"{model.name}: its engine yields {shortened(answered)}: it must "
+                            "yield each example with an Answer or a Failure"
+                        )
     except TooLong:
         raise
     except UserError as error:

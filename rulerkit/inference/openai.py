@@ -1,9 +1,8 @@
 """Any server or service that speaks OpenAI's protocol.
 
-A prompt is sent in one of four ways (`prompt_path`): as token `ids`, as `text`, as a chat whose
-last message is the answer prefix (`prefill`), or as a `chat` of one message, the paper's form for
-GPT-4. The answers may differ, so the path is part of a model's identity. What a server takes is
-found out by a few tiny requests before the first prompt.
+A prompt is sent in one of three ways (`prompt_path`): as token `ids`, as `text`, or as a `chat` of
+one message, the paper's form for GPT-4. The answers may differ, so the path is part of a model's
+identity. What a server takes is found out by a few tiny requests before the first prompt.
 """
 
 import re
@@ -25,11 +24,8 @@ from rulerkit.inference.reply import Reply
 from rulerkit.inference.server_counts import ServerCounts, kept_within, sample_of, whole_count
 from rulerkit.inference.servers import ServerEngine
 
-CHATS = ("prefill", "chat")
 OPENAI = "https://api.openai.com/v1"
 
-# What vLLM and its like need to continue the last message; `null` in `extra_body` takes one away.
-_CONTINUE = {"continue_final_message": True, "add_generation_prompt": False}
 # A text that another tokenizer would count otherwise.
 _WORDS = (
     "One of the special magic numbers for long-context is: 4812093. Say: "
@@ -38,8 +34,6 @@ _WORDS = (
     "is yellow! Ünïcödé, 東京, 1.5 % of 1,048,576 tokens?\n1. apple 2. banana 3. cherry"
 )
 _SHORT = "Hello"
-# An answer prefix of several tokens: whether a server drops it shows in its count.
-_PREFIX = "Answer: the magic number is"
 _PROBE_TOKENS = 16
 _SHOWN = ("owned_by", "root")  # what records say of the list of models
 _FRAME_TOKENS = 16  # that a chat service adds unseen, at most
@@ -78,12 +72,16 @@ class OpenAI(ServerEngine):
         self._ignores_limits = self._has_doubts = False
         self._extra: JSON = dict(spec.get("extra_body", {}))
         kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
-        if kwargs and spec.get("prompt_path") in CHATS:
+        if kwargs and spec.get("prompt_path") == "chat":
             # The server renders the template of a chat.
             self._extra.setdefault("chat_template_kwargs", kwargs)
-        problem = _contradiction(spec)
-        if problem:
-            raise UserError(f"model {self.name}: {problem}")
+        if "budget" in spec and "prices" not in spec:
+            raise UserError(f"model {self.name}: budget needs `prices`, by which it is counted")
+        if spec.get("prompt_path") == "chat" and spec.get("prefix_in") == "assistant":
+            raise UserError(
+                f"model {self.name}: prompt_path: chat has no assistant's turn for the answer "
+                "prefix: use prefix_in: user"
+            )
 
     def identity(self) -> JSON:
         """The model's name, the path of its prompts, and what its requests say beside them; not
@@ -169,19 +167,14 @@ class OpenAI(ServerEngine):
         limit = self.spec.get("max_length") or self.server.limit
         # A service puts a frame around a chat that nobody sees, and a thought comes beside it.
         unseen = self.beside
-        if self.prompt_path in CHATS and not any(self.prompt_format.around):
+        if self.prompt_path == "chat" and not any(self.prompt_format.around):
             unseen += max(_FRAME_TOKENS, self.server.counts.frame)
         if limit is None or length + unseen <= limit:
             return None
 
-        share = ""
-        if unseen:
-            share = (
-                ", of which the thought (thinking_tokens) and a chat service's own frame take up "
-                f"to {unseen}"
-            )
+        share = f", {unseen} of them for a thought and a chat's frame" if unseen else ""
         return (
-            f"{length + unseen} tokens are needed, its limit is {limit} tokens{share}: lengths up "
+            f"{length + unseen} tokens are needed{share}, its limit is {limit} tokens: lengths up "
             f"to {limit - unseen} fit, or serve it with a larger context and set `max_length` in "
             "its mapping"
         )
@@ -223,12 +216,9 @@ class OpenAI(ServerEngine):
         return facts
 
     def _find_out(self, connection: Connection, facts: ServerFacts) -> None:
-        """How a server counts what is sent by a path; `RequestError` where it refuses the path.
-
-        `UserError` where the counts show that the tokenizer is another one, or that a `prefill`
-        closes the assistant's turn: its words then add more than their own tokens.
-        """
-        if facts.path in CHATS:
+        """How a server counts what is sent by a path; `RequestError` where it refuses the path, and
+        `UserError` where the counts show that the tokenizer is another one."""
+        if facts.path == "chat":
             self._find_out_chat(connection, facts)
             return
 
@@ -243,8 +233,10 @@ class OpenAI(ServerEngine):
                     raise
                 continue
             added = len(tokenizer.leading_ids)
-            closed = ours + added + len(tokenizer.closing_ids)
-            if count not in (None, ours, ours + max(1, added), closed):
+            # A token behind the prompt would end it.
+            closing = len(tokenizer.closing_ids)
+            is_closed = way == path and closing > 0 and count == ours + added + closing
+            if is_closed or count not in (None, ours, ours + max(1, added), ours + added + closing):
                 raise UserError(
                     f"model {self.name}: its server counts {count} tokens where the tokenizer "
                     f"{tokenizer.name} counts {ours}: `tokenizer` must be the model's own for "
@@ -256,13 +248,6 @@ class OpenAI(ServerEngine):
             # Without a count, ids are taken as they are.
             adds_one = count != ours if counts.exact else way == "text"
             facts.adds_bos = adds_one and added > 0
-            if way == path and tokenizer.closing_ids and count == closed:
-                raise UserError(
-                    f"model {self.name}: its server ends each prompt as a whole text, with "
-                    f"{len(tokenizer.closing_ids)} tokens behind it: use `prompt_path: chat` or "
-                    "ids, or tell the server in `extra_body` to add none (vLLM: "
-                    "add_special_tokens: false)"
-                )
         if facts.adds_bos and self._format_for(path).lacks_bos:
             raise UserError(
                 f"model {self.name}: its server puts {''.join(tokenizer.leading_tokens)} before "
@@ -271,7 +256,7 @@ class OpenAI(ServerEngine):
             )
 
     def _find_out_chat(self, connection: Connection, facts: ServerFacts) -> None:
-        """How a server counts the tokens of a chat, and whether it goes on with a `prefill`."""
+        """How a server counts the tokens of a chat."""
         tokenizer, counts = self.tokenizer(), facts.counts
         short = self._count(connection, facts, facts.path, _SHORT)
         long = self._count(connection, facts, facts.path, _WORDS)
@@ -281,32 +266,17 @@ class OpenAI(ServerEngine):
 
         # The frame of the chat is in both counts.
         ours = tokenizer.count(_WORDS) - tokenizer.count(_SHORT)
-        words = tokenizer.count(_PREFIX) if facts.path == "prefill" else 0
         counts.known = True
         counts.exact = abs(long - short - ours) <= 1
         counts.ratio = 1.0 if counts.exact else max(1, long - short) / ours
-        counts.frame = max(0, short - tokenizer.count(_SHORT) - words)
-        if facts.path != "prefill":
-            return
-
-        plain = self._count(connection, facts, "chat", _SHORT) or short
-        added = short - plain
-        if words / 2 <= added <= words + 1:
-            return
-        done = "closes the turn" if added > words else "drops them"
-        raise UserError(
-            f"model {self.name}: its server does not go on with the assistant's words: {words} "
-            f"tokens of them make its prompt {added} tokens longer, so it {done}; "
-            "use `prompt_path: text`, ids or chat, or give in `extra_body` what this server needs "
-            "to continue a message"
-        )
+        counts.frame = max(0, short - tokenizer.count(_SHORT))
 
     def _count(
         self, connection: Connection, facts: ServerFacts, path: str, text: str
     ) -> int | None:
         """The server's own count of the tokens of a prompt; None where it gives none."""
-        if path in CHATS:
-            prompt = _messages(path, text, _PREFIX, self.spec.get("system_prompt"))
+        if path == "chat":
+            prompt = self._messages(text)
         elif path == "ids":
             prompt = {"prompt": self.tokenizer().encode(text).tolist()}
         else:
@@ -373,13 +343,9 @@ class OpenAI(ServerEngine):
 
     def _prompt(self, example: Example) -> JSON:
         form, path = self.prompt_format, self.server.path
-        if path in CHATS:
+        if path == "chat":
             # Blanks that the template would put before it stand with the content.
-            user = example.input.lstrip(" ")
-            if path == "chat":
-                user += example.answer_prefix
-            system = self.spec.get("system_prompt")
-            return _messages(path, user, example.answer_prefix, system)
+            return self._messages(example.input.lstrip(" ") + example.answer_prefix)
 
         adds_bos = self.server.adds_bos
         if path == "ids":
@@ -389,11 +355,17 @@ class OpenAI(ServerEngine):
         text = example.prompt.removeprefix(form.leading_text)
         return {"prompt": text if adds_bos else form.leading_text + text}
 
+    def _messages(self, text: str) -> JSON:
+        """The part of a chat's request that holds the prompt."""
+        roles = {"system": self.spec.get("system_prompt"), "user": text}
+        said = [{"role": role, "content": content} for role, content in roles.items() if content]
+        return {"messages": said}
+
     @cached_property
     def _num_unsent(self) -> int:
         """The tokens of a prompt that its server puts around it."""
         form = self.prompt_format
-        if self.server.path in CHATS:
+        if self.server.path == "chat":
             return len(form.bos) + sum(map(form.tokenizer.count, form.around))
         return len(form.leading_ids) if self.server.adds_bos else 0
 
@@ -454,34 +426,3 @@ class OpenAI(ServerEngine):
             written = form.tokenizer.count(text)
         usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
         return Answer(text, finish, written, usage)
-
-
-def _messages(path: str, user: str, prefix: str, system: str | None = None) -> JSON:
-    """The part of a chat's request that holds the prompt."""
-    is_prefill = path == "prefill"
-    roles = {"system": system, "user": user, "assistant": prefix if is_prefill else None}
-    messages = [{"role": role, "content": content} for role, content in roles.items() if content]
-    if is_prefill:
-        return {"messages": messages, **_CONTINUE}
-    return {"messages": messages}
-
-
-def _contradiction(spec: Spec) -> str:
-    """What of a mapping cannot be together, and the way out; empty where all can."""
-    path, place = spec.get("prompt_path"), spec.get("prefix_in")
-    if "budget" in spec and "prices" not in spec:
-        return "budget needs `prices`, by which it is counted"
-
-    # The answer prefix has one place in a chat, and not every way of asking offers it.
-    if path == "chat" and place == "assistant":
-        return (
-            "prompt_path: chat has no assistant's turn for the answer prefix: use prefix_in: "
-            "user, or prefill"
-        )
-    is_elsewhere = place in ("user", "none") or spec.get("template") == "gpt-4"
-    if path == "prefill" and (is_elsewhere or spec.get("thinking_tokens")):
-        return (
-            "prompt_path: prefill puts the answer prefix into the assistant's turn, before any "
-            "thought; else use prompt_path: chat"
-        )
-    return ""

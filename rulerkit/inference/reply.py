@@ -27,7 +27,7 @@ from rulerkit.inference.refusals import SERVER_WORDS, RequestError
 
 _THOUGHTS = ("thinking", "reasoning", "thought")
 # Names under which a part holds its words.
-_WORDS = ("text", "value", "content", "refusal", "summary", "message", "reason", "output_text")
+_WORDS = ("text", "value", "content", "refusal", "summary", *_THOUGHTS)
 
 
 def _words_of(value: Any) -> str:
@@ -37,8 +37,8 @@ def _words_of(value: Any) -> str:
     if isinstance(value, list):
         return "".join(_words_of(one) for one in value)
     if isinstance(value, dict):
-        for name in (*_WORDS, *_THOUGHTS):
-            if name in value and not isinstance(value[name], bool):
+        for name in _WORDS:
+            if name in value:
                 return _words_of(value[name])
     return ""
 
@@ -48,34 +48,20 @@ def _read_content(value: Any, field: str) -> dict[str, str]:
     list of parts. ValueError, with the name of the field, for what is none of these."""
     if value is None:
         return {}
-    if isinstance(value, str):
-        return {"text": value}
-    parts = [value] if isinstance(value, dict) else value
-    if not isinstance(parts, list):
+    if not isinstance(value, str | dict | list):
         raise ValueError(f"{field} is {shortened(value)}, and no text")
 
     read: dict[str, str] = {}
-    for part in parts:
-        kind, words = _kind_of(part), _words_of(part)
-        if kind and (words or kind == "text"):
-            read[kind] = read.get(kind, "") + words
+    for part in value if isinstance(value, list) else [value]:
+        kind = str(part.get("type") or "text") if isinstance(part, dict) else "text"
+        if any(name in kind for name in _THOUGHTS):
+            kind = "thought"
+        elif "text" in kind:
+            kind = "text"
+        # Neither is an image and its like.
+        if kind in ("text", "thought", "refusal"):
+            read[kind] = read.get(kind, "") + _words_of(part)
     return read
-
-
-def _kind_of(part: Any) -> str:
-    """What a part is: `text`, `thought`, `refusal`, or "" for an image and its like."""
-    if isinstance(part, str):
-        return "text"
-    if not isinstance(part, dict):
-        return ""
-    kind = str(part.get("type") or "text")
-    is_thought = any(name in kind for name in _THOUGHTS)
-    # Gemini marks a thought by a value beside its text.
-    if is_thought or part.get("thought") is True:
-        return "thought"
-    if kind == "refusal":
-        return "refusal"
-    return "text" if "text" in kind or "text" in part else ""
 
 
 # --- the reply ------------------------------------------------------------------------------------

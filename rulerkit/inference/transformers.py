@@ -123,36 +123,20 @@ class Transformers(CheckpointEngine):
             if extra := sorted(report["unexpected_keys"]):
                 remark(
                     f"model {self.name}: {len(extra)} weights of {self.spec['path']}, such as "
-                    f"{extra[0]}, have no place in the model that its configuration "
-                    "describes: they "
-                    "are not used"
+                    f"{extra[0]}, have no place in the model that its configuration describes: "
+                    "they are not used"
                 )
             self._network = network
 
-        self._check_chunks()
-        return self._network
-
-    def _check_chunks(self) -> None:
-        """Raise `UserError` where a prompt that is read in several steps is answered otherwise than
-        one that is read in one."""
-        if "prefill_chunk_size" not in self.spec:
-            return
-
-        # The state of a recurrent layer is not carried over from chunk to chunk
-        # everywhere.
-        if _is_recurrent(self._network):
-            raise UserError(
-                f"model {self.name}: with prefill_chunk_size, recurrent models "
-                f"({self._network.config.model_type}) may answer differently in transformers: "
-                "leave it out"
-            )
+        # The state of a recurrent layer is not carried over from chunk to chunk everywhere, and
         # `generate` of 5.2 gives each chunk the positions of the last one.
-        installed = str(_transformers().__version__)
-        if installed.startswith("5.2."):
+        is_old = str(_transformers().__version__).startswith("5.2.")
+        if "prefill_chunk_size" in self.spec and (is_old or _is_recurrent(self._network)):
             raise UserError(
-                f"model {self.name}: with prefill_chunk_size, transformers {installed} reads "
-                "chunks at wrong positions: leave it out, or install transformers 5.3 or newer"
+                f"model {self.name}: with prefill_chunk_size, recurrent models and transformers "
+                "5.2 may answer differently: leave it out"
             )
+        return self._network
 
     def _from_pretrained(self, device: str) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
