@@ -60,7 +60,7 @@ def key_rows(keys: type[settings.Keys]) -> list[list[str]]:
         default = None if field.is_required() else field.get_default(call_default_factory=True)
         rows.append(
             [
-                f"`{field.alias or name}`",
+                f"`{name}`",
                 " ".join(takes.split()),
                 "" if default in (None, "", [], {}, sys.executable) else f"`{json.dumps(default)}`",
             ]

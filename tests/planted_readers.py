@@ -14,7 +14,6 @@ from random import Random
 from typing import Literal, NamedTuple
 
 import numpy as np
-from pydantic import Field
 
 from rulerkit.common.settings import Length, ReaderKeys, Share, Tokens
 from rulerkit.generation.example import copy_beginning
@@ -37,7 +36,7 @@ Distances = Callable[[Sequence[int]], Sequence[float]]
 class PlantedKeys(ReaderKeys):
     """Reference readers with planted effects."""
 
-    copy_: Share = Field(alias="copy")
+    copies: Share
     """a share from 0 to 1: how often it answers with the demonstration's answer"""
     copy_from: Tokens
     """a number of tokens: it does not copy in shorter prompts"""
@@ -55,7 +54,7 @@ class PlantedKeys(ReaderKeys):
     """copy: it does not read, and answers with the beginning of the context"""
 
 
-KEYS = ("copy", "copy_from", "fade", "drop", "thought", "confuse", "memory", "floor")
+KEYS = ("copies", "copy_from", "fade", "drop", "thought", "confuse", "memory", "floor")
 
 
 class Planted(Reader):
@@ -98,7 +97,7 @@ class Planted(Reader):
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         distances = partial(tokens_to_end, ids, tokenizer)
         for key, (effect, _) in _EFFECTS.items():
-            too_short = key == "copy" and len(ids) < self.spec.get("copy_from", 0)
+            too_short = key == "copies" and len(ids) < self.spec.get("copy_from", 0)
             if key in self.spec and isinstance(reading, Reading) and not too_short:
                 random, size = Random(f"{self.name}/{key}/{digest}"), self.spec[key]
                 if key == "drop" and "thought" in self.spec:
@@ -203,7 +202,7 @@ def _remember(
 
 
 _EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading | Fixed], str]] = {
-    "copy": (_copy, "copies {percent:g}%"),
+    "copies": (_copy, "copies {percent:g}%"),
     "fade": (_fade, "fades by half every {tokens} tokens"),
     "drop": (_drop, "drops {percent:g}%"),
     "confuse": (_confuse, "confuses {percent:g}%"),

@@ -216,7 +216,7 @@ def test_examples_that_cannot_be_generated_again(where, value, words):
         ({"confuse": 0.4}, "vt_2_chains", ["wrong chain"], 1 - 0.6**3),
         ({"confuse": 0.1}, "fwe", ["less frequent word"], 1 - 0.9**3),
         ({"drop": 0.2}, "vt", ["partial"], 1 - 0.8**5 - 0.2**5),
-        ({"copy": 0.5}, "cwe", ["copied demonstration"], 0.5),
+        ({"copies": 0.5}, "cwe", ["copied demonstration"], 0.5),
     ],
 )
 def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):

@@ -27,7 +27,7 @@ def test_models_and_their_tokenizers_are_fetched(rulerkit, fetched):
     models = """
     - {name: plain, engine: transformers, path: org/plain}
     - {name: other, engine: vllm, path: org/plain, tokenizer: org/words, revision: v2}
-    - {name: rwkv, engine: rwkv, path: org/rwkv, file: x.pth, tokenizer: builtin}
+    - {name: rwkv, engine: rwkv, path: org/rwkv/x.pth, tokenizer: builtin}
     - reader-4096
     """
     said = rulerkit("fetch", "-y", f"models:{models}")

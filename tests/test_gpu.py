@@ -23,7 +23,6 @@ from importlib.util import find_spec
 import pytest
 
 import rulerkit as rk
-from rulerkit.common.gpus import nvidia_smi
 from tests.processes import gone_within, processes
 
 MODEL = os.environ.get("RULERKIT_GPU_MODEL", "")
@@ -111,7 +110,7 @@ def report(model, rows, loading, seconds):
     address = model.connection.address
     about = {
         "versions": packages | {"python": sys.version.split()[0]},
-        "GPUs, driver, memory, in use": nvidia_smi("name,driver_version,memory.total,memory.used"),
+        "GPUs, driver, memory, in use": subprocess.getoutput("nvidia-smi -L"),
         "model": f"{MODEL} in {model.identity()['dtype']}",
         "config": json.dumps(model.checkpoint.config),
         "server": " ".join(model.command(address)).replace(address.key, "***"),

@@ -53,7 +53,7 @@ def within(seen, planted, num_trials):
             (1 + 3 * 0.6) / 4,
         ),  # the first has no other key to be taken for
         ({"confuse": 0.4}, "vt_2_chains", 3, 0.6),
-        ({"copy": 0.35}, {"base": "cwe", "demonstration": False}, 1, 0.65),
+        ({"copies": 0.35}, {"base": "cwe", "demonstration": False}, 1, 0.65),
         ({"drop": 0.5, "memory": 0.4}, "qa_1", 1, 0.4 + 0.6 * 0.5),
     ],
 )
@@ -70,7 +70,7 @@ def test_a_planted_rate_is_the_one_that_is_scored(effects, spec, items, expected
     [
         ({"confuse": 1.0}, "niah_single_2"),
         ({"confuse": 1.0}, "vt"),
-        ({"copy": 1.0}, "niah_multivalue"),
+        ({"copies": 1.0}, "niah_multivalue"),
         ({"memory": 0.5}, "qa_1"),
     ],
 )
@@ -114,7 +114,7 @@ def test_a_confused_reader_takes_a_neighbouring_line():
 
 # --- the same again -------------------------------------------------------------------------------
 
-ALL = {"copy": 0.3, "copy_from": 1000, "fade": 2000, "drop": 0.2, "confuse": 0.3, "memory": 0.3}
+ALL = {"copies": 0.3, "copy_from": 1000, "fade": 2000, "drop": 0.2, "confuse": 0.3, "memory": 0.3}
 
 
 def test_answers_repeat_exactly_whatever_else_was_asked():

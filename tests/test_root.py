@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 import threading
-from importlib import metadata
 
 import pytest
 
@@ -74,20 +73,6 @@ def test_papermill_writes_where_its_kernel_works(nowhere, project):
     for more, place in (((), nowhere), (("--cwd", file.parent), project)):
         subprocess.run([*call, *map(str, more)], cwd=nowhere, check=True)
         assert (place / ANSWERS).exists()
-
-
-def test_an_extra_is_installed_from_where_the_kit_came(nowhere, monkeypatch):
-    origins = {
-        '{"url": "file:///kit/r", "dir_info": {"editable": true}}': '-e "/kit/r[vllm]"',
-        '{"url": "file:///kit/r", "dir_info": {}}': '"/kit/r[vllm]"',
-        f'{{"url": "file://{nowhere}", "dir_info": {{}}}}': '".[vllm]"',
-        '{"url": "https://h/r", "vcs_info": {"vcs": "git"}}': '"rulerkit[vllm] @ git+https://h/r"',
-        None: "'rulerkit[vllm]'",
-    }  # fmt: skip
-    for text, command in origins.items():
-        origin = type("D", (), {"read_text": lambda _, name, text=text: text})()
-        monkeypatch.setattr(metadata, "distribution", lambda _, d=origin: d)
-        assert paths.install_command("vllm") == f"pip install {command}"
 
 
 # --- addresses ------------------------------------------------------------------------------------

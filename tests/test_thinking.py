@@ -12,9 +12,8 @@ from rulerkit.batch.plan import plan_text
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.prompt_format import KNOWN, PromptFormat
 from rulerkit.generation.tasks import task
-from rulerkit.generation.thoughts import KNOWN
 from rulerkit.report.tables import usage_notes
 from rulerkit.scoring.scores import answer_of
 from tests.test_openai import client, server, some  # noqa: F401

@@ -19,9 +19,8 @@ from rulerkit.common.lengths import length_name
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Draft, Example, ExampleStream
 from rulerkit.generation.generate import Examples, generate
-from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.prompt_format import PromptFormat, ends_thought
 from rulerkit.generation.tasks import Task, task
-from rulerkit.generation.thoughts import ends_thought
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.model import Answer, Failure, Model, load_model
 

@@ -84,9 +84,13 @@ def _fetch_model(described: Any) -> Iterator[str]:
 
     engine: Any = rk.load_model(described)
     path = engine.spec.get("path", "")
-    if is_hub_id(path) and not resolve(path).exists():
-        what = [engine.spec.get("file", "*")]
-        yield str(download(f"model {engine.name}", path, engine.spec.get("revision"), what))
+    # The weights of the engine rwkv are one file of a repository.
+    repository, _, what = path.rpartition("/")
+    if not what.endswith(".pth"):
+        repository, what = path, "*"
+    if is_hub_id(repository) and not resolve(path).exists():
+        revision = engine.spec.get("revision")
+        yield str(download(f"model {engine.name}", repository, revision, [what]))
 
     tokenizer = engine.tokenizer_name()
     if tokenizer not in (path, "builtin") and not resolve(tokenizer).exists():

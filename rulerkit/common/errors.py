@@ -61,18 +61,13 @@ def unknown(
     "unknown task 'vtt': did you mean 'vt' or 'cwe'? `rulerkit tasks` lists all"
     """
     names = [str(name) for name in allowed]
-    if command:
-        nearest = [repr(name) for name in get_close_matches(str(seen)[:100], names, n=3, cutoff=0)]
-        guess = " or ".join(filter(None, [", ".join(nearest[:-1]), nearest[-1]]))
-        return UserError(
-            f"unknown {what} {shortened(str(seen))}: did you mean {guess}? "
-            f"`{command}` lists all" + (f". {hint}" if hint else "")
-        )
-    near = [f"did you mean {name!r}? " for name in get_close_matches(str(seen)[:100], names, n=1)]
-    return UserError(
-        f"unknown {what} {shortened(str(seen))}: {''.join(near)}allowed: "
-        f"{', '.join(names) or 'none'}" + (f". {hint}" if hint else "")
-    )
+    number, cutoff = (3, 0.0) if command else (1, 0.6)
+    nearest = get_close_matches(str(seen)[:100], names, number, cutoff)
+    text = f"unknown {what} {shortened(str(seen))}: "
+    if nearest:
+        text += f"did you mean {' or '.join(map(repr, nearest))}? "
+    text += f"`{command}` lists all" if command else f"allowed: {', '.join(names) or 'none'}"
+    return UserError(f"{text}. {hint}" if hint else text)
 
 
 def check_known(

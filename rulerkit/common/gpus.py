@@ -23,7 +23,7 @@ def visible_gpus() -> list[str]:
     if named is None:
         if shutil.which("nvidia-smi") is None:
             return [str(number) for number in range(_torch_gpus())]
-        return [line.strip() for line in nvidia_smi("index")]
+        return _nvidia_gpus()
     return [gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1")]
 
 
@@ -41,15 +41,14 @@ def _torch_gpus() -> int:
         return 0
 
 
-def nvidia_smi(fields: str) -> list[str]:
-    """A line for each GPU; none where there is no driver."""
-    call = ["nvidia-smi", f"--query-gpu={fields}", "--format=csv,noheader"]
+def _nvidia_gpus() -> list[str]:
+    """The numbers of the GPUs that nvidia-smi lists; none where there is no driver."""
+    call = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
-        return subprocess.run(
-            call, capture_output=True, encoding="utf-8", errors="replace", timeout=60, check=True
-        ).stdout.splitlines()
+        done = subprocess.run(call, capture_output=True, encoding="utf-8", timeout=60, check=True)
     except (OSError, subprocess.SubprocessError):
         return []
+    return done.stdout.split()
 
 
 # --- torch ----------------------------------------------------------------------------------------

@@ -54,31 +54,17 @@ def _reason(path: str, error: Exception) -> str:
 
     page = f"{constants.ENDPOINT}/{path}"
     if isinstance(error, errors.GatedRepoError):
-        return (
-            f"it is gated: accept its terms at {page}, log in with `hf auth login`, and "
-            "fetch it again"
-        )
+        return f"it is gated: accept its terms at {page} and log in with `hf auth login`"
     if isinstance(error, errors.RepositoryNotFoundError):
-        return (
-            f"there is no {page}, or it is private: correct its name, or log in with `hf "
-            "auth login`"
-        )
-    if isinstance(error, errors.RevisionNotFoundError):
-        return f"it has no such revision: see {page}/commits"
-    if isinstance(error, errors.HFValidationError):
-        return f"this is not a valid hub id ({first_line(error)}): correct its name"
+        return f"there is no {page}, or it is private: correct its name, or `hf auth login`"
     if constants.is_offline_mode():
         return (
             f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "
-            "download it on a machine "
-            f"with a network (hf download {path})"
+            f"download it on a machine with a network (hf download {path})"
         )
     # Where even the list of its files was not to be had, nothing was downloaded.
     if isinstance(error, errors.LocalEntryNotFoundError):
-        return (
-            f"{constants.ENDPOINT} cannot be reached, so {path} was not looked up: is there a "
-            f"network here? Else `hf download {path}` where there is one, or give a folder"
-        )
+        return f"{constants.ENDPOINT} cannot be reached, so {path} was not looked up; give a folder"
     return (
         f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch "
         "it again; complete files are kept"

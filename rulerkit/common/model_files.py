@@ -72,7 +72,7 @@ def check_spec(spec: Spec, who: str) -> JSON:
     what = f"key of the model {who} (engine {engine})"
     checked = check(keys, spec, f"model {who}: ", what)
     values = {"engine": engine}
-    values |= checked.model_dump(by_alias=True, exclude_unset=True)
+    values |= checked.model_dump(exclude_unset=True)
     return values | {"name": _name(values)}
 
 

@@ -4,7 +4,6 @@ Every command imports this module: what it seldom needs is imported inside its f
 took a fifth of the time of `rulerkit --help`.
 """
 
-import json
 import os
 import socket
 from collections.abc import Iterator
@@ -12,7 +11,6 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 from rulerkit.common.errors import MissingExtra
 from rulerkit.common.plugins import brought
@@ -45,29 +43,9 @@ def package_version(name: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra of this package, from where the package itself came: a
-    folder, a repository, a file, or an index."""
-    from importlib.metadata import PackageNotFoundError, distribution
-    from urllib.request import url2pathname
-
-    try:
-        origin = distribution("rulerkit").read_text("direct_url.json")
-    except PackageNotFoundError:
-        origin = None
-    source = json.loads(origin) if origin else {}
-    url: str = source.get("url", "")
-    if not url:
-        return f"pip install 'rulerkit[{extra}]'"
-
-    if "dir_info" in source:
-        folder = Path(url2pathname(urlsplit(url).path))
-        place = "." if folder == Path.cwd() else str(folder)
-        editable = "-e " if source["dir_info"].get("editable") else ""
-        return f'pip install {editable}"{place}[{extra}]"'
-
-    if "vcs_info" in source:
-        url = f"{source['vcs_info']['vcs']}+{url}"
-    return f'pip install "rulerkit[{extra}] @ {url}"'
+    """The command that installs an extra of this package. Of a package that is there already pip
+    takes only what the extra needs, wherever the package itself came from."""
+    return f"pip install 'rulerkit[{extra}]'"
 
 
 def missing_extra(what: str, package: str, extra: str) -> MissingExtra:

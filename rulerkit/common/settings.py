@@ -323,12 +323,6 @@ class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
     """dollars, at the `prices`: no more is asked once a run has cost so much"""
 
 
-def keys_of(kind: type[Keys]) -> dict[str, FieldInfo]:
-    """The keys of a class, as files write them: a plug-in may have one that is no name in
-    Python."""
-    return {field.alias or name: field for name, field in kind.model_fields.items()}
-
-
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {
     "reader": ReaderKeys,
     "transformers": TransformersKeys,
@@ -339,7 +333,7 @@ ENGINE_KEYS: dict[str, type[ModelKeys]] = {
 }
 """Engine name -> what a mapping for this engine may hold."""
 
-MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in keys_of(kind))
+MODEL_KEYS = frozenset(key for kind in ENGINE_KEYS.values() for key in kind.model_fields)
 """Every key that the mapping of some model may hold."""
 
 _KEYS: dict[str, Any] = package_data("model_keys.yaml")
@@ -457,7 +451,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
     `where` begins the message about a wrong value; `what` is what the message about an unknown key
     calls it.
     """
-    fields = keys_of(kind)
+    fields = kind.model_fields
     for key in values:
         check_known(what, key, fields)
     given = {key: value for key, value in values.items() if value is not None}
@@ -489,7 +483,7 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
 
 def takes(engine: str, key: str) -> str:
     """What a key of an engine takes, in words."""
-    return _words(keys_of(engine_keys(engine, ""))[key])
+    return _words(engine_keys(engine, "").model_fields[key])
 
 
 def _words(field: FieldInfo) -> str:
@@ -512,6 +506,3 @@ def read_site(path: Path | None = None) -> Site:
     """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
     default = home() / "params" / "site.yaml"
     return Site() if path is None and not default.exists() else read_keys(Site, path or default)
-
-
-# --- the mapping of a model -----------------------------------------------------------------------

@@ -15,7 +15,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.generation.thoughts import ends_thought
+from rulerkit.generation.prompt_format import ends_thought
 from rulerkit.generation.tokenizers import ON_HUB
 from rulerkit.inference.model import Answer, Engine, with_reasoning
 

@@ -20,8 +20,14 @@ from rulerkit.common.plugins import by_name, errors_of, use
 from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.common.urls import is_address
 from rulerkit.generation.example import Example
-from rulerkit.generation.prompt_format import FORMS, SETTINGS, PromptFormat, stored_forms
-from rulerkit.generation.thoughts import ENDS, without_thought
+from rulerkit.generation.prompt_format import (
+    ENDS,
+    FORMS,
+    SETTINGS,
+    PromptFormat,
+    stored_forms,
+    without_thought,
+)
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 
 

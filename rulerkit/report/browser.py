@@ -21,8 +21,8 @@ from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import with_progress
+from rulerkit.generation.prompt_format import without_thought
 from rulerkit.generation.tasks import family_of
-from rulerkit.generation.thoughts import without_thought
 from rulerkit.report.tables.notes import names_of, remarks
 from rulerkit.scoring.scores import as_scores, clean
 from rulerkit.store.files import write_whole

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from rulerkit.common.errors import UserError, listed, remark, shortened
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.settings import JSON
-from rulerkit.generation import thoughts
+from rulerkit.generation.prompt_format import opens_thought, without_thought
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
 from rulerkit.generation.tasks import Task, judge_of
@@ -54,10 +54,10 @@ def answer_of(prediction: str, record: Mapping[str, Any], prefix: str = "") -> t
     marks = form.get("thinking_marks")
     own = tuple(marks) if marks else None
     asked = form["thinking_tokens"] > 0
-    opened = asked and thoughts.opens_thought(form["after"], own)
+    opened = asked and opens_thought(form["after"], own)
 
     # A needle that is only named inside the thought was not given as the answer.
-    answer = thoughts.without_thought(prediction, opened, own, asked)
+    answer = without_thought(prediction, opened, own, asked)
     text = clean(answer or "")
     return (clean(prefix + text) if prefix and text else text), answer is None
 
@@ -72,7 +72,7 @@ def judge(
     Raises UserError where there is no reference, or an empty one.
     """
     rule = make_task(task)
-    text = clean(thoughts.without_thought(answer, asked=False) or "")
+    text = clean(without_thought(answer, asked=False) or "")
     if text and rule.judges_prefix:
         text = clean(prefix + text)
     return score_of(rule, text, references)
