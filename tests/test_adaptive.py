@@ -118,6 +118,7 @@ def rows_of(cells):
     return {(c.length, c.record["num_examples"]): [row["index"] for row in c.rows] for c in cells}
 
 
+@pytest.mark.slow
 def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
     """A reader that drops 6 % of its items is 94 % right within its window."""
     answers = []
@@ -132,6 +133,7 @@ def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
     assert "5 %" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_killed_run_ends_as_any_other(tmp_path):
     command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", f"model: {json.dumps(NOISY)}"]
     command += ["-y", "plugins: [tests.planted_readers]"]

@@ -450,6 +450,7 @@ def test_a_changed_checkpoint_is_noticed(project):
 # --- what a disk or a kernel refuses --------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
     path = project / "notebooks/10_small.ipynb"
     path.write_text(path.read_text().replace('"python3"', '"no-such-kernel"'))

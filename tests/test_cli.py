@@ -516,6 +516,7 @@ main()
 """
 
 
+@pytest.mark.slow
 def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch):
     """As on Windows: every module is imported and a model is evaluated without modules and
     functions of POSIX."""

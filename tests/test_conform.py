@@ -55,6 +55,7 @@ def checkout(tmp_path):
     return tmp_path / "RULER"
 
 
+@pytest.mark.slow
 @needs_extras
 def test_what_is_equal_what_differs_and_what_never_ends(checkout):
     names = ("niah_multikey_3", "fwe", "vt", "cwe")

@@ -363,6 +363,7 @@ def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, m
         assert len(rows[0].read_text().splitlines()) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("text", "problem"),
     [
@@ -475,6 +476,7 @@ def installed(site, module, text):
     return site
 
 
+@pytest.mark.slow
 @needs_extras
 def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_path):
     site = installed(tmp_path / "site", "bare_kit", ONE_FILE)

@@ -57,6 +57,7 @@ def run(elsewhere, *command):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_prompts_are_the_same(elsewhere, tmp_path):
     environment, folder = elsewhere
     small_tokenizer(tmp_path, "<s> $A")

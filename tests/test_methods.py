@@ -277,6 +277,7 @@ def texts(one, examples):
     return {example.index: answer.text for example, answer in one.answer(examples)}
 
 
+@pytest.mark.slow
 def test_the_module_of_the_notebook_compresses_what_the_context_left(tmp_path):
     """A method that saves nothing answers as the checkpoint, one that keeps little finds little."""
     pytest.importorskip("torch").set_num_threads(1)

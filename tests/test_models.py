@@ -423,6 +423,7 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     assert answers(entered, asked) == answers(by_path, asked)
 
 
+@pytest.mark.slow
 @needs_torch
 def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(folder, words):
     torch = pytest.importorskip("torch")

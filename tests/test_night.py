@@ -273,6 +273,7 @@ def test_a_job_of_a_dead_host_is_taken_over(project):
     assert not lock.exists()
 
 
+@pytest.mark.slow
 def test_a_job_of_a_living_host_is_waited_for_and_others_are_done_first(project, capsys):
     content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
     jobs = read_batch(project.batch(content)).jobs

@@ -170,6 +170,7 @@ def test_main_results_of_several_models_and_other_tasks(tmp_path):
     assert (tmp_path / "outputs/figures/other/01_main_results/reader-4096+perfect+p2.pdf").is_file()
 
 
+@pytest.mark.slow
 def test_saved_tables_say_what_they_show(tmp_path):
     """Two models of one label, and one task, whose map is drawn."""
     models = [{"base": "reader-4096", "name": name, "label": "Ours"} for name in ("ra", "rb")]

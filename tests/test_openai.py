@@ -301,6 +301,7 @@ ALWAYS = [
 that is a refusal."""
 
 
+@pytest.mark.slow
 def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
     """Two models behind it; every fifth prompt is refused. The second run asks only for the
     rest."""
@@ -382,6 +383,7 @@ def test_a_wait_that_a_server_asks_for_holds_all_requests(server, form):
     assert max(times) > busy[0] + 1
 
 
+@pytest.mark.slow
 def test_a_server_that_hangs_is_named_and_not_waited_for_forever(server):
     model = client(server, concurrency=2, timeout=0.5, max_retries=1)
     examples = some(model, 40)

@@ -233,6 +233,7 @@ def test_a_model_with_fewer_lengths_has_no_average_and_changes_nobody(lengths, e
     assert rows["long"]["wAvg(dec)"].endswith("(1st)")
 
 
+@pytest.mark.slow
 def test_what_columns_are_shown_changes_no_average():
     scores = scores_at({"m": dict.fromkeys(SIX, 0.9)}, n=10)
     names = ["model", "avg", "wavg_dec", "rank_inc", "effective_length"]
@@ -335,6 +336,7 @@ def test_the_page_sorts(tmp_path):
     assert effective.index("Gemini-1.5-Pro") < effective.index("GPT-4")
 
 
+@pytest.mark.slow
 def test_the_notebook_shows_everything_in_outputs(tmp_path):
     asked = {"lengths": [4096], "num_examples": 2, "run": "small"}
     asked |= {"tasks": ["vt"], "outputs": tmp_path / "outputs"}

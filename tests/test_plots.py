@@ -114,6 +114,7 @@ def test_lines_are_the_scores_and_bars_their_intervals():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4K", "8K", "16K"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_models", [1, 8, 14, 20])
 def test_every_model_is_named_and_nothing_overlaps(num_models):
     names = [f"model number {i}" for i in range(num_models)]
@@ -292,6 +293,7 @@ def test_what_copying_scores_is_one_dotted_line():
     assert level.get_ydata().tolist() == [100, 100, 100]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("num_models", [3, 12])
 @pytest.mark.parametrize("name", ["score_by_length", "series_by_length", "scores_over_models"])
 def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):

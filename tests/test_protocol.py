@@ -111,6 +111,7 @@ def test_upstreams_lines_in_the_demonstration(protocol, lines):
     assert {example.text_of("demonstration").count(LINE) for example in made} == {lines}
 
 
+@pytest.mark.slow
 def test_the_paper_fills_long_lists_with_random_letters():
     hyphens = {}
     for protocol in ("paper", "clean"):

@@ -76,6 +76,7 @@ def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project, mon
     assert [status.state for status in outcomes(execute(jobs[1:]))] == ["done before"]
 
 
+@pytest.mark.slow
 def test_one_model_answers_after_the_other(project):
     for name in "abc":
         project.set(name, "pace", 0.1)

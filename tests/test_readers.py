@@ -78,6 +78,7 @@ def test_where_there_is_nothing_to_err_about_all_is_right(effects, spec, tmp_pat
     assert mean_score(reader(**effects), asked(spec, num_examples=20), tmp_path) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("vt", 1500)])
 def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
     near, far, expected = [], [], []

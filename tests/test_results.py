@@ -313,6 +313,7 @@ def test_a_page_of_few_examples_has_the_worst_of_every_cell(outputs: Path) -> No
     assert min(e["s"] for e in examples) == 100 * worst.min()
 
 
+@pytest.mark.slow
 def test_a_thousand_examples_take_less_than_three_megabytes(tmp_path: Path) -> None:
     asked = {"models": ["reader-1024"], "lengths": [2048], "num_examples": 80}
     study = rk.study(asked, tasks=list(rk.THIRTEEN), outputs=tmp_path)

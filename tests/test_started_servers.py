@@ -99,6 +99,7 @@ def test_a_server_that_dies_is_one_line_and_the_answers_stay(tmp_path):
     assert len(journal(tmp_path)) == 6 + 7  # the one that it died of was asked again
 
 
+@pytest.mark.slow
 def test_a_server_that_never_gets_healthy_is_one_line_and_ended(tmp_path, monkeypatch):
     monkeypatch.setattr("rulerkit.inference.process.START_TIMEOUT", 8)
     model = load_model(spec(tmp_path, "--health 503"))
@@ -123,6 +124,7 @@ HELD = "\nimport rulerkit as rk\nsession = rk.Session()" + EVALUATE.replace(
 )
 
 
+@pytest.mark.slow
 def test_nothing_is_left_after_a_killed_parent_and_the_next_run_resumes(tmp_path):
     outputs = tmp_path / "outputs"
     model = spec(tmp_path, "--pace 0.2")

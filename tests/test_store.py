@@ -124,6 +124,7 @@ def test_any_content_of_a_lock_is_one_line_or_taken_over(garbage, seconds):
         assert [path.name for path in Path(folder).iterdir()] == ["4096.lock"]
 
 
+@pytest.mark.slow
 def test_a_lock_is_refreshed_however_long_a_reply_takes(lock_file, monkeypatch):
     """Five lifetimes here are ten minutes elsewhere."""
     monkeypatch.setattr(locks, "LIFETIME", 2.0)

@@ -81,6 +81,7 @@ def test_a_training_of_one_report_is_a_point(training):
         assert axes.get_xlim()[0] == 0
 
 
+@pytest.mark.slow
 def test_the_script_runs_from_the_command_line(tmp_path):
     call = [sys.executable, str(SCRIPT), "mine", "--steps", "2", "--config", json.dumps(SHAPE)]
     first = subprocess.run(call, cwd=tmp_path, capture_output=True, text=True, check=True)
@@ -124,6 +125,7 @@ def test_notebook_18_runs_in_a_batch_of_another_project(tmp_path, monkeypatch, r
     assert (tmp_path / "outputs/models/mine/model.safetensors").is_file()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("name", "length"), [("small-llama", 256), ("small-mamba2", 512)])
 def test_kept_models_answer_single_needles(tmp_path, name, length):
     """The Llama at its training length, the Mamba-2 at twice that."""

@@ -76,6 +76,7 @@ def test_what_the_source_does_not_say(function, words):
     assert ("version" in identity) == bool(words)
 
 
+@pytest.mark.slow
 def test_a_function_of_its_source_goes_on_and_a_changed_one_is_refused(tmp_path, capsys):
     def use(text):
         (tmp_path / "mine.py").write_text(

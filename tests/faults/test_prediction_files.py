@@ -149,6 +149,7 @@ def is_reported(record, rows, unchanged):
             assert (ours["score"] == 1.0).all(), "a number changed, and nothing was said"
 
 
+@pytest.mark.slow
 @given(record=changed(RECORD))
 @cases
 def test_a_changed_record(record):
@@ -208,6 +209,7 @@ def test_an_older_format_is_refused_in_one_line(tmp_path):
         load_cell(path)
 
 
+@pytest.mark.slow
 @given(data=st.data(), file=st.sampled_from(list(SIDES)))
 @cases
 def test_lines_with_a_check_that_say_anything(data, file):
@@ -228,6 +230,7 @@ def test_lines_with_a_check_that_say_anything(data, file):
         coverage_of(path, 4)
 
 
+@pytest.mark.slow
 @given(rows=damaged(GOOD))
 @cases
 def test_damaged_rows_change_no_number(rows):

@@ -221,6 +221,7 @@ def frontier_of(*names):
     return rf.frontier(pd.concat([suite, ruler]))
 
 
+@pytest.mark.slow
 def test_figures_say_what_both_suites_found():
     summary = frontier_of("a model with a name of some length", "b")
     assert len(rf.figures.capability_map(summary, note="a note")) == 2

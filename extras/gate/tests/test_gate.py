@@ -63,6 +63,7 @@ def ended(pairs, margin=1.0, noise=None):
     return rule
 
 
+@pytest.mark.slow
 def test_a_loss_at_the_margin_is_seldom_called_worse_however_often_it_is_looked_at():
     """Both sides of the boundary: at the margin at most 5 % of runs, far beyond it all."""
     wrong = [bool(ended(pairs_with(0.05, seed=seed), margin=5.0).last.worse) for seed in range(60)]
@@ -126,6 +127,7 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     assert content["asked"]["examples"] == sum(cell["examples"] for cell in content["examples"])
 
 
+@pytest.mark.slow
 def test_equal_servers_are_not_worse_and_their_noise_is_measured(nowhere, serve, rulerkit):
     server = serve()
     one = (server.url, server.url, "-y", "tokenizer: builtin", "--json")
@@ -167,6 +169,7 @@ def test_the_name_of_a_model_asks_it_though_it_has_answers(nowhere, rulerkit):
     assert "Asked 40 examples" in found.out
 
 
+@pytest.mark.slow
 def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(nowhere, serve, rulerkit):
     """Answers of an earlier call are used only with --resume, whatever the run is called."""
     before, after = serve(), serve(lambda prompt: broken)

@@ -214,6 +214,7 @@ def test_a_template_of_ours_is_for_providers_that_send_the_message_as_it_is():
         ruler(tasks="vt", lengths="1K", num_examples=1, template="auto")
 
 
+@pytest.mark.slow
 def test_a_mock_model_is_judged_as_rulerkit_judges(tmp_path):
     """What inspect shows is the mean of what `score` says of the log."""
     right = [True, False, True]
