@@ -206,7 +206,7 @@ def check(steps: Any, rates: Any, points: Any, minutes: Any) -> None:
         ("minutes", minutes, minutes is None or _is_number(minutes), "a number from 0 on"),
     ):
         if not is_right:
-            raise rk.UserError(f"{name}: {value!r} is not allowed; it takes {takes}")
+            raise rk.UserError(f"{name}: {value!r} is invalid: expected {takes}")
 
 
 def _is_list(value: Any) -> bool:

@@ -122,7 +122,9 @@ def reference() -> str:
         "",
     ]
     lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in scoring.COLUMNS.items()])
-    lines += ["## Columns of `rk.load`", "", "Those of `rk.score`, and:", ""]
+    lines += ["## Columns of `rk.load`", ""]
+    lines += [f"First {', '.join(f'`{name}`' for name in results.FIRST)}, then the others of"]
+    lines += ["`rk.score`, a column for each setting of the tasks (`num_keys`, `depth`), and:", ""]
     added = results.ANSWER_COLUMNS | results.LABEL_COLUMNS
     lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()])
     return "\n".join(lines).rstrip() + "\n"

@@ -280,7 +280,7 @@ Yi-34B: over 80%      | H | yi-34b | cwe@131072: 95 copied demonstration, 5 empt
 Yi-34B: over 80%      | F | yi-34b | cwe@131072: 65 copied demonstration, 35 empty
 Yi-34B: over 80%      | U | m | cwe@131072: 20 copied demonstration
 Common words without  | H | m | cwe-demonstration_False@8192: 20 copied beginning, 2 empty
-Mistral-v0.2 answers  | F | mistral-7b-v0.2 | cwe@8192: 20 complete, 2 parametric words
+Mistral-v0.2 answers  | F | mistral-7b-v0.2 | cwe@8192: 20 complete, 2 function words
 """
 """Claim, verdict, model, and what was seen in its answers."""
 

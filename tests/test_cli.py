@@ -90,7 +90,7 @@ def builtin(name):
 def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
     lines = (re.match(r"([\w.-]+) +(-|\d+\.\d .*)", line) for line in text.splitlines())
-    return {line[1]: re.findall(r"(\d+\.\d) \[", line[2]) for line in lines if line}
+    return {line[1]: re.findall(r"(\d+\.\d) ±", line[2]) for line in lines if line}
 
 
 # --- help -----------------------------------------------------------------------------------------
@@ -419,7 +419,7 @@ BAD_INPUT = {
     ),
     ("show", "vt"): ("vt is a task", "rulerkit show --tasks vt"),
     ("show", "--tasks", "{base: vt, num_hopz: 3}"): (
-        "unknown knob of vt",
+        "unknown setting of vt",
         "did you mean 'num_hops'",
     ),
     ("show", "--tasks", "vt", "--lengths", "300"): (

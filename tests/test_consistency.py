@@ -197,7 +197,7 @@ def test_leaderboards_do_the_same(outputs, capsys):
     print_leaderboard(batch)
     out = capsys.readouterr().out
     assert "\nEnvironments differ: python 3.99 (perfect reader), " in out
-    assert "\nScores: mean of 2 tasks (" in out, "those that notebooks ask"
+    assert "\nScores in percent: mean of 2 tasks (" in out, "those that notebooks ask"
     change(outputs, "main/perfect/*/*", result("seed", 43))
     print_leaderboard(batch)
     out, err = capsys.readouterr()

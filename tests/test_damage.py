@@ -40,7 +40,7 @@ def test_lines_of_a_record_in_another_order_change_no_text_of_a_table(run):
     other = dict(record, adaptive=dict(reversed(record["adaptive"].items())))
     task = dict(reversed(record["result"]["task"].items()))
     other["result"] = dict(record["result"], task=task)
-    texts = [describe(Cell(path, each, []))["knobs"] for each in (record, other)]
+    texts = [describe(Cell(path, each, []))["settings"] for each in (record, other)]
     texts += [describe(Cell(path, r, []))["adaptive"] for r in (record, other)]
     assert texts[0] == texts[1]
     assert texts[2] == texts[3]

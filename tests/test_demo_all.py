@@ -201,11 +201,11 @@ def test_a_window_hides_the_first_half_of_twice_its_length(outputs):
 
 
 @planted
-def test_the_later_checkpoint_sees_more(outputs):
-    checkpoints = "reader-4096+reader-8192"
-    means = table(outputs, "16_checkpoints", checkpoints)
-    assert list(means["effective_length"]) == ["4K", "8K"]
-    assert list(table(outputs, "16_checkpoints", f"{checkpoints}-drops")["verdict"]) == [FAILS]
+def test_what_is_left_out_makes_a_model_worse(outputs):
+    (verdict,) = table(outputs, "13_compare_models", "reader-8192+reader-dropping-verdicts")[
+        "verdict"
+    ]
+    assert verdict.startswith("WORSE: ")
 
 
 @planted
@@ -226,7 +226,7 @@ def test_the_others_wrote_their_tables(outputs):
         assert [f" {mean:.1f} " for mean in means[model]] == numbers[:3]
     for notebook in (
         "12_failures",
-        "13_compare_models",
+        "16_sweep",
         "21_frontier_ladders",
         "leaderboard",
     ):

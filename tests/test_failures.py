@@ -96,10 +96,10 @@ HAND = [
     ("copied demonstration", "cwe", shown_answer, ""),
     ("copied demonstration", {"base": "cwe", "num_cw": 1}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
-    ("parametric words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
+    ("function words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
     ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
-    ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens from the needle"),
-    ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens from the needle"),
+    ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0], "tokens away"),
+    ("other key", "niah_multikey_2", lambda e: distractors(e)[-1], "tokens away"),
     (
         "wrong chain",
         "vt_2_chains",
@@ -157,8 +157,7 @@ def test_a_thought_that_never_ends():
         labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
     )
     assert (
-        labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"]
-        == "parametric words"
+        labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"] == "function words"
     )
 
 

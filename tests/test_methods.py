@@ -161,7 +161,7 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
     assert "protocol_note" not in cells[2].record
     summary = rk.summarize(rk.score(cells))
     notes = rk.tables.cell_notes(summary.cells)
-    assert "The context was compressed without the question: ours." in notes
+    assert f"{note} (ours)" in notes[1]
     assert "The question was seen: told." in notes
     assert note in rk.plots.remarks(summary.cells)
 

@@ -59,7 +59,7 @@ def test_notebooks_of_the_kit_can_be_planned(name):
     ],
 )
 def test_one_value_or_a_wrong_one_is_no_list(name, wrong, value):
-    with pytest.raises(UserError, match=f"{wrong}.* (it takes a list in|'Squad': allowed: SQuAD)"):
+    with pytest.raises(UserError, match=f"{wrong}.* (expected a list in|'Squad': allowed: SQuAD)"):
         studies_of(REPOSITORY / f"notebooks/{name}.ipynb", {wrong: value})
 
 
@@ -103,7 +103,7 @@ def test_nobody_knows_what_a_notebook_without_such_a_cell_asks(tmp_path):
     ("source", "parameters", "says"),
     [
         (STUDY, {"lenghts": [1024]}, "did you mean 'lengths'"),
-        (STUDY, {"tasks": 5}, "tasks: 5 is not allowed"),
+        (STUDY, {"tasks": 5}, "tasks: 5 is invalid"),
         ("1 / 0\n" + STUDY, {}, "ZeroDivisionError: division by zero"),
         ("study = absent\n", {}, "must not need other cells"),
         ("study = 5\n", {}, "must assign `study`, such as `study = rk.study("),

@@ -6,6 +6,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.compare import compare
+from rulerkit.analysis.differences import interval_text
 from rulerkit.analysis.kinds import estimate
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
@@ -77,11 +78,8 @@ def test_differences_have_one_interval(scores, outputs):
             )
         same(row[["difference", *LIMITS]], estimate(parts))
     mean = found.rows.iloc[-1]
-    text = f"{mean['difference']:+.2f} points [{mean['low']:+.2f}, {mean['high']:+.2f}]"
-    assert text in found.verdict.text
-    assert (
-        f"{mean['difference']:+.1f} [{mean['low']:+.1f}, {mean['high']:+.1f}]"
-        in difference_table(found)
-    )
+    assert f"{mean['low']:+.1f} to {mean['high']:+.1f}" in interval_text(mean)
+    wider = (mean[LIMITS] - mean["difference"]).abs().max()
+    assert f"{mean['difference']:+.1f}* ±{wider:.1f}" in difference_table(found)
     (bar,) = differences_by_task(found.rows).collections[-1].get_segments()
     same(bar[:, 0], mean[LIMITS])

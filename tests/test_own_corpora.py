@@ -97,7 +97,7 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
     assert (scores["score"] == 1).all()
     summary = rk.summarize(scores)
     table = tables.task_table_text(summary, "perfect", "main")
-    assert "Own texts: not comparable with the paper.\n" in table
+    assert "Not comparable with the paper: reference readers, own texts.\n" in table
     for words in ("essay from texts", "qa from qa.jsonl", "words from words.txt"):
         assert f"Own texts: {words}.\n" in table
     assert "Synthetic" not in table

@@ -55,8 +55,7 @@ def test_the_page_says_what_became_worse_and_opens_the_answers(outputs):
     text = morning.changes(batch).text
     assert "checkpoint since monday<" in text
     (verdict,) = re.findall('<p style="color: #c03000.*?">(.*?)</p>', text)
-    assert "tuesday/checkpoint is worse than monday/checkpoint" in verdict
-    assert re.search(r"mean -\d\d\.\d\d points \[-\d+", verdict)
+    assert re.match(r"WORSE: .* -\d\d\.\d points \(95 % CI -\d+", verdict)
     (link,) = re.findall('href="(.*?)"', text)
     page = (outputs / "notebooks/tuesday/all" / link).resolve()
     changed = examples_of(page)
@@ -98,7 +97,7 @@ def test_other_prompts_are_not_compared(outputs):
     batch = answered(outputs, "seed-1", parameters={"seed": 1})
     assert "Not comparable: " in morning.changes(batch).text
     batch = answered(outputs, "seed-1", parameters={"seed": 1, "num_examples": 3})
-    assert "n = 3 examples per task and length" in morning.leaderboard_text(batch)
+    assert "n = 3 examples each" in morning.leaderboard_text(batch)
 
 
 def test_a_figure_has_the_question_that_it_answers_below_it(outputs):
@@ -138,7 +137,7 @@ def test_the_page_of_the_second_night_says_what_became_worse(tmp_path):
     said = page.read_text()
     assert f"page:      {page}" in text
     assert f"answers:   {project.root}/outputs/pages/tuesday.html" in text
-    assert "by more than 1 point: vt at 1K -100.00 points [-100.00, -" in said
+    assert "WORSE: vt at 1K -100.0 points (95 % CI -100.0 to -" in said
     assert re.search(r"batch mine, run tuesday; nothing failed", said)
     assert " src=" not in re.sub('src="data:', "", said), "nothing is loaded"
     (link,) = {link for link in re.findall('href="([^"#]+)"', said) if "since" in link}

@@ -155,7 +155,7 @@ def test_what_is_no_model(project):
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
     drawn = {"path": "a/b", "sampling": {"top_k": 0}}
-    refused({"model": drawn}, "sampling.top_k: 0 is not allowed; it takes a whole number")
+    refused({"model": drawn}, "sampling.top_k: 0 is invalid: expected a whole number")
 
 
 def test_no_more_keys_than_a_person_can_know():
@@ -175,12 +175,12 @@ def test_values_that_are_not_allowed(project):
     refused({"tasks": 3}, "with papermill: -y 'tasks: [niah_single_1, vt]'")
     refused({"tasks": [{"base": "vt", "num_hopz": 3}]}, "did you mean 'num_hops'")
     for lengths in (["4X"], [0], [2**24 + 1]):
-        refused({"lengths": lengths}, "it takes a list of tokens from 1 to 16M")
+        refused({"lengths": lengths}, "expected a list of tokens from 1 to 16M")
     for number in (0, 10**6 + 1, True):
         refused({"num_examples": number}, "a whole number from 1 to 1000000")
     for run in ("..", "a\n", "a" * 101):
         refused({"run": run}, "names a folder: at most 100 letters")
-    refused({"corpora": "orginal"}, "it takes one of builtin, original")
+    refused({"corpora": "orginal"}, "expected one of builtin, original")
 
 
 # --- files ----------------------------------------------------------------------------------------

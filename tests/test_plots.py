@@ -20,7 +20,6 @@ from rulerkit.analysis import failures
 from rulerkit.analysis.depth import by_bin, recall_by_depth
 from rulerkit.generation.generate import generate
 from rulerkit.report import plots
-from rulerkit.report.comparison import compare_study
 from rulerkit.report.plots import DOUBLE, SINGLE
 from rulerkit.report.plots.failures import bar_properties
 from rulerkit.scoring.scores import THIRTEEN
@@ -425,6 +424,10 @@ def figures(tmp_path_factory):
     cells = rk.evaluate(study, progress=False)
     scores = rk.score(cells)
     summary = rk.summarize(scores)
+    sides = [
+        [cell for cell in cells if cell.model == name]
+        for name in ("reader-1024", "reader-dropping")
+    ]
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
     shares = failures.shares(failures.label(cells))
     note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
@@ -456,7 +459,7 @@ def figures(tmp_path_factory):
         ),
         "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
         "differences_by_task": lambda **ax: plots.differences_by_task(
-            compare_study(study, cells).rows, 1, ("reader-1024", "reader-dropping"), **ax
+            rk.compare(*sides).rows, 1, ("reader-1024", "reader-dropping"), **ax
         ),
         "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
     }

@@ -132,7 +132,7 @@ def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
         ({"path": str(tmp_path / "a.pth")}, "cannot be loaded"),
         ({"path": str(tmp_path)}, "`path` takes a .pth file, here or on the hub"),
         ({"path": "BlinkDL/rwkv-5-world"}, r"org/name/FILE\.pth"),
-        ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is not allowed"),
+        ({"strategy": "gpu fp16"}, "strategy: 'gpu fp16' is invalid"),
     ]:
         with pytest.raises(UserError, match=message) as caught:
             answers_of(load_model(specs["rwkv-5"] | spec))

@@ -15,8 +15,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label
-from rulerkit.analysis.results import ANSWER_COLUMNS, LABEL_COLUMNS, answers_of, export, load
-from rulerkit.cli import main
+from rulerkit.analysis.results import ANSWER_COLUMNS, FIRST, LABEL_COLUMNS, answers_of, export, load
 from rulerkit.common.errors import UserError
 from rulerkit.report.browser import browse
 from rulerkit.scoring.scores import COLUMNS
@@ -61,7 +60,8 @@ def content_of(page: Any) -> dict[str, Any]:
 
 def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> None:
     results = load(outputs)
-    assert list(results.columns) == [*COLUMNS, *ANSWER_COLUMNS]
+    assert list(results.columns[: len(FIRST)]) == FIRST
+    assert {*COLUMNS, *ANSWER_COLUMNS, "num_keys", "num_hops"} <= set(results.columns)
     assert len(results) == 2 * len(TASKS) * 2 * 6
     for cell in read_cells(outputs / "predictions"):
         rows = results[results["path"] == str(cell.path)].set_index("index")
@@ -72,7 +72,7 @@ def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> Non
             assert found["depths"] == row["depths"]
     one = results.iloc[0]
     assert (one["family"], one["protocol"]) == ("common_words", "clean")
-    assert json.loads(one["knobs"])["freq_cw"] > 1
+    assert json.loads(one["settings"])["freq_cw"] > 1
 
 
 def test_places_may_be_folders_files_and_patterns_and_a_cell_counts_once(outputs: Path) -> None:
@@ -103,10 +103,13 @@ def test_answers_of_some_rows(outputs: Path) -> None:
     rows = answers_of(wrong, labels=True)
     assert rows.index.equals(wrong.index)
     whole = load(outputs, labels=True).loc[wrong.index]
-    pd.testing.assert_frame_equal(rows, whole)
-    pd.testing.assert_frame_equal(answers_of(load(outputs).loc[wrong.index], labels=True), whole)
+    # settings that no task of these rows has are no columns
+    names = list(rows)
+    pd.testing.assert_frame_equal(rows, whole[names])
+    again = answers_of(load(outputs).loc[wrong.index], labels=True)
+    pd.testing.assert_frame_equal(again[names], whole[names])
     twice = answers_of(pd.concat([wrong, wrong]), labels=True)  # indices stand twice
-    pd.testing.assert_frame_equal(twice, pd.concat([whole, whole]))
+    pd.testing.assert_frame_equal(twice[names], pd.concat([whole, whole])[names])
 
 
 def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None:
@@ -116,7 +119,7 @@ def test_files_of_other_programs_stand_in_the_same_table(tmp_path: Path) -> None
     file.write_text("".join(json.dumps(row) + "\n" for row in rows))
     problems: list[str] = []
     results = load(tmp_path, labels=True, report=problems.append)
-    assert list(results.columns) == [*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS]
+    assert {*COLUMNS, *ANSWER_COLUMNS, *LABEL_COLUMNS} <= set(results.columns)
     assert results["score"].tolist() == [0.5] * 3
     assert results["failure"].isna().all()
     assert len(problems) == 1
@@ -232,49 +235,24 @@ def test_exports_hold_every_row_and_column(outputs: Path, tmp_path: Path, kind: 
         export(results, tmp_path / "results.xls")
 
 
-def test_commands(outputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    def run(*words: str) -> str:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr("sys.argv", ["rulerkit", *words])
-            with pytest.raises(SystemExit) as ended:
-                main()
-        streams = capsys.readouterr()
-        return streams.out if not ended.value.code else streams.err
-
-    file = tmp_path / "results.jsonl"
-    assert f"96 rows, {len(COLUMNS) + len(ANSWER_COLUMNS)} columns" in run(
-        "report", str(outputs), "--by", "example", "-o", str(file)
-    )
+def test_commands(outputs: Path, tmp_path: Path, rulerkit: Any) -> None:
+    file, page = tmp_path / "results.jsonl", tmp_path / "page.html"
+    said = rulerkit("report", outputs, "--by", "example", "-o", file).out
+    assert "96 rows, " in said
     assert len(file.read_text().splitlines()) == 96
-    page = tmp_path / "page.html"
-    said = run("browse", str(outputs), "-o", str(page), "--most", "40")
+    said = rulerkit("browse", outputs, "-o", page, "--most", "40").out
     assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
     assert '"remarks":"reference readers; synthetic texts' in page.read_text()
-    with pytest.MonkeyPatch.context() as elsewhere:
-        elsewhere.chdir(tmp_path)
-        elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
-        assert "96 rows" in run("report", outputs.name, "--by", "example", "-o", "all.csv")
-        assert "perfect" in run("report", f"{outputs.name}/predictions/main")
-        assert f"no predictions at {outputs.parent}/no" in run("report", "no")
-    model = str(outputs / "predictions/main/perfect")
+
+    model = outputs / "predictions/main/perfect"
     third = ("--tasks", "vt", "--lengths", "1K", "--index", "2")
-    shown = run("show", model, *third)
-    cell = read_cells(Path(model) / "vt")[0]
+    shown = rulerkit("show", model, *third).out
+    cell = read_cells(model / "vt")[0]
     assert f"perfect wrote: {cell.rows[2]['pred'].strip()}" in shown
-    assert "score: 100 of 100 (stop)" in shown
-    with pytest.MonkeyPatch.context() as elsewhere:
-        elsewhere.chdir(tmp_path)
-        elsewhere.setenv("RULERKIT_HOME", str(outputs.parent))
-        (tmp_path / "perfect").mkdir()  # the checkpoint itself stands in the working directory
-        (tmp_path / "perfect/config.json").touch()
-        same = "{base: vt_2_chains, num_hops: 4, num_chains: 1}"
-        again = ("--tasks", same, *third[2:])
-        assert shown == run("show", "perfect", *again)
-        assert shown == run("show", "main/perfect", *again)
-    vt_4k = ("--tasks", "vt", "--lengths", "4K")
-    assert "did you mean" in run("show", model, *vt_4k)
+    assert "score: 100 of 100" in shown
+    assert "did you mean" in rulerkit("show", model, "--tasks", "vt", "--lengths", "4K").err
     tenth = (*third[:4], "--index", "9")
-    assert "has no answer to example 9" in run("show", model, *tenth)
+    assert "has no answer to example 9" in rulerkit("show", model, *tenth).err
 
 
 # --- the page -------------------------------------------------------------------------------------
@@ -353,3 +331,15 @@ def test_the_page_has_rows_for_what_a_model_was_asked(outputs, tmp_path):
     ).stdout
     tables = re.findall(r'<table class="heat">(.*?)</table>', dom, re.DOTALL)
     assert [table.count("<tr>") - 1 for table in tables] == [1, 4]
+
+
+def test_a_table_shows_its_first_columns_and_those_that_differ(outputs: Path) -> None:
+    results = load(outputs)
+    shown = results._repr_html_()
+    for name, is_shown in (("prediction", True), ("num_keys", True), ("seed", False)):
+        assert (f"<th>{name}</th>" in shown) == is_shown
+    assert "columns with one value each are not shown" in shown
+    # What is made from the rows is shown whole.
+    tokens = results.groupby("model")[["seed"]].mean()
+    assert "<th>seed</th>" in tokens._repr_html_()
+    assert {"seed", "settings"} <= set(results.columns)

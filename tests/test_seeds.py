@@ -8,7 +8,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.common.errors import UserError
-from rulerkit.report.comparison import seeds_text
 from rulerkit.store.cells import read_cells
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": [1024], "num_examples": 12}
@@ -58,49 +57,3 @@ def test_all_jobs_of_a_batch_have_the_seed_that_was_drawn(project):
     assert {job.run.parameters["seed"] for job in jobs if job.run} == {seed}
     again = read_batch(file, {"seed": "fresh"}).jobs
     assert [job.studies for job in again] == [job.studies for job in jobs]
-
-
-@pytest.mark.parametrize("has_seen", [42, 7])
-def test_whether_a_model_does_better_on_questions_it_has_seen(project, has_seen):
-    """One has learnt the questions of the public seed by heart, one those of the other."""
-    seen = dict[str, str]()
-
-    def learnt(prompts):
-        return [seen.get(prompt, "I do not know") for prompt in prompts]
-
-    model = rk.model(learnt, name="learnt")
-    for name in ASKED["tasks"]:
-        asked = rk.task(name).with_corpora("builtin")
-        for example in rk.generate(asked, 1024, 12, has_seen, model.prompt_format):
-            seen[example.prompt] = " ".join(example.references)
-
-    public, unseen = (
-        rk.evaluate(rk.study(**ASKED, models=[model], run=run, seed=seed), progress=False)
-        for run, seed in (("main", 42), ("new", 7))
-    )
-    found = rk.compare(public, unseen, by="index")
-    said = seeds_text(found)
-    better = {42: "the public", 7: "the unseen"}[has_seen]
-    assert f"does better on {better} questions" in said
-    assert "(seed 7)" in said
-    assert "over 24 examples of each" in said
-    assert (found.mean["high"] < 0) == (has_seen == 42)
-
-    other = rk.study(**ASKED, model="mute", run="other", seed=7)
-    with pytest.raises(UserError, match="not one model under two seeds"):
-        seeds_text(rk.compare(public, rk.evaluate(other, progress=False), by="index"))
-
-
-def test_qa_says_that_its_questions_are_public(project):
-    cells = [
-        rk.evaluate(
-            rk.study(**ASKED | {"tasks": ["vt", "qa_1"]}, model="perfect", run=run, seed=seed),
-            progress=False,
-        )
-        for run, seed in (("main", 42), ("new", 7))
-    ]
-    found = rk.compare(*cells, by="index")
-    with pytest.raises(UserError, match="QA asks public questions"):
-        seeds_text(found)
-    without = rk.compare(*cells, by="index", tasks=["vt"])
-    assert "is not seen to do better on either" in seeds_text(without)

@@ -109,17 +109,6 @@ def test_the_test_of_fractional_scores_counts_their_steps():
     assert 0.1 < no_difference_p(difference([0.5, 0.5, 0.4] + [1] * 17, [1] * 20)) < 0.15
 
 
-def test_means_of_many_answers_against_one_have_a_variance_of_their_own():
-    """Eight answers, of which some examples miss one, against one answer that is right: 2**-20 by
-    the sign test, though a right answer every time is what most equal models begin with."""
-    once, often = array([1] * 50), array([1] * 30 + [7 / 8] * 20)
-    share = (once + 8 * often) / 9
-    variance = float(share @ (1 - share)) * 9 / 8 * (1 + 1 / 8) / 50**2
-    cells = difference(often, once)
-    assert no_difference_p(cells) < 1e-5
-    assert no_difference_p(cells, variance) == pytest.approx(0.066, abs=1e-3)
-
-
 def test_a_small_cell_beside_large_ones_limits_the_interval():
     rng = np.random.default_rng(3)
 

@@ -53,12 +53,12 @@ def test_a_training_that_was_stopped_ends_as_if_it_had_not_been(tmp_path, monkey
     assert again.equals(history.round(4)), "what is complete is not done again"
     with pytest.raises(UserError, match="another training"):
         train(*given, seed=1)
-    with pytest.raises(UserError, match="steps: 0 is not allowed; it takes a whole number"):
+    with pytest.raises(UserError, match="steps: 0 is invalid: expected a whole number"):
         train(*given[:-1], 0)
     for wrong, says in (
         ({"curriculum": [1, 2, 3]}, r"curriculum: \[1, 2, 3\] .* a list of points"),
-        ({"rates": [0.1]}, r"rates: \[0.1\] is not allowed; it takes two numbers"),
-        ({"minutes": "one"}, "minutes: 'one' is not allowed; it takes a number"),
+        ({"rates": [0.1]}, r"rates: \[0.1\] is invalid: expected two numbers"),
+        ({"minutes": "one"}, "minutes: 'one' is invalid: expected a number"),
         ({"config": SHAPE | {"model_type": "llamma"}}, "of the architecture llamma .*Unrecognized"),
     ):
         arguments = {"config": SHAPE, "folder": tmp_path / "wrong", "tasks": tasks, "length": 200}

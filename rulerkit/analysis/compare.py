@@ -71,7 +71,7 @@ class Side(NamedTuple):
     what is compared, and by task and length the settings on record (of several repetitions those of
     the first), without the cells of which too many requests failed: of these the number of failed
     requests. `expected` are the examples that each cell was to have, less the failures that are
-    allowed. It answered each example in all `repetitions`, but for those `lacking`."""
+    allowed. `lacking` are the examples without an answer in one of its repetitions."""
 
     name: str
     label: str
@@ -80,13 +80,12 @@ class Side(NamedTuple):
     results: dict[Key, dict[str, Any]]
     failed: dict[Key, int]
     expected: dict[Key, float]
-    repetitions: int
     lacking: int
 
 
 class Decision(NamedTuple):
-    """One of the three words, a sentence with the numbers, and the examples needed per task and
-    length (else None)."""
+    """One of the three words, one line that begins with it and has the numbers, and the examples
+    needed per task and length (else None)."""
 
     word: str
     text: str
@@ -128,7 +127,7 @@ class Comparison:
 
     @property
     def same_model(self) -> bool:
-        """Whether both sides are one model, served alike: then the differences are the noise floor
+        """Whether both sides are one model, served alike: then the differences are the noise
         of serving it."""
         for key, result in self.a.results.items():
             # Files of other programs name no seed: nobody knows how their model was served. A cell
@@ -151,58 +150,46 @@ class Comparison:
     @cached_property
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
-        rows, a, b = self.rows, self.a.name, self.b.name
-        mean = f"mean {interval_text(self.mean)}"
-        worse = f"worse than {a} by more than {points_text(self.margin)}"
+        rows = self.rows
+        mean = f"mean {interval_text(self.mean, self.confidence)}"
+        judged = f"{mean}, margin {points_text(self.margin)}"
+        is_cell = rows["level"] == "cell"
 
         # A loss anywhere decides, also where the mean hides it.
-        beyond = rows[rows["beyond_margin"]].sort_values("p_margin")
+        beyond = rows[rows["beyond_margin"]].sort_values("high", kind="stable")
         if len(beyond):
-            text = "; ".join(filter(None, [self.places(beyond), mean]))
-            return Decision(WORSE, f"{b} is {worse}: {text}")
+            cells = counted(is_cell.sum(), "cell")
+            num_worse = (is_cell & rows["beyond_margin"]).sum()
+            text = f"WORSE: {self.place(beyond.iloc[0])}; {num_worse} of {cells}"
+            return Decision(WORSE, text)
 
         doubts = []
         if self.lacking:
             doubts.append(self.lacking)
-        losses = rows[rows["loss"]].sort_values("p")
+        losses = rows[rows["loss"]].sort_values("p", kind="stable")
         may_be_larger = losses[losses["low"] <= -self.margin]
         if len(may_be_larger):
-            places = self.places(may_be_larger) or "the mean"
-            doubts.append(f"a loss is seen in {places}, and it may be larger")
+            doubts.append(f"a loss is seen that may be larger: {self.place(may_be_larger.iloc[0])}")
 
         if not doubts and self.mean["low"] > -self.margin:
-            though = ""
-            if self.mean["high"] < 0:
-                though = ", though its mean is below for certain"
-            elif len(losses):
-                though = f", though a loss within it is seen in {self.places(losses) or 'the mean'}"
-            text = f"{b} is not {worse}{though}: {mean}; {self._most_lost()}"
-            return Decision(NOT_WORSE, text)
+            within = ""
+            if len(losses):
+                within = f"; a loss within the margin: {self.place(losses.iloc[0])}"
+            elif self.mean["high"] < 0:
+                within = "; the mean is lower for certain"
+            # Upwards, because the limit is promised.
+            most = math.ceil(-10 * rows.loc[is_cell, "lower_limit"].min()) / 10
+            bound = f"bound: no cell lost more than {points_text(max(most, 0.0))}"
+            return Decision(NOT_WORSE, f"NOT WORSE: {judged}{within}; {bound}")
 
         needed = None
         # An interval that lies below already would say nothing about the number of examples.
         if self.mean["low"] <= -self.margin <= self.mean["high"]:
             needed = self._examples_needed()
-            doubts.append(
-                f"the interval would leave the margin out with about {needed} examples per task "
-                "and length"
-            )
+            doubts.append(f"about {needed} examples per task and length would tell")
         elif self.mean["high"] < -self.margin:
-            doubts.append(
-                "the interval of the mean lies below, but too few answers changed for a verdict"
-            )
-        text = "; ".join([mean, *doubts])
-        return Decision(CANNOT_TELL, f"cannot tell whether {b} is {worse}: {text}", needed)
-
-    def _most_lost(self) -> str:
-        """What a single cell can have lost without being seen."""
-        of_cells = self.rows[self.rows["level"] == "cell"]
-        # Upwards, because the limit is promised.
-        most = math.ceil(-10 * of_cells["lower_limit"].min()) / 10
-        points = points_text(max(most, 0.0))
-        if len(of_cells) == 1:
-            return f"it cannot have lost more than {points}"
-        return f"no cell can have lost more than {points}"
+            doubts.append("too few answers changed for a verdict")
+        return Decision(CANNOT_TELL, f"CANNOT TELL: {'; '.join([judged, *doubts])}", needed)
 
     def _examples_needed(self) -> int:
         """The examples per task and length from which on the interval of the mean would leave out
@@ -216,19 +203,10 @@ class Comparison:
         # The interval only gets narrower with more examples, so a bisection finds the first number.
         return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
 
-    def places(self, rows: "pd.DataFrame") -> str:
-        """Where rows of the table stand, with their intervals: cells, tasks and lengths, not the
-        mean."""
-        # With one length each task is a cell, and one task or length is the mean: such a row says
-        # the same once more, so a level is named only where its rows are neither.
-        sizes = self.rows["level"].value_counts()
-        are_neither = sizes.between(2, sizes["cell"] - 1)
-        named = rows[rows["level"].isin(["cell", *sizes.index[are_neither]])]
-        texts = []
-        for _, row in named.iterrows():
-            place = Place(row["level"], row["task"], int(row["length"]), ())
-            texts.append(f"{place.name} {interval_text(row)}")
-        return listed(texts, MOST_NAMED) if texts else ""
+    def place(self, row: "pd.Series[Any]") -> str:
+        """Where a row of the table stands, with its difference and interval."""
+        name = Place(row["level"], row["task"], int(row["length"]), ()).name
+        return f"{name} {interval_text(row, self.confidence)}"
 
 
 def compare(
@@ -271,11 +249,16 @@ def compare(
 
     suite = _common_suite(found, chosen_tasks)
 
-    sides = []
+    whole = []
     for name, cells in zip(names, found, strict=True):
-        whole = cells + (_repetitions(cells, everything) if name else [])
-        chosen = _chosen(name, whole, chosen_tasks, chosen_lengths, suite)
-        sides.append(side_of(chosen, name, max_failures, num_examples))
+        cells = cells + (_repetitions(cells, everything) if name else [])
+        whole.append(_chosen(name, cells, chosen_tasks, chosen_lengths, suite))
+    # A mean of many answers is no pair of one answer: both sides have the same number of them.
+    repetitions = min(len({cell.run for cell in cells}) for cells in whole)
+    sides = [
+        side_of(_first_runs(cells, repetitions), name, max_failures, num_examples)
+        for name, cells in zip(names, whole, strict=True)
+    ]
 
     # A stored baseline and the model of today may have one name, and so may files of other
     # programs: then only what the user wrote tells the sides apart.
@@ -344,7 +327,7 @@ def comparison_of(
     compared = a.scores[a.scores["task"].isin(rows["task"])]
     rows.attrs["texts"] = texts_words(compared)
     if rows.attrs["texts"]:
-        notes = [*notes, f"{rows.attrs['texts']}: not comparable with the paper"]
+        notes = [*notes, f"not comparable with the paper: {rows.attrs['texts']}"]
 
     flips = pairs.loc[pairs["difference"] != 0, [*_EXAMPLE, "digest", "a", "b", "difference"]]
     flips = flips.reset_index(drop=True)
@@ -403,9 +386,16 @@ def side_of(
         results={key: result for key, result in results.items() if key in kept},
         failed=failed,
         expected=expected,
-        repetitions=answers["run"].nunique(),
         lacking=len(answers.drop_duplicates(_EXAMPLE)) - len(scores),
     )
+
+
+def _first_runs(cells: Sequence[Cell], number: int) -> list[Cell]:
+    """The cells of the first `number` repetitions of a side; those of another run, which cannot be
+    on one side with them, stay."""
+    runs = sorted({cell.run for cell in cells}, key=lambda run: (base_run(run), len(run), run))
+    kept = {*runs[:number], *(run for run in runs if base_run(run) != base_run(runs[0]))}
+    return [cell for cell in cells if cell.run in kept]
 
 
 def _repetitions(cells: Sequence[Cell], taken: Sequence[Cell]) -> list[Cell]:
@@ -431,8 +421,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
 
     Columns task, category, length, index, digest, a, b (scores 0..1), difference (b - a), `group`
     where the scores have it. Pairs have the same task, length and index, and with `by='digest'` the
-    same prompt: other prompts are a `UserError` that names the cells. Where the two answered
-    different numbers of times, `variance` is that of the difference, see `_dealt_variance`.
+    same prompt: other prompts are a `UserError` that names the cells.
     """
     paths_a = {cell.path.resolve() for cell in a.cells}
     paths_b = {cell.path.resolve() for cell in b.cells}
@@ -465,8 +454,6 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
     # means over repetitions are rounded, so that equal ones differ by nothing
     pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)
-    if a.repetitions != b.repetitions:
-        pairs["variance"] = _dealt_variance(pairs, a.repetitions, b.repetitions)
 
     if settings:
         notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
@@ -549,21 +536,6 @@ def _not_the_same_prompts(
         "compare runs with the same tokenizer, template, seed and corpora, or pair with "
         'by="index" (--by index), which does not compare the prompts'
     )
-
-
-def _dealt_variance(pairs: "pd.DataFrame", num_a: int, num_b: int) -> "pd.Series[float]":
-    """The variance of each difference if the answers of both sides were dealt to the two at random,
-    `num_a` and `num_b` of them.
-
-    A mean of many answers of an equal model is often a little below one answer, and seldom far
-    above it: without this the sign test takes that for a loss.
-    """
-    total = num_a + num_b
-    share = (num_a * pairs["a"] + num_b * pairs["b"]) / total
-    of_one_answer = share * (1 - share)
-    # drawing without replacement: the variance of a difference of two means of one finite set
-    variance: pd.Series[float] = of_one_answer * total**2 / (total - 1) / (num_a * num_b)
-    return variance
 
 
 def differing(a: Side, b: Side) -> list[str]:

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 BINS = 10
 _MOST_BINS = 1000
 _CELL = ["run", "model", "label", "task", "category", "length"]
-COLUMNS = [*_CELL, "index", "item", "depth", "distance", "recalled"]
+COLUMNS = [*_CELL, "index", "item", "depth", "recalled"]
 
 
 class Position(NamedTuple):
@@ -72,8 +72,7 @@ def places(example: Example) -> list[Position]:
 
 def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
     """A row per item of the rows of `load`, or of cells or places: COLUMNS. `depth` is in percent,
-    `distance` is that to the item before it in the same example (NaN for the first), `recalled` is
-    0 or 1, for gold documents the score of the example.
+    `recalled` is 0 or 1, for gold documents the score of the example.
 
     Examples with several items that are no documents are generated again; a cell of which they
     cannot be is left out and passed to `report`. Raises UserError where nothing is left.
@@ -115,7 +114,7 @@ def _rows(
     """COLUMNS of each item of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
     settings = {"name": answer["task"], "family": answer["family"]}
-    judge = judge_of(settings | json.loads(answer["knobs"]))
+    judge = judge_of(settings | json.loads(answer["settings"]))
 
     # A single needle has the score of its example, and so have gold documents: nobody knows which
     # of them the answer is from. The depths on record are enough, and nothing is made again.
@@ -133,10 +132,8 @@ def _rows(
 
     rows: list[tuple[Any, ...]] = []
     about = [answer[name] for name in [*_CELL, "index"]]
-    depth_before = np.nan
     for number, (depth, recalled) in enumerate(items):
-        rows.append((*about, number, depth, depth - depth_before, recalled))
-        depth_before = depth
+        rows.append((*about, number, depth, recalled))
     return rows
 
 
@@ -159,19 +156,14 @@ def _depths_by_name(all_places: Iterable[Position]) -> dict[str, list[float]]:
 # --- parts of the context -------------------------------------------------------------------------
 
 
-def by_bin(
-    recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95, by: str = "depth"
-) -> pd.DataFrame:
-    """Recall in percent by depth, or by 'distance' to the item before: a row per model, task,
-    length and bin that holds an item, with depth_from, depth_to (distance_from, distance_to),
-    score, low, high and n (items).
+def by_bin(recall: pd.DataFrame, bins: int = BINS, confidence: float = 0.95) -> pd.DataFrame:
+    """Recall in percent by depth: a row per model, task, length and bin that holds an item, with
+    depth_from, depth_to, score, low, high and n (items).
 
     Items of one example are drawn together in the interval.
     """
-    check_columns(recall, [*_CELL, "index", by, "recalled"], "by_bin")
-    binned = recall[recall[by].notna()]
-    numbers = bin_numbers(binned[by], bins)
-    groups: Any = binned.groupby([*_CELL, numbers])
+    check_columns(recall, [*_CELL, "index", "depth", "recalled"], "by_bin")
+    groups: Any = recall.groupby([*_CELL, bin_numbers(recall["depth"], bins)])
     rows = []
     for (*about, number), items in groups:
         recalled = items["recalled"].to_numpy(float)
@@ -183,7 +175,7 @@ def by_bin(
         begin = number * 100 / bins
         end = (number + 1) * 100 / bins
         rows.append((*about, begin, end, *mean, len(items)))
-    columns = [*_CELL, f"{by}_from", f"{by}_to", "score", "low", "high", "n"]
+    columns = [*_CELL, "depth_from", "depth_to", "score", "low", "high", "n"]
     of_bins = pd.DataFrame(rows, columns=columns)
     of_bins.attrs = recall.attrs
     return of_bins

@@ -112,8 +112,7 @@ class PairedDifferences:
     all examples, or over the first `num_examples`.
 
     `pairs` has task, length, index, a, b (0..1) and difference (-1..1), and `group` where examples
-    share something; NaN there is an example that shares nothing. `variance`, where it is a column,
-    is the least variance of each difference.
+    share something; NaN there is an example that shares nothing.
     """
 
     def __init__(self, pairs: "pd.DataFrame") -> None:
@@ -126,9 +125,6 @@ class PairedDifferences:
             cell: rows[np.argsort(self._index[rows], kind="stable")]
             for cell, rows in groups.items()
         }
-        self._variances = np.zeros(len(pairs))
-        if "variance" in pairs:
-            self._variances = pairs["variance"].to_numpy(dtype=float)
 
         # Examples of one task that share an index were drawn together at all lengths, and so were
         # the questions of one article: such differences are added up before they are squared.
@@ -154,10 +150,7 @@ class PairedDifferences:
     def p_of_any(self, place: Place, num_examples: int | None = None) -> float:
         """The one-sided p-value of a loss of any size: the exact sign test where scores are right
         or wrong."""
-        rows, weights = self._rows_of(place, num_examples)
-        all_weights = np.concatenate(weights)
-        variance = float(all_weights**2 @ self._variances[np.concatenate(rows)])
-        return no_difference_p(self.weighted(place, num_examples), variance)
+        return no_difference_p(self.weighted(place, num_examples))
 
     def _rows_of(
         self, place: Place, num_examples: int | None
@@ -191,7 +184,6 @@ class PairedDifferences:
         mean = shrink * float(weights @ self._values[rows])
         of_added = _ADDED * (1 + mean**2) / num_answers**2
         variance = shrink**2 * (float(of_clusters @ of_clusters) + of_added)
-        variance = max(variance, float(weights**2 @ self._variances[rows]))
 
         # Few groups say little about how much groups differ: Student's t with as many degrees of
         # freedom as there are groups, less one for each task. The answers to one example at several
@@ -300,6 +292,7 @@ def smallest_loss(num_questions: int, num_tests: int, margin: float) -> float:
     return 100 * lost / num_questions if lost <= num_questions else math.nan
 
 
-def interval_text(row: "pd.Series[Any]") -> str:
-    """The difference of a row with its interval, such as `-1.20 points [-2.00, -0.40]`."""
-    return f"{row['difference']:+.2f} points [{row['low']:+.2f}, {row['high']:+.2f}]"
+def interval_text(row: "pd.Series[Any]", confidence: float = 0.95) -> str:
+    """The difference of a row with its interval: `-1.2 points (95 % CI -2.0 to -0.4)`."""
+    interval = f"{100 * confidence:g} % CI {row['low']:+z.1f} to {row['high']:+z.1f}"
+    return f"{row['difference']:+z.1f} points ({interval})"

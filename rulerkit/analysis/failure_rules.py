@@ -153,7 +153,7 @@ _FIRST_RULES = (
         _beginning,
     ),
     Rule(
-        "parametric words",
+        "function words",
         "Nothing but function words (the, an, a) or letters of the alphabet.",
         _parametric,
     ),

@@ -18,6 +18,7 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import shorten
 from rulerkit.common.progress import with_progress
 from rulerkit.evaluation.study import Study
+from rulerkit.generation.example import Example
 from rulerkit.generation.tasks import by_name, judge_of
 from rulerkit.generation.tasks.base import JudgedAnswer
 from rulerkit.generation.tasks.niah import NEAR as NEAR
@@ -49,13 +50,16 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
 # --- labels ---------------------------------------------------------------------------------------
 
 
-def label(cells: Any, no_context: NoContext | None = None) -> pd.DataFrame:
+def label(
+    cells: Any, no_context: NoContext | None = None, made: dict[str, Example] | None = None
+) -> pd.DataFrame:
     """A row per answer of cells, places or rows, as `score` takes them: COLUMNS. `name` is the
     model's label in tables; `depth` is that of the first needle missed (0 to 100), NaN where a task
     has none; `detail` says what was seen.
 
     Answers without context are taken from the cells themselves (tasks with `context: none`) unless
-    they are given. Raises UserError where the examples of a cell with failures cannot be made
+    they are given. `made` keeps the examples by their digest, for the next cells of the same ones.
+    Raises UserError where the examples of a cell with failures cannot be made
     again.
     """
     given, cells = cells, as_cells(cells, "label", in_part=True)
@@ -64,7 +68,7 @@ def label(cells: Any, no_context: NoContext | None = None) -> pd.DataFrame:
 
     rows: list[dict[Any, Any]] = []
     for cell in with_progress(cells, "cells"):
-        rows += _label_cell(cell, no_context)
+        rows += _label_cell(cell, no_context, {} if made is None else made)
     labels = only_rows(pd.DataFrame(rows, columns=COLUMNS), given)
     labels = labels.assign(name=scoring.own_labels(labels, "name"))
     about = pd.DataFrame([scoring.describe(cell) for cell in cells])
@@ -87,14 +91,16 @@ def no_context_answers(cells: Iterable[Cell]) -> NoContext:
     return answers
 
 
-def _label_cell(cell: Cell, no_context: NoContext) -> Iterator[dict[Any, Any]]:
+def _label_cell(
+    cell: Cell, no_context: NoContext, made: dict[str, Example]
+) -> Iterator[dict[Any, Any]]:
     """COLUMNS of each answer of a cell, and what else `score` says of it."""
     result = cell.record["result"]
     settings = result["task"]
     dataset = str(settings.get("dataset", ""))
     seed = int(result["seed"] or 0)
 
-    remake, judge = remaker(cell), judge_of(settings)
+    remake, judge = remaker(cell, made), judge_of(settings)
     scored_rows = scoring.score([cell]).to_dict("records")
     for row, scored in zip(cell.rows, scored_rows, strict=True):
         text, in_thought = scoring.judged_text(row, cell.record)

@@ -30,12 +30,12 @@ def examples_of(cell: Cell) -> Examples:
         settings = {name: stored[name] for name in SETTINGS if name in stored}
         prompt_format = PromptFormat(result["tokenizer"]["name"], **settings)
 
-        knobs = {**result["task"], "protocol": cell.about.protocol}
-        task = recorded_task(knobs)
+        settings = {**result["task"], "protocol": cell.about.protocol}
+        task = recorded_task(settings)
         if task is None:
             raise _not_generated(
                 cell,
-                f"its family {knobs['family']} ({knobs.get('module', 'of another version')}) "
+                f"its family {settings['family']} ({settings.get('module', 'of another version')}) "
                 "cannot be imported",
             )
 
@@ -47,9 +47,11 @@ def examples_of(cell: Cell) -> Examples:
         raise _not_generated(cell, reason) from error
 
 
-def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
-    """A function from a row of a cell to the example that it answers; raises UserError where its
-    prompt comes out differently."""
+def remaker(
+    cell: Cell, made: dict[str, Example] | None = None
+) -> Callable[[Mapping[str, Any]], Example]:
+    """A function from a row of a cell to the example that it answers, or to that of `made`, by
+    digest, where it was made already; raises UserError where its prompt comes out differently."""
     # loading the tokenizer and the corpora takes seconds: once, and only if an example is needed
     examples = cache(partial(examples_of, cell))
 
@@ -59,10 +61,14 @@ def remaker(cell: Cell) -> Callable[[Mapping[str, Any]], Example]:
                 f"{cell.path} has {cell.wanted} examples, and none with index {row['index']}: is "
                 "`index` the column of the results, or that of the table?"
             )
+        if made is not None and row.get("digest") in made:
+            return made[row["digest"]]
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
             reason = f"the prompt of example {row['index']} comes out differently"
             raise _not_generated(cell, f"{reason}{_what_differs(cell, examples())}")
+        if made is not None:
+            made[row["digest"]] = example
         return example
 
     return remake

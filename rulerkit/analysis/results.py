@@ -17,19 +17,24 @@ from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.paths import install_command
 from rulerkit.common.progress import with_progress
 from rulerkit.common.settings import JSON
-from rulerkit.scoring.scores import as_scores, lacking_line, score
+from rulerkit.generation.example import Example
+from rulerkit.scoring.scores import COLUMNS, as_scores, lacking_line, score
 from rulerkit.store.cells import Cell, DamagedCell, Report, readable
 from rulerkit.store.files import disk, write_whole
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
 
+FIRST = ["score", "prediction", "references", "model", "task", "length", "index"]
+"""The columns of `load` that stand first, and are always shown."""
 ANSWER_COLUMNS = {
     "prediction": "what the model wrote, with its thought where it has one",
     "references": "list of the strings that should appear",
-    "finish_reason": "stop or length: why the answer ended",
+    "finish_reason": "stop, or length where the prediction stopped at the token limit",
     "depths": "list of percents of the context, 0 to 100: where each needle stands",
     "num_answer_tokens": "tokens of the answer as the server counted them, else NaN",
+    "seconds": "duration of the request, where the engine says it, else NaN",
 }
-"""The columns that `load` adds to those of `score`."""
+"""The columns that `load` adds to those of `score`, beside one for each setting of the tasks, such
+as `num_keys`; a setting named as another column is `task_` and its name."""
 LABEL_COLUMNS = {
     "failure": "label of what went wrong, `complete` where nothing did; None where the example "
     "cannot be made again",
@@ -39,7 +44,7 @@ LABEL_COLUMNS = {
 """The columns that `load(..., labels=True)` adds; examples are generated again for them."""
 FORMATS = ("csv", "parquet", "jsonl")
 """The formats of tables for other programs: nothing is rounded, no lines stand below."""
-_NUMBERS = ("num_answer_tokens", "missed_depth")
+_NUMBERS = ("num_answer_tokens", "seconds", "missed_depth")
 _LISTS = ("references", "depths")
 
 
@@ -50,8 +55,8 @@ def load(
     max_failures: float | None = None,
     report: Report = remark,
 ) -> pd.DataFrame:
-    """All results below some places: a row per example with the columns of `score`,
-    ANSWER_COLUMNS and, with `labels`, LABEL_COLUMNS.
+    """All results below some places: a row per example, with the columns of `score`,
+    ANSWER_COLUMNS, the settings of the tasks and, with `labels`, LABEL_COLUMNS.
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
     (ours, upstream's, lm-eval's samples), `run`, `run/model` or the name of a model of one run in
@@ -89,25 +94,31 @@ def answers_of(
         names += LABEL_COLUMNS
         without_context = no_context_answers(cell_of.values())
 
-    # cell by cell, so that the rows of one file at a time are in memory
+    # cell by cell, so that the rows of one file at a time are in memory; those of one task and
+    # length together, so that an example is made once for all models
     values: dict[int, Any] = {}
     index = scores["index"].to_numpy()
     positions_of: Any = scores.groupby(CELL, sort=False).indices
-    for key, positions in with_progress(positions_of.items(), "cells"):
-        cell = cell_of[key]
+    made, of_cell = dict[str, Example](), ("", 0)
+    for key in with_progress(sorted(positions_of, key=lambda key: key[2:]), "cells"):
+        cell, positions = cell_of[key], positions_of[key]
+        if key[2:] != of_cell:
+            made, of_cell = {}, key[2:]
         rows = _stored_rows(cell, set(index[positions]), report)
         if rows is None:
             continue
-        failures = _failures(cell, without_context, report) if labels else {}
+        failures = _failures(cell, without_context, made, report) if labels else {}
         for position in positions:
             number = index[position]
             row = rows[number]
+            usage = row.get("usage") or {}
             value: tuple[Any, ...] = (
                 row["pred"],
                 row["outputs"],
                 row.get("finish_reason", ""),
                 row.get("depths", []),
-                (row.get("usage") or {}).get("completion_tokens"),
+                usage.get("completion_tokens"),
+                usage.get("seconds"),
             )
             if labels:
                 value += failures.get(number, (None, None, None))
@@ -120,11 +131,54 @@ def answers_of(
     # a column of None only would be one of objects
     numbers = [name for name in _NUMBERS if name in names]
     answers = answers.astype(dict.fromkeys(numbers, float))
+    answers = pd.concat([answers, _settings(scores)], axis=1)
     # rows of `load` have the columns already: they are made anew
-    others = scores.drop(columns=names, errors="ignore")
-    with_answers: pd.DataFrame = pd.concat([others, answers], axis=1)
-    with_answers.attrs = scores.attrs
-    return with_answers
+    others = scores.drop(columns=answers.columns, errors="ignore")
+    with_answers = pd.concat([others, answers], axis=1)
+    rest = [name for name in with_answers if name not in FIRST]
+    results = Results(with_answers[[*FIRST, *rest]])
+    results.attrs = scores.attrs
+    return results
+
+
+def _settings(scores: pd.DataFrame) -> pd.DataFrame:
+    """A column for each setting of the tasks; None where a task has none of that name."""
+    texts = scores["settings"].unique()
+    settings = pd.DataFrame(map(json.loads, texts), texts, dtype=object)
+    taken = {name: f"task_{name}" for name in settings if name in COLUMNS}
+    of_rows = settings.rename(columns=taken).reindex(scores["settings"])
+    return of_rows.set_axis(scores.index).infer_objects()
+
+
+class Results(pd.DataFrame):
+    """Rows of `load`: a DataFrame that shows FIRST and the columns in which its rows differ."""
+
+    @property
+    def _constructor(self) -> type["Results"]:
+        return Results
+
+    def _shown(self) -> Any:
+        frame = pd.DataFrame(self)
+        # What was made from the rows, such as a pivot table, is shown whole.
+        if len(frame) < 2 or not set(FIRST) <= set(frame):
+            return frame
+        names = list(FIRST)
+        for name in frame.columns.difference([*FIRST, "settings"], sort=False):
+            values = frame[name].map(repr) if name in _LISTS else frame[name]
+            if values.nunique(dropna=False) > 1:
+                names.append(name)
+        return frame[names]
+
+    def __repr__(self) -> str:
+        return repr(self._shown())
+
+    def _repr_html_(self) -> str | None:
+        shown = self._shown()
+        text: str | None = shown._repr_html_()
+        hidden = len(self.columns) - len(shown.columns)
+        if text and hidden:
+            text += f"<p>{hidden} columns with one value each are not shown: results.columns</p>"
+        return text
 
 
 def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON] | None:
@@ -140,10 +194,12 @@ def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON
     return None
 
 
-def _failures(cell: Cell, without_context: NoContext, report: Report) -> dict[int, tuple[Any, ...]]:
+def _failures(
+    cell: Cell, without_context: NoContext, made: dict[str, Example], report: Report
+) -> dict[int, tuple[Any, ...]]:
     """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
     try:
-        rows: Any = label([cell], without_context).itertuples()
+        rows: Any = label([cell], without_context, made).itertuples()
     except UserError as error:
         report(f"not labelled: {error}")
         return {}

@@ -161,7 +161,7 @@ def changes(batch: Batch) -> Html:
             parts.append(f"{title}<p>Not comparable: {escape.html(str(error))}</p>")
             continue
         style = f' style="{_RED}"' if found.verdict.word == "worse" else ""
-        parts.append(f"{title}<p{style}>{escape.html(found.verdict.text)}.</p>")
+        parts.append(f"{title}<p{style}>{escape.html(found.verdict.text)}</p>")
         if not found.flips.empty:
             page = f"pages/{batch.study.run}-{model}-since-{name}.html"
             files = {cell.path for side in (found.a, found.b) for cell in side.cells}

@@ -66,7 +66,7 @@ def tasks() -> None:
         text = ", ".join(differs) or f"the default {task.family}"
         echo(f"{mark} {task.name:18} {task.category:12} {text}")
 
-    echo("\n+ beyond the thirteen. Knobs of a family, for '{base: TASK, KNOB: VALUE}':")
+    echo("\n+ beyond the thirteen. Settings of a family, for '{base: TASK, SETTING: VALUE}':")
     for family in all_families():
         default = family(name=family.family)
         knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
@@ -371,9 +371,7 @@ def _stored_answer(path: Path, example: "Example") -> str:
 
 
 def _answer_text(cell: "Cell", row: "JSON") -> str:
-    """What a model wrote, its score, and why it ended."""
+    """What a model wrote, its score, and whether it ended at the token limit."""
     score = rk.score([cell]).set_index("index")["score"][row["index"]]
-    return (
-        f"{cell.model} wrote: {row['pred'].strip()}\n"
-        f"score: {100 * score:.0f} of 100 ({row['finish_reason']})"
-    )
+    ended = ", stopped at the token limit" if row["finish_reason"] == "length" else ""
+    return f"{cell.model} wrote: {row['pred'].strip()}\nscore: {100 * score:.0f} of 100{ended}"

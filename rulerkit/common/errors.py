@@ -44,7 +44,7 @@ class MissingExtra(UserError, ImportError):  # noqa: N818  (a part, not an error
 
 
 class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
-    """Another process is at it: later, the same command goes on."""
+    """Locked by another process; run the command again later."""
 
     status = ExitStatus.ELSEWHERE
 

@@ -39,7 +39,7 @@ def parse_grid(
 ) -> tuple[list[str] | None, list[int] | None]:
     """Tasks and lengths in tokens as lists; one alone needs no list, and None stays None.
 
-    Raises UserError for what is no length.
+    Raises UserError if it is not a length.
     """
     if tasks is not None:
         check_type(tasks, Iterable, "the grid", 'tasks, such as ["vt"]')

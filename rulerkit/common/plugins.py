@@ -239,7 +239,7 @@ def _imported(name: str) -> ModuleType:
         return _import(name)
     except Exception as error:  # it is the user's code
         absent = error.name if isinstance(error, ImportError) else None
-        advice = "mend the module"
+        advice = "fix the module"
         if absent and f"{name}.".startswith(f"{absent}."):
             advice = f"give a module that is installed, or lies below the project root {home()}"
         raise UserError(f"plug-in {name} cannot be imported ({_told(error)}): {advice}") from error

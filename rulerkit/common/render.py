@@ -1,6 +1,7 @@
 """The one builder of tables: a DataFrame as plain text, Markdown, LaTeX (booktabs), HTML, CSV or
 JSON."""
 
+import textwrap
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,6 +12,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMATS = ("text", "csv", "json", "markdown", "latex")
+WIDTH = 80
+"""Columns of a table as plain text."""
 
 
 class Field(NamedTuple):
@@ -152,6 +155,8 @@ def _field(value: Any) -> Field:
 
 
 def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequence[str]) -> str:
+    """At most WIDTH columns wide: what does not fit stands in a further table below, again with the
+    names of the rows."""
     # A column of numbers stays aligned where some of them have a star.
     has_marks = any(field.marked for row in rows for field in row)
     texts = [list(map(escape.one_line, header))]
@@ -159,15 +164,34 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequen
         texts.append(
             [
                 escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
-                + " " * (has_marks and not f.marked)
+                + " " * (has_marks and not f.marked and not f.small)
                 for f in row
             ]
         )
-
-    # Names stand on the left, numbers on the right.
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
-    form = "  ".join(f"{{:{'>' if i else '<'}{width}}}" for i, width in enumerate(widths))
-    lines = [form.format(*row).rstrip() for row in texts]
-    rule = "-" * (sum(widths) + 2 * (len(widths) - 1))
-    lines = [lines[0], rule, *lines[1:], rule, *map(escape.terminal, notes)]
+
+    blocks = [[0]]
+    used = widths[0]
+    for column, width in enumerate(widths[1:], 1):
+        if used + 2 + width > WIDTH and len(blocks[-1]) > 1:
+            blocks.append([0])
+            used = widths[0]
+        blocks[-1].append(column)
+        used += 2 + width
+
+    lines = []
+    for block in blocks:
+        # Names stand on the left, numbers on the right.
+        form = "  ".join(f"{{{i}:{'>' if i else '<'}{widths[i]}}}" for i in block)
+        head, *body = [form.format(*row).rstrip() for row in texts]
+        rule = "-" * (sum(widths[i] for i in block) + 2 * (len(block) - 1))
+        lines += [head, rule, *body, rule]
+    for note in notes:
+        lines += textwrap.wrap(
+            escape.terminal(note),
+            WIDTH,
+            subsequent_indent="  ",
+            break_long_words=False,
+            break_on_hyphens=False,
+        )
     return "\n".join(lines) + "\n"

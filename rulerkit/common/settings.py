@@ -464,7 +464,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
             # The message is about a key of the mapping inside.
             check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
-            f"{where}{key}: {shortened(hide(values).get(key))} is not allowed; it takes "
+            f"{where}{key}: {shortened(hide(values).get(key))} is invalid: expected "
             f"{_words(fields[key])}"
         ) from None
 

@@ -92,7 +92,7 @@ def check_lists(known: Collection[str] = (), **values: Any) -> None:
     for name, value in values.items():
         if not isinstance(value, list | tuple):
             raise UserError(
-                f"{name}: {shortened(value)} is not allowed; it takes a list in brackets, such as "
+                f"{name}: {shortened(value)} is invalid: expected a list in brackets, such as "
                 f"`{name}: [FIRST, SECOND]`"
             )
         for entry in value if known else ():

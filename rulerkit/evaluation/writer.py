@@ -6,6 +6,7 @@ is on disk at once.
 
 import json
 import os
+import time
 from collections.abc import Collection, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict
@@ -13,10 +14,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import ModelError, UserError, remark
+from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
-from rulerkit.common.progress import progress_bar, tell_time_left
+from rulerkit.common.progress import in_notebook, progress_bar, tell_time_left
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
@@ -36,6 +37,8 @@ from rulerkit.store.records import (
     result_digest,
     row_line,
 )
+
+_LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process writes
 
 
 def predict(
@@ -62,9 +65,10 @@ def ask_length(
 
     `folder` is `predictions/<run>`. Answers of an earlier session stay where the record names the
     same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
-    aside first. A request that failed is listed beside its cell and on stderr, and the next call
-    sends it again. `max_failures` and the `rule` of an adaptive run are recorded for those who take
-    means. `stored` are cells that were read just before, by file: each is used once.
+    aside first. In a notebook, cells that another process writes are waited for, after the others.
+    A request that failed is listed beside its cell and on stderr, and the next call sends it again.
+    `max_failures` and the `rule` of an adaptive run are recorded for those who take means. `stored`
+    are cells that were read just before, by file: each is used once.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -82,27 +86,45 @@ def ask_length(
     with ExitStack() as stack:
         for writer in writers:
             stack.callback(writer.close)
-            writer.open(fresh, stored.pop(writer.path, None) if stored else None)
-
-        unanswered = {writer.task: writer for writer in writers if writer.missing}
-        if unanswered:
-            bar.set_description_str(f"{model.name} {writers[0].length}", refresh=False)
-            missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
-            # An engine may have requests under way: closing ends them where we stop early.
-            answers = stack.enter_context(closing(answers_of(model, missing)))
-            for example, answer in answers:
-                writer = unanswered[example.task]
-                writer.write(example, answer, bar)
-                tell_time_left(bar, cell_ended=not writer.left)
-        for writer in writers:
-            if writer.left:
-                raise ModelError(
-                    f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
-                    f"{writer.path} unanswered, the first is example {min(writer.left)}: the "
-                    "others are on disk; the same command asks for these again"
-                )
+        waiting = writers
+        while waiting:
+            reasons = [
+                writer.open(fresh, (stored or {}).pop(writer.path, None)) for writer in waiting
+            ]
+            opened = [w for w, reason in zip(waiting, reasons, strict=True) if not reason]
+            busy = [w for w in waiting if w not in opened]
+            _ask(model, opened, stack, bar)
+            # What is answered is free for others before anything is waited for.
+            for writer in opened:
+                writer.close()
+            if busy and opened:
+                remark(f"waiting for {counted(len(busy), 'cell')}: {max(reasons)}")
+            if busy:
+                time.sleep(_LOOK_AGAIN)
+            waiting = busy
 
     return [cell for writer in writers if (cell := writer.cell())]
+
+
+def _ask(model: Model, writers: "Sequence[CellWriter]", stack: ExitStack, bar: Any) -> None:
+    """Let a model answer what is missing in cells of one length that were opened."""
+    unanswered = {writer.task: writer for writer in writers if writer.missing}
+    if unanswered:
+        bar.set_description_str(f"{model.name} {writers[0].length}", refresh=False)
+        missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
+        # An engine may have requests under way: closing ends them where we stop early.
+        answers = stack.enter_context(closing(answers_of(model, missing)))
+        for example, answer in answers:
+            writer = unanswered[example.task]
+            writer.write(example, answer, bar)
+            tell_time_left(bar, cell_ended=not writer.left)
+    for writer in writers:
+        if writer.left:
+            raise ModelError(
+                f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
+                f"{writer.path} unanswered, the first is example {min(writer.left)}: the "
+                "others are on disk; the same command asks for these again"
+            )
 
 
 class CellWriter:
@@ -161,19 +183,26 @@ class CellWriter:
         self._log: Log | None = None
         self._held = ExitStack()
 
-    def open(self, fresh: bool, before: Cell | None = None) -> None:
+    def open(self, fresh: bool, before: Cell | None = None) -> str:
         """Find out which examples have no answer yet, and lock the cell where there are some.
-        `before` is what was read of it just now, if it was."""
+        `before` is what was read of it just now, if it was. In a notebook, who writes the cell
+        where another process does; "" where it is open."""
         if not fresh:
             stored = self._compare(before or load_cell(self.path))
             # A complete cell is not even locked: many processes may read it.
             if not self.missing and self._record == self._stored_record:
                 self._complete = stored
-                return
+                return ""
 
         with disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
+        try:
+            self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
+        except Elsewhere as error:
+            # Two notebooks of one model share cells: the second one answers others first.
+            if fresh or not in_notebook():
+                raise
+            return str(error)
         if fresh:
             _move_aside(self.path)
 
@@ -181,7 +210,7 @@ class CellWriter:
         stored = self._compare(load_cell(self.path))
         if not self.missing:
             write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
-            return
+            return ""
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
             _move_aside(self.path)
@@ -198,6 +227,7 @@ class CellWriter:
         if len(environments) > 1:
             self._record["environments"] = environments
         self.left = set(self.missing)
+        return ""
 
     def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
         """Append the row of an example, or the attempt that left it without an answer, and move the

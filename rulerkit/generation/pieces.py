@@ -5,7 +5,7 @@ A prompt of 128K tokens takes about half a second to tokenize; joined from piece
 remembered it takes about a millisecond. The condition is where to cut: **before a whole run of
 blanks** or **after all newlines of a run** (see `PieceEncoder.clean_cut`). Tokenizers still differ
 in how they treat a text that stands alone: SentencePiece puts a blank before it, GPT-NeoX merges
-newlines at its end. Two anchors mend this: a newline put before the piece, or a letter behind it,
+newlines at its end. Two anchors fix this: a newline put before the piece, or a letter behind it,
 whose ids are taken off again. Which anchors a tokenizer needs is found by trial on every kind of
 border at first use; where none is exact, `PieceEncoder.exact` is False and prompts are encoded
 whole.

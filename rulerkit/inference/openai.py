@@ -159,7 +159,7 @@ class OpenAI(ServerEngine):
         raise UserError(
             f"model {self.name}: `tokenizer` is missing: name the folder, file or hub id "
             f"(org/name) of the tokenizer of {self.path}, on a command line with -y 'tokenizer: "
-            "NAME'; for a service that keeps its own, one of like size (cl100k_base)"
+            "NAME'; for a closed API, one with a vocabulary of similar size (cl100k_base)"
         )
 
     def too_long(self, length: int) -> str | None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import pandas as pd
 
 from rulerkit.common import escape
-from rulerkit.common.errors import check_known, listed, remark
+from rulerkit.common.errors import listed, remark
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import package_text
 from rulerkit.common.render import render
@@ -120,13 +120,9 @@ def _origin(row: "pd.Series[Any]") -> str:
 # --- the tables -----------------------------------------------------------------------------------
 
 
-def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame | None":
-    """All answers of a study's run, but for those of some models by name, scored; None where there
-    are none.
-
-    Raises UserError where the run has no such model, and where cells were made so differently that
-    no table can hold both.
-    """
+def everything(study: "Study") -> "pd.DataFrame | None":
+    """All answers of a study's run, scored; None where there are none. Raises UserError where cells
+    were made so differently that no table can hold both."""
     from rulerkit.scoring.scores import score
     from rulerkit.store.cells import read_cells
     from rulerkit.store.comparable import check_same
@@ -135,11 +131,7 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
     if study.predictions.is_dir():
         cells = read_cells(study.predictions, scan=False)
 
-    models = {cell.model for cell in cells}
-    left_out = [leave_out] if isinstance(leave_out, str) else [*leave_out]
-    for name in left_out:
-        check_known(f"model in run {study.run}", name, sorted(models))
-    cells = [cell for cell in cells if cell.task in THIRTEEN and cell.model not in left_out]
+    cells = [cell for cell in cells if cell.task in THIRTEEN]
 
     scores = score(cells, report=remark)
     if scores.empty:
@@ -151,16 +143,12 @@ def everything(study: "Study", leave_out: Iterable[str] = ()) -> "pd.DataFrame |
 
 def boards(
     scores: "pd.DataFrame | None" = None,
-    version: str = "v3",
     lengths: Sequence[int] = PAPER_LENGTHS,
-    upstream: bool = True,
 ) -> list[Board]:
     """All tables. `scores` are rows of `score`, None or empty for the paper alone; the lines of
     `scores.attrs["notes"]`, as `everything` sets it, stand below the tables that have ours.
 
-    `version` is the paper's, 'v3' or 'v1'. `lengths` are the columns; averages, ranks and effective
-    lengths do not depend on them. `upstream`: whether the rows of upstream's list stand in them
-    too.
+    `lengths` are the columns; averages, ranks and effective lengths do not depend on them.
     """
     columns = tuple(sorted(lengths))
     # Several tables show the same tasks: each summary is made once.
@@ -170,10 +158,7 @@ def boards(
     for number, (category, aligned, title) in TABLES.items():
         task = SINGLE_TASKS.get(category)
         our_category = JUDGED.get(category, "all")
-        rows = listed_rows(version, category)
-        if not upstream:
-            rows = rows[~rows["source"].isin(UPSTREAM)]
-
+        rows = listed_rows("v3", category)
         summary = summary_of(task, tuple(sorted({*columns, *PAPER_LENGTHS})))
         averaged = summary_of(task, PAPER_LENGTHS)
         if summary is not None:
@@ -275,22 +260,19 @@ def _columns(lengths: Iterable[int]) -> list[str | int]:
 def _notes(rows: "pd.DataFrame") -> list[str]:
     """What holds of a table with the paper's rows alone, too."""
     lines = [
-        "The paper's rows are as printed. Averages are over its six lengths, 4K to 128K: a model "
-        "without a complete score at one of them has no average and no rank (-)."
+        "The paper's rows are as printed. Averages are over its six lengths, 4K to 128K; - where "
+        "one of them is missing."
     ]
-
     # What upstream lists is not always what it measured.
     if rows["source"].isin(UPSTREAM).any():
         lines.append(
-            "Rows of upstream's list give averages only; (authors): reported by the model's "
-            "authors, maybe with other prompts and examples. Their averages and effective lengths "
-            "follow from their scores, which in the list itself they do not always."
+            "Upstream's list: averages and effective lengths follow from its scores; (authors): "
+            "reported by the model's authors, maybe with other prompts and examples."
         )
     if rows["threshold"].notna().any():
         lines.append(
-            f"Marked scores reach the threshold, Llama2-7B at 4K: {thresholds_text(rows)}. Ranks "
-            "are among the paper's models; reference readers, adaptive runs, and scores over "
-            "synthetic texts or of another protocol have none."
+            f"Effective (and marked): at least {thresholds_text(rows)}, Llama2-7B at 4K. Ranks are "
+            "among the paper's models, of what has its protocol and texts."
         )
     return lines
 

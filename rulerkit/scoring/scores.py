@@ -135,7 +135,7 @@ _PROTOCOL = {
     "tokenizer": "name of the tokenizer that lengths are counted with",
     "template": "name of the prompt format",
     "protocol": "clean, paper or upstream; '' where the file does not say",
-    "knobs": "settings of the task, as JSON",
+    "settings": "settings of the task, as JSON",
     "note": "protocol, substitute corpora and files of one's own, in words",
     "path": "file of the predictions, or several with ' + ' between",
 }
@@ -168,8 +168,9 @@ def describe(cell: Cell) -> JSON:
         notes.add("Protocol upstream: prompts and layouts of upstream since 2025")
 
     # The settings of variants differ by family, so they are one column of JSON.
-    settings = cell.record["result"]["task"].items()
-    knobs = {name: value for name, value in settings if name not in _NAMED}
+    settings = dict(cell.record["result"]["task"])
+    for name in _NAMED:
+        settings.pop(name, None)
     return {
         "run": cell.run,
         "model": cell.model,
@@ -195,7 +196,7 @@ def describe(cell: Cell) -> JSON:
         "tokenizer": about.tokenizer,
         "template": about.template,
         "protocol": protocol,
-        "knobs": json.dumps(knobs, sort_keys=True),
+        "settings": json.dumps(settings, sort_keys=True),
         "note": "; ".join(sorted(notes)),
         "path": AND.join(map(str, (cell.path, *cell.others))),
     }

@@ -180,13 +180,12 @@ def weighted_sum(
     return Estimate(*(round(float(number), _DIGITS) + 0.0 for number in limits))
 
 
-def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> float:
+def no_difference_p(cells: Iterable[WeightedCell]) -> float:
     """The one-sided p-value of a loss: the chance of a difference as low if each example's
     difference was as likely up as down, whatever the others are.
 
     Where all differences have one size, as those of right-or-wrong scores, this is the exact sign
-    test (McNemar's), else a normal test with a correction for the steps of the sum. A `variance` of
-    the sum, where one is known, is the least that the normal test takes.
+    test (McNemar's), else a normal test with a correction for the steps of the sum.
     """
     # Examples that both answered alike say nothing about a loss.
     parts = [
@@ -200,14 +199,14 @@ def no_difference_p(cells: Iterable[WeightedCell], variance: float = 0.0) -> flo
         return 0.5
 
     # All differences have one size: the exact test is a count of signs.
-    if not variance and np.ptp(sizes) < _ROUNDING * sizes.max():
+    if np.ptp(sizes) < _ROUNDING * sizes.max():
         from scipy.special import bdtr
 
         return float(bdtr((differences > 0).sum(), sizes.size, 0.5))
 
     # The correction for continuity: half of a step towards 0.
     nearer = min(0.0, float(differences.sum() + sizes.min()))  # by half a step of the sum
-    return NormalDist().cdf(nearer / math.sqrt(max(variance, float(sizes @ sizes))))
+    return NormalDist().cdf(nearer / math.sqrt(float(sizes @ sizes)))
 
 
 def holm(p_values: Sequence[float]) -> list[float]:

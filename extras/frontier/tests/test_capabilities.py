@@ -32,7 +32,7 @@ def above_floors(scores):
     floor = scores["task"].map({name: task.floor for name, task in asked.items()})
     return scores.assign(
         family=scores["task"].map({name: task.family for name, task in asked.items()}),
-        knobs=scores["task"].map({name: json.dumps(t.settings()) for name, t in asked.items()}),
+        settings=scores["task"].map({name: json.dumps(t.settings()) for name, t in asked.items()}),
         score=floor + (1 - floor) * scores["score"],
     )
 

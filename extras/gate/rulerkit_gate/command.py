@@ -312,7 +312,7 @@ def _report(result: "GateResult", as_json: bool, format: str, page: Path | None)
     else:
         table = difference_table(found, verdict=verdict)
         echo(f"{table}\nexamples that flipped:\n{flips_text(found)}")
-        echo("\n".join([asked, *notes, "", verdict.text]))
+        echo("\n".join([asked, *notes]))
 
 
 def _noise_notes(result: "GateResult") -> list[str]:
@@ -345,8 +345,10 @@ def _markdown(result: "GateResult", notes: list[str]) -> str:
 
     found, verdict = result.comparison, result.verdict
     mark = {"worse": "❌", "not worse": "✅"}.get(verdict.word, "❔")
-    lines = [f"## {mark} {verdict.word}", "", f"{escape.markdown(verdict.text)}.", ""]
-    if found is not None:
+    lines = [f"## {mark} {verdict.word}", ""]
+    if found is None:
+        lines += [escape.markdown(verdict.text), ""]
+    else:
         lines += [difference_table(found, "markdown", verdict), "", "Examples that flipped:", ""]
         lines += [f"- {escape.markdown(line)}" for line in flips_text(found).splitlines()]
     command = escape.one_line(shlex.join(["rulerkit", *sys.argv[1:]]))

@@ -308,30 +308,27 @@ def verdict_of(
     """The word, and a sentence with the numbers."""
     if look is None or found is None:
         reason = f"it stopped before the first round was complete: {stopped}"
-        return Decision(CANNOT_TELL, f"cannot tell, as {reason}; --resume goes on")
+        return Decision(CANNOT_TELL, f"CANNOT TELL: {reason}; --resume goes on")
     if look.worse:
         return found.verdict
 
-    worse = f"worse than {found.a.name} by more than {points_text(design.margin)}"
+    judged = f"mean {interval_text(found.mean)}, margin {points_text(design.margin)}"
     if any(points > design.margin for points in design.noise.values()):
-        worse += " and the noise of serving"
-    mean = f"mean {interval_text(found.mean)}"
+        judged += " and the noise of serving"
     if look.is_not_worse:
-        text = f"{found.b.name} is not {worse}: {mean}; {_most_lost(design, look)}"
-        return Decision(NOT_WORSE, text)
+        return Decision(NOT_WORSE, f"NOT WORSE: {judged}; bound: {_most_lost(design, look)}")
 
-    doubts = [mean]
+    doubts = [judged]
     if look.suspected:
         names = listed((test.place.name for test in look.suspected), 2)
-        doubts.append(f"a loss is seen in {names}, and it may be larger")
-    doubts.append(f"stopped by {stopped}" if stopped else "all examples were asked")
+        doubts.append(f"a loss is seen in {names} that may be larger")
+    doubts.append(f"stopped by {stopped}" if stopped else "all examples were run")
     needed = examples_needed(design, look)
     if needed <= _ENOUGH:
-        doubts.append(f"it would take about {needed} examples of each task and length")
+        doubts.append(f"about {needed} examples per task and length would tell")
     else:
         doubts.append("the loss is so near the margin that no number would do")
-    text = f"cannot tell whether {found.b.name} is {worse}: {'; '.join(doubts)}"
-    return Decision(CANNOT_TELL, text, needed)
+    return Decision(CANNOT_TELL, f"CANNOT TELL: {'; '.join(doubts)}", needed)
 
 
 def _most_lost(design: Design, look: Look) -> str:
@@ -351,4 +348,4 @@ def _most_lost(design: Design, look: Look) -> str:
     for level in ("task or length", "cell"):
         if level in most:
             texts.append(f"{points_text(most[level])} of any {level}")
-    return f"{listed(texts, len(texts))} can have been lost unseen"
+    return f"lost unseen {listed(texts, len(texts))}"

@@ -113,7 +113,7 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     assert said.status == 1, said.err
     assert said.out.startswith("## ❌ worse\n")
     assert re.search(r"\| vt \| \*\*-\d", said.out)
-    assert "| niah_single_1 | +0.0 [" in said.out
+    assert "| niah_single_1 | +0.0 ±" in said.out
     assert "at least 40 examples" in said.err
     page = Path("page.html").read_text(encoding="utf-8")
     assert "I do not know." in page
@@ -134,7 +134,7 @@ def test_equal_servers_are_not_worse_and_their_noise_is_measured(nowhere, serve,
     said = rulerkit("gate", *one, "--tasks", "niah_single_1", "--lengths", "1K")
     content = json.loads(said.out)
     assert (said.status, content["noise"]["all"]) == (0, 0.0)
-    assert "can have been lost unseen" in content["verdict"]["text"]
+    assert "bound: lost unseen at most" in content["verdict"]["text"]
     Path("noise.json").write_text(said.out)
     runs = {path.name for path in (nowhere / "outputs/predictions").iterdir()}
     (first,) = [run for run in runs if not run.endswith("-again")]
@@ -142,14 +142,14 @@ def test_equal_servers_are_not_worse_and_their_noise_is_measured(nowhere, serve,
     assert runs == {first, f"{first}-again"}
     later = rulerkit("gate", *one, "--noise", "noise.json", "-n", "10", *GRID)
     assert later.status == 3, "ten examples say little"
-    assert "it would take about" in json.loads(later.out)["verdict"]["text"]
+    assert "examples per task and length would tell" in json.loads(later.out)["verdict"]["text"]
 
 
 def test_limits_end_it_with_what_it_would_take(nowhere, rulerkit):
     both = ("perfect", "{base: perfect, engine: planted, drop: 0.02}", *GRID)
     small = rulerkit("gate", *both, "--max-examples", "100")
     assert small.status == 3, small.err
-    assert "stopped by --max-examples 100; it would take about" in small.out
+    assert "stopped by --max-examples 100; about " in small.out
     tiny = rulerkit("gate", *both, "--budget", "10K")
     assert tiny.status == 2
     assert "less than the first round takes: 40 examples, 122,880 tokens" in tiny.err
@@ -176,7 +176,7 @@ def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(nowhere, serv
     both = ("gate", before.url, after.url, "-y", "tokenizer: builtin", *GRID)
     for run in ((), ("-y", "run: build-7")):
         broken = False
-        assert "not worse" in rulerkit(*both, *run).out
+        assert rulerkit(*both, *run).out.startswith("NOT WORSE: ")
         seen = len(before.seen), len(after.seen)
 
         broken = True
@@ -204,7 +204,7 @@ def test_resume_goes_on_with_the_last_gate_of_the_same_two(nowhere, rulerkit):
     rulerkit("gate", "perfect", "perfect", *few)
     resumed = rulerkit("gate", "perfect", "reader-1024", *few, "--resume")
     assert f"run {run}:" in resumed.err
-    assert resumed.out.splitlines()[-1] == first.out.splitlines()[-1]
+    assert resumed.out.splitlines()[0] == first.out.splitlines()[0]
 
 
 def test_one_name_at_two_addresses_is_not_called_one_model(nowhere, serve, rulerkit):

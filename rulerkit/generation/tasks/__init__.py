@@ -67,7 +67,7 @@ def _family(letters: str) -> type[Task]:
 
 
 def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
-    """The task that a name, or a mapping with `base` and knobs, describes, under a protocol.
+    """The task that a name, or a mapping with `base` and settings, describes, under a protocol.
 
     A variant that is equal to a named task is that task. Any other is named after what it changes,
     `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
@@ -81,12 +81,12 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
         return known[spec].with_protocol(protocol)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(
-            f"a task is a name or a mapping with `base: NAME` and knobs; seen: {shortened(spec)}"
+            f"a task is a name or a mapping with `base: NAME` and settings; seen: {shortened(spec)}"
         )
     base = task(spec["base"], protocol)
     knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
     for knob in knobs:
-        check_known(f"knob of {base.name}", knob, [*base.knobs(), "suite"])
+        check_known(f"setting of {base.name}", knob, [*base.knobs(), "suite"])
     variant = replace(base, **knobs)
     names = list(all_tasks() if is_outside(type(base)) else TASKS)
 

@@ -175,7 +175,7 @@ class Task(ABC):
 
     family: ClassVar[str]
     category: ClassVar[str]
-    """What its scores are averaged by; the name of the family where it names none."""
+    """The group its scores are averaged in; the name of the family where it names none."""
     match: ClassVar[str] = "all"
     """One of RULES, or another word, such as `own`: then the family brings `score`."""
     threshold: ClassVar[float | None] = None

@@ -61,10 +61,10 @@ _ADDED = 10
 
 
 def _less_frequent_words(answer: JudgedAnswer) -> str | None:
-    entries = (
-        re.sub(r"^\d+\. ", "", piece.text.strip()).lower() for piece in answer.example.pieces[1:]
-    )
-    others = set(entries) - {reference.lower() for reference in answer.references}
+    assert isinstance(answer.judge, WordCount)
+    entries = answer.judge.entry.finditer(answer.example.context_text)
+    others = {match["item"].lower() for match in entries}
+    others -= {reference.lower() for reference in answer.references}
     named = [*named_items(answer.text), *answer.words]
     return " ".join(dict.fromkeys(word for word in named if word in others)) or None
 

@@ -95,12 +95,15 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
 
     # How far from the nearest of them each wrong value stands that was written.
     distances = [
-        (min(abs(start - needle) for needle in missed), piece.value)
+        (min(abs(start - needle) for needle in missed), piece)
         for piece, start in answer.needles
         if missed and piece.role == "distractor" and str(piece.value).lower() in written
     ]
-    distance, value = min(distances, key=itemgetter(0), default=(inf, None))
-    return f"{value}, {distance} tokens from the needle" if value and distance <= within else None
+    if not distances:
+        return None
+    distance, piece = min(distances, key=itemgetter(0))
+    # the key first, so that a count of these texts says which distractor confuses
+    return f"{piece.key}, {distance} tokens away" if distance <= within else None
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:

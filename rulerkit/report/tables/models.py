@@ -10,7 +10,7 @@ import pandas as pd
 from rulerkit.common.errors import UserError, check_known, check_type, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
-from rulerkit.report.tables.notes import cell_notes, model_notes, names_of
+from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
 
@@ -23,6 +23,7 @@ TITLES: dict[str | int, str] = {
     "wavg_dec": "wAvg(dec)",
 }
 """The heads of the columns of a table of models, but for those of the lengths."""
+_FEWEST_RANKED = 3  # models
 
 
 def table_text(
@@ -51,26 +52,28 @@ def table_text(
         )
     models = board_rows(summary, ["score", "have"])
 
-    # What the scores are means of, and among whom they are ranked.
-    mean = f"mean of {counted(models['tasks'].iloc[0], 'task')}"
-    ranks = "their ranks are among models of the same alignment, protocol and texts"
-    if not models["whole"].all():
-        mean += f" ({listed(summary.cells['task'].unique(), 6)})"
-        ranks = "ranks need all tasks of the benchmark"
-    elif models.duplicated(["model", "setup"]).any():
-        ranks += "; a model in several runs has one rank, by its mean over them"
-
     percent = f"{100 * summary.confidence:g} %"
     judged = models["effective_length"] != ""
-    marks = "marked scores reach the threshold; " if judged.any() else ""
     models = models.assign(model=names_of(models))
     if not in_order:
         # as the paper sorts its Table 3
         models = models.sort_values("wavg_dec", ascending=False, kind="stable")
+
+    # Two models need no ranks: the table shows which is better.
+    alike = models.groupby(["aligned", "setup"])["model"].transform("nunique")
+    for rank in RANKS.values():
+        models[rank] = models[rank].where(alike >= _FEWEST_RANKED)
+
+    tasks = models["tasks"].iloc[0]
+    mean = f"Scores in percent: mean of {counted(tasks, 'task')}"
+    if not models["whole"].all():
+        mean += f" ({listed(summary.cells['task'].unique(), 6)})"
+    complete = summary.cells.loc[summary.cells["complete"], "n"]
+    if len(complete):
+        mean += f", n = {counted(number_range(complete), 'example')} each"
     below = [
-        f"Scores: {mean}; {marks}± is the wider side of the {percent} interval.",
-        f"wAvg(inc) weighs the longest length most, wAvg(dec) the shortest; {ranks}.",
-        *_effective_rules(models, category, percent),
+        f"{mean}; ± is the wider side of the {percent} interval.",
+        *_effective_rules(models, category),
         *model_notes(models),
         *cell_notes(summary.cells, marked=True),
         *notes,
@@ -131,8 +134,9 @@ def models_text(
 def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     value = row[column]
     if column == "effective_length":
-        possible = row["effective_set"]
-        return Field(f"{value} [{possible}]" if possible not in ("", value) else value or "-")
+        # What is incomplete is seen at its length.
+        length = str(value).partition(",")[0].replace("not known", "")
+        return Field(length or "-")
     if isinstance(value, str):
         if column == "model":
             return Field(value, bold=bool(row.get("bold", False)), small=row["origin"])
@@ -162,27 +166,34 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     return Field(number, reached, small=" ".join(small))
 
 
-def _effective_rules(models: pd.DataFrame, category: str, percent: str) -> list[str]:
-    """How the effective lengths of a table are judged, or why there are none."""
+def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
+    """How the effective lengths of a table are judged, what the intervals allow beside them, or why
+    there are none."""
     # Only what rows of this table were judged by.
-    sources = models.loc[models["effective_length"] != "", "threshold_of"].unique()
+    judged = models[models["effective_length"] != ""]
     used = thresholds_text(models)
     tasks = "the 13 tasks" if category == "all" else f"the {category} tasks"
-    if not len(sources) and models["threshold"].any():
+    if judged.empty and models["threshold"].any():
         return [f"No effective length: the threshold, {used}, is for a complete score on {tasks}."]
 
     rules = []
-    for source in sources:
+    for source in judged["threshold_of"].unique():
         if source == PAPERS_THRESHOLD:
-            rules.append(f"a score of at least {used}, {source} on {tasks} in the paper")
+            rules.append(f"{used}, {source} in the paper")
         elif source == OWN_THRESHOLD:
             own = models["threshold"].dropna().unique()
-            rules.append(f"a score of at least {', '.join(f'{one:g}' for one in own)}, {source}")
+            rules.append(f"{', '.join(f'{one:g}' for one in own)}, {source}")
         else:
-            rules.append(f"at least {source}, as NoLiMa counts it")
+            rules.append(source)
+    if not rules:
+        return []
 
-    allowed = f"in brackets all that the {percent} intervals cannot rule out"
-    return [f"Effective: longest length with {rule}; {allowed}." for rule in rules]
+    text = f"Effective (and *): the score is at least {'; '.join(rules)}."
+    others = judged[judged["effective_set"] != judged["effective_length"]]
+    if len(others):
+        allowed = others["model"] + " " + others["effective_set"]
+        text += f" Within the intervals: {listed(allowed, 4)}."
+    return [text]
 
 
 def thresholds_text(models: pd.DataFrame) -> str:

@@ -26,18 +26,7 @@ def names_of(rows: pd.DataFrame) -> "pd.Series[str]":
     return names.mask(in_several_runs, names + " [" + rows["run"] + "]")
 
 
-_SENTENCES = {
-    "reference readers": "Reference readers, no language models",
-    COMPRESSED: "The context was compressed without the question",
-    OWN_TEXTS: "Own texts: not comparable with the paper",
-    STAND_IN: "Synthetic texts: not comparable with the paper",
-    "incomplete": (
-        "Incomplete cells enter no mean; evaluate these tasks and lengths to complete them"
-    ),
-}
-"""How tables say what is unusual in some cells, before the names of the models."""
-
-_MARKS = {"reference readers": "reader", STAND_IN: "synthetic texts"}
+_SHORT = {"reference readers": "reader", STAND_IN: "synthetic texts"}
 """How a table of models marks a row, by what `unusual` says of it."""
 
 
@@ -61,31 +50,36 @@ def unusual(cells: pd.DataFrame) -> "dict[str, pd.Series[bool]]":
 
 
 def texts_notes(frame: pd.DataFrame) -> list[str]:
-    """The lines below a table that say what the texts are where they are not the paper's."""
-    return [f"{_SENTENCES[words]}." for words in texts_words(frame).split("; ") if words]
+    """The line below a table that says what the texts are where they are not the paper's."""
+    words = texts_words(frame)
+    return [f"Not comparable with the paper: {words}."] if words else []
 
 
 def cell_notes(cells: pd.DataFrame, marked: bool = False) -> list[str]:
     """What a reader of a table must know of the cells of a summary that it shows: one line each.
 
-    Names of models are listed only where a line holds for some of them, and the table has no marks
+    Names of models are listed only where a fact holds for some of them, and the table has no marks
     of its own for it (`marked`).
     """
     notes, names = [], names_of(cells)
-    if cells["complete"].any():
+    if cells["complete"].any() and not marked:
         n = number_range(cells.loc[cells["complete"], "n"])
         notes.append(f"n = {counted(n, 'example')} per task and length, scores in percent.")
-    for what, is_so in unusual(cells).items():
-        sentence = _SENTENCES.get(what, f"Tasks of the {what}: no score of RULER")
+
+    departures = []
+    facts = unusual(cells)
+    is_incomplete = facts.pop("incomplete", pd.Series(False, cells.index))
+    for what, is_so in facts.items():
         who = names[is_so].unique()
-        if not len(who):
-            continue
-        is_shown = marked and what in (*_MARKS, "incomplete")
-        if is_shown and what in _MARKS and len(who) < names.nunique():
-            sentence = f"{_MARKS[what]}: {sentence}"
-        elif not is_shown and len(who) < names.nunique():
-            sentence += f": {listed(who, 6)}"
-        notes.append(f"{sentence}.")
+        is_shown = marked and what in _SHORT
+        if len(who) == names.nunique() or (len(who) and is_shown):
+            departures.append(what)
+        elif len(who):
+            departures.append(f"{what} ({listed(who, 6)})")
+    if departures:
+        notes.append(f"Not comparable with the paper: {', '.join(departures)}.")
+    if is_incomplete.any():
+        notes.append("Incomplete cells enter no mean: run the same command again to complete them.")
 
     # A mean over the rest is not the mean that was asked for.
     rest = cells["rest"]
@@ -93,7 +87,7 @@ def cell_notes(cells: pd.DataFrame, marked: bool = False) -> list[str]:
         places = names + " on " + cells["task"] + " at "
         places += cells["length"].map(length_name)
         means = (places + ": " + rest)[rest != ""]
-        notes.append(f"Means over the rest, as max_failures allows: {listed(means, 5, '; ')}.")
+        notes.append(f"Means without failed requests (max_failures): {listed(means, 5, '; ')}.")
 
     # Notes are lists in one text; each is said once, and of whom where not all models have it.
     names_by_note: dict[str, dict[str, None]] = {}
@@ -109,9 +103,8 @@ def cell_notes(cells: pd.DataFrame, marked: bool = False) -> list[str]:
 
 
 _ADAPTIVE_NOTE = (
-    "Means of an adaptive run that went on after its first look are up to half a point too far "
-    "from the threshold, and their 95 % intervals hold 93 to 94 %; 89 % where the score falls "
-    "evenly with each length."
+    "Adaptive runs: means after the first look are up to half a point too far from the threshold; "
+    "their 95 % intervals hold 93 to 94 % (89 % where scores fall evenly)."
 )
 """Simulated with the stopping rule, November 2026; the answer of the run is not touched by it."""
 

@@ -6,10 +6,10 @@ from typing import Any
 import pandas as pd
 
 from rulerkit.analysis.selection import model_rows
-from rulerkit.common.errors import UserError, check_known
+from rulerkit.common.errors import UserError, check_known, counted
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
-from rulerkit.report.tables.notes import cell_notes, model_notes
+from rulerkit.report.tables.notes import cell_notes, model_notes, number_range
 from rulerkit.scoring.summary import Summary
 
 
@@ -52,12 +52,19 @@ def task_table_text(
         texts = map(_score_text, means.to_dict("records"))
         rows.append([f"mean of {num_tasks}{kind} tasks", *texts])
 
-    below = _effective_notes(of_model) + model_notes(of_model) + cell_notes(cells, marked=True)
-    for name, (letter, what) in _COUNT_MARKS.items():
-        if cells[name].any():
-            below.append(f"{letter}: number of {what}.")
+    complete = cells.loc[cells["complete"], "n"]
+    marks = [
+        f"{letter}: {what}" for name, (letter, what) in _COUNT_MARKS.items() if cells[name].any()
+    ]
     if cells["reasoning_tokens"].any():
-        below.append("w: tokens thought, on average.")
+        marks.append("w: mean tokens of a thought")
+    details = [f"± is the wider side of the {100 * summary.confidence:g} % interval", *marks]
+    if len(complete):
+        details.insert(
+            0, f"Scores in percent, n = {counted(number_range(complete), 'example')} each"
+        )
+    below = [f"{'; '.join(details)}.", *_effective_notes(of_model), *model_notes(of_model)]
+    below += cell_notes(cells, marked=True)
     header = [str(model), *map(length_name, means["length"])]
     return render(pd.DataFrame(rows, columns=header), format, [*below, *notes])
 
@@ -69,21 +76,23 @@ def _effective_notes(models: pd.DataFrame) -> list[str]:
     for row in rows:
         text = f"Effective length: {row.effective_length}"
         if row.effective_set != row.effective_length:
-            text += f"; the intervals allow {row.effective_set}"
-        mean = f"a mean of at least {row.threshold:g}, {row.threshold_of}"
-        notes.append(f"{text} (the longest with {mean}).")
+            text += f" (within the intervals: {row.effective_set})"
+        notes.append(f"{text}, by a mean of at least {row.threshold:g}, {row.threshold_of}.")
     return notes
 
 
 def _score_text(row: Any) -> str:
-    return row["have"] or f"{row['score']:.1f} [{row['low']:.1f}, {row['high']:.1f}]"
+    if row["have"]:
+        return str(row["have"])
+    wider = max(row["high"] - row["score"], row["score"] - row["low"])
+    return f"{row['score']:.1f} ±{wider:.1f}"
 
 
 _COUNT_MARKS = {
-    "other_form": ("o", "answers that are right in another form"),
+    "other_form": ("o", "right answers in another form"),
     "empty": ("e", "empty answers"),
-    "cut_off": ("c", "answers cut off at their last token"),
-    "cut_thought": ("t", "answers cut off in their thought"),
+    "cut_off": ("c", "answers that stopped at the token limit"),
+    "cut_thought": ("t", "thoughts that stopped at the token limit"),
     "is_copy": ("b", "answers that begin as the context does"),
 }
 """The letter that stands before a number of answers, and what is counted."""
