@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from rulerkit.common.errors import UserError, listed, unknown
+from rulerkit.common.errors import UserError, listed
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.scoring.scores import as_scores
-from rulerkit.scoring.summary import CELL, merge_repetitions
+from rulerkit.scoring.summary import CELL, merge_repetitions, model_rows
 from rulerkit.store.places import check_columns, is_table
 
 Where = Mapping[str, Any]
@@ -67,15 +67,6 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
         answered = frame.groupby(CELL)["score"].transform("count")
         frame["complete"] = (answered >= frame["wanted"] - allowed) | (frame["adaptive"] != "")
     return frame
-
-
-def model_rows(rows: pd.DataFrame, name: str) -> pd.DataFrame:
-    """The rows of the model with this name or label. Raises UserError where it is not among those
-    shown."""
-    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
-    if chosen.empty:
-        raise unknown("model among those shown", name, rows["model"].unique())
-    return chosen
 
 
 def select(frame: pd.DataFrame, where: Where, claim: Mapping[str, Any] = {}) -> pd.DataFrame:

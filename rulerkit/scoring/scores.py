@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 Rows = NDArray[Any]  # ROW_COLUMNS of the examples of a cell, by index
 
 _MOST_NAMED = 20  # files in one line
-_FEW_NAMED = 2  # files of a former version
 _CONTROL = re.compile(r"\r\n|[\x00-\x1f]")
 
 
@@ -279,12 +278,6 @@ def score(
         found[key] = cell.path
         judged_cells.append((about, rows))
 
-    # One line for all cells: nobody can do anything about a single one.
-    if unchecked := [cell.path for cell in cells if cell.unchecked]:
-        say(
-            f"rows of a former version have no `check`, so that damage to them is not found: "
-            f"{listed(unchecked, _FEW_NAMED)}"
-        )
     for problem, paths in left_out.items():
         # A problem of a file names it, or the one beside the rows.
         is_named = str(paths[0].with_suffix("")) in problem

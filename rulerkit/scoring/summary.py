@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from rulerkit.common.errors import UserError, check_known, remark
+from rulerkit.common.errors import UserError, check_known, remark, unknown
 from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.common.plugins import capability
@@ -480,12 +480,7 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
 def _adaptive(cells: "pd.DataFrame") -> str:
     """What an adaptive run of a model has found, by its cells."""
     first = cells.iloc[0]
-    asked = json.loads(first["adaptive"])
-    # Former versions also asked for an average, and for a comparison with another model.
-    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
-        return "adaptive: what a former version asked here is not judged any more"
-    asked.pop("margin", None)
-    rule = StoppingRule(**asked)
+    rule = StoppingRule(**json.loads(first["adaptive"]))
 
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.
@@ -501,6 +496,15 @@ def _adaptive(cells: "pd.DataFrame") -> str:
 
     about = (first["aligned"], first["claimed_length"], first["max_failures"])
     return rule.describe(replay(rule, scores, *about))
+
+
+def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
+    """The rows of the model with this name or label. Raises UserError where it is not among those
+    shown."""
+    chosen = rows[(rows["model"] == name) | (rows["label"] == name)]
+    if chosen.empty:
+        raise unknown("model among those shown", name, rows["model"].unique())
+    return chosen
 
 
 def texts_words(frame: "pd.DataFrame") -> str:

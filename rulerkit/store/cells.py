@@ -21,14 +21,13 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, check_type, remark, shorten
+from rulerkit.common.errors import UserError, remark, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.records import (
     FAILED_ATTEMPT,
     RECORD,
     ROW,
-    UNCHECKED,
     checked,
     checked_text,
     parse_json,
@@ -41,7 +40,6 @@ WAYS_OUT = (
     "(rulerkit evaluate --fresh) does"
 )
 _FAILURES = ".failures.jsonl"
-_SOFT = ".soft.jsonl"  # the probability of right answers, in folders of former versions
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 
 Report = Callable[[str], None]
@@ -50,46 +48,6 @@ Report = Callable[[str], None]
 
 class DamagedCell(UserError):  # noqa: N818
     """A record or a row is not as it was written: tables leave the cell out."""
-
-
-# --- lines ----------------------------------------------------------------------------------------
-
-
-def _read_lines(
-    cell: "Cell", path: Path, schema: TypeAdapter[Any], parse: bool = True
-) -> Iterator[tuple[int, int, JSON, bool]]:
-    """Number, index, row, and whether it has a check, of each line of a cell's file that is not
-    blank. Without `parse` rows with a check are empty.
-
-    Raises `DamagedCell`, which names the line, for a line that is not as it was written.
-    """
-    try:
-        content = path.read_bytes()
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
-    # A crash tore what follows the last line end.
-    for number, line in enumerate(map(bytes.strip, content.split(b"\n")[:-1]), 1):
-        if not line:
-            continue
-        try:
-            text = checked_text(line, cell.result)
-            if text is None and cell.about.format != UNCHECKED:
-                raise ValueError("it has no check")
-            # The index comes first: it is read without parsing the row.
-            index = None if parse or text is None else _INDEX.match(text)
-            row = {} if index else checked(schema, parse_json(text or line))
-            if text is None:  # as former versions wrote it
-                row.pop("result", None)
-                row.pop("checksum", None)
-            yield number, int(index[1]) if index else row["index"], row, text is not None
-        except ValueError as error:
-            raise DamagedCell(
-                f"{path}, line {number}: not as it was written ({error}): delete that line (what "
-                "it held is asked again), bring the file back from a copy, or start anew with "
-                "fresh=True (--fresh), which moves the old files aside"
-            ) from None
 
 
 # --- cells ----------------------------------------------------------------------------------------
@@ -145,10 +103,9 @@ class Cell:
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
     is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
-    were skipped), `other_answers` (those of them that are another answer to an example),
-    `snapshots` (the versions of its model that a service named in its replies) and `unchecked` (the
-    number of rows that have no check). `others` are the further files of a cell that stands in
-    several places.
+    were skipped), `other_answers` (those of them that are another answer to an example) and
+    `snapshots` (the versions of its model that a service named in its replies). `others` are the
+    further files of a cell that stands in several places.
     """
 
     def __init__(
@@ -158,8 +115,6 @@ class Cell:
         rows: list[JSON] | None = None,
         others: Collection[Path] = (),
     ) -> None:
-        # The record is kept twice: as it was written, for comparing, and checked, for
-        # reading.
         self.path, self.record, self.others = path, record, others
         self.about = about = checked(RECORD, record)
         self.run, self.model, self.task = about.run, about.model, about.task
@@ -168,7 +123,6 @@ class Cell:
         self.warnings: list[str] = []
         self.other_answers: list[str] = []
         self.snapshots = set[str]()
-        self.unchecked = 0
         self._have: Collection[int] | None = None
         if rows is not None:
             self.rows = self._each_once(rows)
@@ -207,12 +161,9 @@ class Cell:
         only their indices are read."""
         self.warnings.clear()
         self.other_answers.clear()
-        self.unchecked = 0
         # The line at which each example stands first, and its answer.
         first: dict[int, tuple[int, Any]] = {}
-        for number, index, row, is_checked in _read_lines(self, self.path, ROW, parse):
-            self.unchecked += not is_checked
-            answer = row.get("pred")
+        for number, index, row in self._lines(self.path, ROW, parse):
             # Two processes that wrote one cell at once leave two rows of one example.
             if index in first:
                 before, first_answer = first[index]
@@ -221,15 +172,47 @@ class Cell:
                     f"in line {before} already"
                 )
                 self.warnings.append(f"{second}: the first one counts")
-                if parse and answer != first_answer:
+                if parse and row["pred"] != first_answer:
                     self.other_answers.append(f"{second} with another answer")
                 continue
-            first[index] = number, answer
+            first[index] = number, row.get("pred")
             if index < self.wanted:
                 yield row
         have = frozenset(index for index in first if index < self.wanted)
         # Most cells are whole: a million rows need not be a million numbers more.
         self._have = range(self.wanted) if len(have) == self.wanted else have
+
+    def _lines(
+        self, path: Path, schema: TypeAdapter[Any], parse: bool = True
+    ) -> Iterator[tuple[int, int, JSON]]:
+        """Number, index and row of each line of a file of this cell that is not blank; without
+        `parse` rows are empty. Raises `DamagedCell`, which names the line, for a line that is not
+        as it was written."""
+        try:
+            content = path.read_bytes()
+        except FileNotFoundError:
+            return
+        except OSError as error:
+            raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
+        # A crash tore what follows the last line end.
+        for number, line in enumerate(content.split(b"\n")[:-1], 1):
+            line = line.strip()
+            if not line:
+                continue
+            try:
+                text = checked_text(line, self.result)
+                # The index comes first: it is read without parsing the row.
+                if not parse and (found := _INDEX.match(text)):
+                    yield number, int(found[1]), {}
+                    continue
+                row = checked(schema, parse_json(text))
+                yield number, row["index"], row
+            except ValueError as error:
+                raise DamagedCell(
+                    f"{path}, line {number}: not as it was written ({error}): delete that line "
+                    "(what it held is asked again), bring the file back from a copy, or start anew "
+                    "with fresh=True (--fresh), which moves the old files aside"
+                ) from None
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -246,7 +229,7 @@ class Cell:
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
         attempts = dict[int, Failure]()
-        for _, index, line, _ in _read_lines(self, failures_file(self.path), FAILED_ATTEMPT):
+        for _, index, line in self._lines(failures_file(self.path), FAILED_ATTEMPT):
             attempts[index] = Failure(line["reason"], line["refused"])
         failed = {index: attempts[index] for index in sorted(attempts.keys() - set(have))}
         return Coverage(have, self.wanted, failed, self.about.max_failures)
@@ -302,20 +285,15 @@ def failures_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}{_FAILURES}")
 
 
-def read_cells(
-    path: Path, strict: bool = True, report: Report = remark, scan: bool = True
-) -> list[Cell]:
+def read_cells(path: Path, report: Report = remark, scan: bool = True) -> list[Cell]:
     """The cells of a `.jsonl` file, of the record beside it, or anywhere below a folder, by run,
     model, task and length.
 
     Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to
     folders. Of a folder, a damaged cell and a folder that cannot be read are left out and passed
-    to `report`; without `scan` rows are checked when they are first read. A prediction file
-    without a record is damaged; where not `strict` it is skipped, and passed to `report` where a
-    cell of ours would lie.
+    to `report`; without `scan` rows are checked when they are first read. Files of other programs,
+    which have no record, are skipped; a cell of ours that has lost it is passed to `report`.
     """
-    takes = "the path of a folder or a file of predictions"
-    check_type(path, str | os.PathLike, "read_cells", takes)
     path = Path(path)
     if not path.exists():
         raise UserError(
@@ -325,13 +303,14 @@ def read_cells(
     # One damaged cell must not keep a user from reading all others, unless it is the one that was
     # named, by its rows or its record.
     if path.is_file():
-        files = [path.with_suffix(".jsonl") if path.suffix == ".json" else path]
-    else:
-        files = prediction_files(path, report)
+        cell = load_cell(path.with_suffix(".jsonl") if path.suffix == ".json" else path)
+        if scan and cell:
+            cell.check()
+        return [cell] if cell else []
+
     cells = []
-    for file in files:
-        if not strict and not file.with_suffix(".json").exists():
-            # Programs of others name files otherwise; a cell of ours has lost its record.
+    for file in prediction_files(path, report):
+        if not file.with_suffix(".json").exists():
             is_ours = file.absolute().parts[-5:-4] == ("predictions",)
             if is_ours and file.stem.isdigit():
                 report(f"left out: {file} has no record {file.stem}.json beside it")
@@ -341,8 +320,6 @@ def read_cells(
             if scan and cell:
                 cell.check()
         except DamagedCell as error:
-            if path.is_file():
-                raise
             report(f"left out: {error}")
         else:
             cells += [cell] if cell else []
@@ -369,7 +346,7 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
         folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
+            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES)):
                 continue
 
             # Rows and record of a cell have one stem, so either stands for the cell.

@@ -94,7 +94,7 @@ def read_predictions(
     }
     cells, files = list[Cell](), [path]
     if not path.is_file():
-        cells = read_cells(path, strict=False, report=report, scan=scan)
+        cells = read_cells(path, report, scan)
         files = _files_of_others(path, readers, has_ours=bool(cells))
 
     # The parts of one task are one cell, and none without one of them.

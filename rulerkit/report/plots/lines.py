@@ -9,7 +9,6 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.transforms import offset_copy
 
-from rulerkit.analysis.selection import model_rows
 from rulerkit.common.errors import UserError, counted
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.generation.tasks import task
@@ -30,7 +29,7 @@ from rulerkit.report.plots.canvas import (
 )
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
-from rulerkit.scoring.summary import texts_words
+from rulerkit.scoring.summary import model_rows, texts_words
 from rulerkit.store.places import check_columns
 
 Printed = Mapping[str, Mapping[int, float]]

@@ -5,12 +5,11 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.analysis.selection import model_rows
 from rulerkit.common.errors import UserError, check_known, counted
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import Field, render
 from rulerkit.report.tables.notes import cell_notes, model_notes, number_range
-from rulerkit.scoring.summary import Summary
+from rulerkit.scoring.summary import Summary, model_rows
 
 
 def task_table_text(
