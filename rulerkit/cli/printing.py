@@ -76,13 +76,13 @@ def task_tables(
         names = list(dict.fromkeys(cell.task for cell in of_suite))
         named = [task for task in tasks if task in names] if tasks else None
         summary = rk.summarize(scores, named, lengths, num_examples, suite=suite)
-        rows = scores[scores["suite"] == suite]
-        runs = rows["run"].map(base_run)
         for name, model in by_model:
             group = [cell for cell in of_suite if (base_run(cell.run), cell.model) == (name, model)]
             if not group:
                 continue
-            notes = footnotes(group, rows[(runs == name) & (rows["model"] == model)])
+            is_own = scores["run"].isin({cell.run for cell in group})
+            is_own &= (scores["model"] == model) & (scores["suite"] == suite)
+            notes = footnotes(group, _chosen(scores, is_own))
             table = task_table_text(summary, model, name, format, notes)
             tables.append(f"{model} ({name})\n{table}" if format == "text" else table)
 
@@ -92,6 +92,11 @@ def task_tables(
             named = [task for task in tasks or () if task in task_names()[suite]] or None
             tables.append(shown.table(scores, named, lengths, num_examples, format))
     return "\n".join(tables)
+
+
+def _chosen(scores: "pd.DataFrame", is_chosen: "pd.Series[bool]") -> "pd.DataFrame":
+    """Some of the rows; where it is all of them, they are not copied."""
+    return scores if is_chosen.all() else scores[is_chosen]
 
 
 def judged(
@@ -120,7 +125,7 @@ def leaderboards(
     shown = {cell.about.suite for cell in cells}
     for suite in [suite for suite in suites_of(scores) if suite in shown]:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
-        rows = scores[scores["suite"] == suite]
+        rows = _chosen(scores, scores["suite"] == suite)
         notes = [*footnotes(of_suite, rows), *further_notes]
         if category == "all" and (own := capability(suite)):
             tables.append(own.table(scores, format=format, notes=notes))

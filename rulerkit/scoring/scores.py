@@ -276,7 +276,8 @@ def score(
                 "once: give both places to rk.load, which puts them together, or name one file"
             )
         found[key] = cell.path
-        judged_cells.append((about, rows))
+        # One array a column, so that each can be let go when the table has it.
+        judged_cells.append((about, {name: rows[name].copy() for name in ROW_COLUMNS}))
 
     for problem, paths in left_out.items():
         # A problem of a file names it, or the one beside the rows.
@@ -296,9 +297,9 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
 
 
-def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
-    """The table of `score`, from the description and the judged rows of each cell; it empties the
-    list."""
+def _table_of(cells: list[tuple[JSON, dict[str, Rows]]]) -> "pd.DataFrame":
+    """The table of `score`, from the description and the columns of each cell, which it
+    empties."""
     import pandas as pd
 
     if not cells:
@@ -306,12 +307,11 @@ def _table_of(cells: list[tuple[JSON, Rows]]) -> "pd.DataFrame":
     # Labels must tell models apart in the whole table, not only inside a cell.
     described = pd.DataFrame([about for about, _ in cells], columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
     described["label"] = own_labels(described, "label")
-    counts = [len(rows) for _, rows in cells]
-    empty_cells = [about for about, rows in cells if not len(rows)]
+    counts = [len(rows["index"]) for _, rows in cells]
+    empty_cells = [about for about, rows in cells if not len(rows["index"])]
     columns: dict[str, Any] = {}
     for name in ROW_COLUMNS:
-        columns[name] = np.concatenate([rows[name] for _, rows in cells])
-    cells.clear()
+        columns[name] = np.concatenate([rows.pop(name) for _, rows in cells])
     columns["digest"] = [digest.decode() for digest in columns["digest"].tolist()]
     if not np.isnan(columns["num_prompt_tokens"]).any():
         columns["num_prompt_tokens"] = columns["num_prompt_tokens"].astype(int)
