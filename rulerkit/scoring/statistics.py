@@ -9,7 +9,7 @@ tasks (they add up to 0). `weighted_sum` gives S and its interval in four steps.
    the mean of its d_i, with the variance Var(d) / n. Different tasks ask different things: their
    parts are independent, and their variances are added up.
 2. **Gains and losses.** What examples add above 0 are gains, below 0 losses. Each of the two sides
-   is a share p of the sum W of its weights, with the variance V / W^2 (`_pooled`).
+   is a share p of the sum W of its weights, with the variance V / W^2 (`_side`).
 3. **Wilson's score interval** (Wilson 1927) of each side, as if n = p (1 - p) / (V / W^2)
    right-or-wrong examples had been seen, which have just this variance (`wilson`):
    (p + z^2 / 2n +- z sqrt(p (1 - p) / n + z^2 / 4n^2)) / (1 + z^2 / n).
@@ -19,7 +19,7 @@ tasks (they add up to 0). `weighted_sum` gives S and its interval in four steps.
    sqrt((g - g1)^2 + (l2 - l)^2 - 2 r (g - g1) (l2 - l)) below g - l, the upper one likewise above.
    For two cells of different tasks this is Newcombe's interval.
 
-What is pooled, and why (`_Side.variance`). Few errors show little of the variance, so what was seen
+What is pooled, and why (`_Part.variance`). Few errors show little of the variance, so what was seen
 is drawn towards the variance of right-or-wrong scores, with the weight of a quarter of an error.
 One pseudo-example in each task, right with the side's mean probability in each cell, keeps a task
 without any error from counting as certain. Both may widen an interval, and never narrow it: an
@@ -149,14 +149,14 @@ def weighted_sum(
     With a `population` the interval is about the means of the first so many examples of each cell,
     of which those given are known; it has no width where all are given.
     """
-    gains, losses = dict[str, _Side](), dict[str, _Side]()
+    gains, losses = dict[str, _Part](), dict[str, _Part]()
     for name, task in _paired(cells).items():
         if (task.weights > 0).any():
-            gains[name] = _Side(task, 1, confidence, population)
+            gains[name] = _Part(task, 1, confidence, population)
         if (task.weights < 0).any():
-            losses[name] = _Side(task, -1, confidence, population)
-    (up, up_low, up_high), up_variance = _pooled(gains.values(), confidence, times)
-    (down, down_low, down_high), down_variance = _pooled(losses.values(), confidence, times)
+            losses[name] = _Part(task, -1, confidence, population)
+    (up, up_low, up_high), up_variance = _side(gains.values(), confidence, times)
+    (down, down_low, down_high), down_variance = _side(losses.values(), confidence, times)
 
     # Gains and losses of one task come from the same examples; those of two tasks do not.
     correlation, covariance = 0.0, 0.0
@@ -253,16 +253,8 @@ def _paired(cells: Iterable[WeightedCell]) -> dict[str, _Paired]:
     return tasks
 
 
-class _Side:
-    """What one task adds to the gains (sign 1), or to the losses (-1).
-
-    `span`: the sum of the weights. `mean` and `deviations`: of what each example adds. `seen`: the
-    variance of the mean. `unknown`: the share of the population that is not known. `of_examples`:
-    the weights of single examples of each cell. `usual`: how many examples a cell has; where cells
-    differ, mostly those of the smallest. `squares`: the sum of the squared weights of as many
-    examples. `errors`: the geometric mean of the whole errors seen and of the examples they are
-    spread over, of those with all answers.
-    """
+class _Part:
+    """What one task adds to the gains (sign 1), or to the losses (-1): its mean with a variance."""
 
     def __init__(self, task: _Paired, sign: int, confidence: float, population: float) -> None:
         # What each example adds. One that lacks an answer in a cell is taken as the mean of that
@@ -279,25 +271,34 @@ class _Side:
         weights = sign * task.weights
         if (weights < 0).any():
             values, weights = np.maximum(values, 0.0), np.maximum(weights, 0.0)
-        self.span: float = weights.sum()
+        self.weight: float = weights.sum()
+        """The most that an example can add."""
         self.mean = float(values.mean())
         self.deviations: NDArray[np.float64] = values - self.mean
 
-        # Of a finite population only what is not known yet is uncertain.
         self.unknown = 1 - min(1.0, float(task.counts.min()) / population)
-        self.usual = float(task.weights @ task.weights / (task.weights @ per_answer))
-        self.squares = float(self.unknown * (weights @ weights) / self.usual)
-        self.of_examples = (self.unknown * weights / task.counts)[weights > 0]
+        """The share of the population that is not known yet: only this is uncertain."""
+        self.num_examples = float(task.weights @ task.weights / (task.weights @ per_answer))
+        """Of a cell; where cells differ, mostly that of the smallest."""
+        self.squares = float(self.unknown * (weights @ weights) / self.num_examples)
+        """The sum of the squared weights of so many examples: times p (1 - p) it is the variance
+        of right-or-wrong examples."""
+        self.example_weights = (self.unknown * weights / task.counts)[weights > 0]
+        """Those of single examples, in each cell."""
 
-        # Errors that were seen say how far the spread that was seen can be trusted.
+        # Errors that were seen say how far the spread that was seen can be trusted: the geometric
+        # mean of the whole errors and of the examples they are spread over, of those with all
+        # answers.
         plain = sign * (task.weights @ task.scores)  # NaN, and not counted, where one is missing
-        different = min((plain > _ROUNDING).sum(), (plain < self.span - _ROUNDING).sum())
-        whole = size * max(0.0, min(self.mean, self.span - self.mean)) / self.span
-        self.errors = math.sqrt(different * whole)
+        some_added = (plain > _ROUNDING).sum()
+        some_lacked = (plain < self.weight - _ROUNDING).sum()
+        whole = size * max(0.0, min(self.mean, self.weight - self.mean)) / self.weight
+        self.errors = math.sqrt(min(some_added, some_lacked) * whole)
 
         # A sample of sums over several cells of this task shows a little less than their variance.
         # For one cell of right-or-wrong scores Wilson's interval takes it from the mean instead.
         self.seen: float = self.deviations @ self.deviations / size**2
+        """The variance of the mean, as it was seen."""
         if len(task.weights) > 1 and size > 1:
             self.seen *= size / (size - 1)
         # Questions on one article are drawn together, which widens the interval, never narrows it.
@@ -326,7 +327,7 @@ class _Side:
         freedom = max(1.0, float(squared.sum() ** 2 / (squared @ squared)) - 1)
         few = stdtrit(freedom, 0.5 + confidence / 2) / critical_value(confidence)
         variance = (sums @ sums) * few**2 * equal / (equal - 1)
-        largest = self.mean * max(0.0, self.span - self.mean) * (sizes @ sizes)
+        largest = self.mean * max(0.0, self.weight - self.mean) * (sizes @ sizes)
         return float(min(variance, largest) / numbers.size**2)
 
     def variance(self, share: float) -> float:
@@ -342,51 +343,54 @@ class _Side:
         and the result is the larger of `drawn` and s².
         """
         # With few errors the spread that was seen is mostly chance.
-        task_share = min(1.0, max(0.0, self.mean / self.span))
+        task_share = min(1.0, max(0.0, self.mean / self.weight))
         prior = PSEUDO_ERROR * task_share * (1 - task_share) * self.squares
         spread = (self.errors * self.unknown * self.seen + prior) / (self.errors + PSEUDO_ERROR)
 
         # One example with the mean of all tasks stands beside those of this one.
-        total = self.usual + PSEUDO_EXAMPLES
-        off = self.unknown * (self.span * (task_share - share)) ** 2
+        total = self.num_examples + PSEUDO_EXAMPLES
+        off = self.unknown * (self.weight * (task_share - share)) ** 2
         pseudo = share * (1 - share) * self.squares + off / total
-        drawn = float((self.usual * spread + PSEUDO_EXAMPLES * pseudo) / total)
+        drawn = float((self.num_examples * spread + PSEUDO_EXAMPLES * pseudo) / total)
 
         # Both take the cells of an example as independent. Where an example is right at all
         # lengths or at none, more was seen than that, and it stays.
         return max(drawn, float(self.unknown * self.seen))
 
 
-def _pooled(sides: Collection[_Side], confidence: float, times: float) -> tuple[Estimate, float]:
-    """The gains, or the losses, of all tasks with Wilson's interval, as if so many right-or-wrong
-    examples had been seen as give the sum of the tasks' variances; and this sum.
+def _side(parts: Collection[_Part], confidence: float, times: float) -> tuple[Estimate, float]:
+    """One side, the gains or the losses, over all tasks: with Wilson's interval, as if so many
+    right-or-wrong examples had been seen as give the sum of the tasks' variances; and this sum.
 
     An error that was not seen yet may be one of the cell in which an example counts most: the limit
     that allows for more of what is rare does."""
-    if not sides:
+    if not parts:
         return Estimate(0.0, 0.0, 0.0), 0.0
 
-    # All tasks together are one share of the span of their weights.
-    span = sum(side.span for side in sides)
-    mean = sum(side.mean for side in sides)  # with few pairs it may be above the span
-    share = min(1.0, max(0.0, mean / span))
-    variance = sum(side.variance(share) for side in sides)
+    # All tasks together are one share of the sum of their weights.
+    whole = sum(part.weight for part in parts)
+    mean = sum(part.mean for part in parts)  # with few pairs it may be above the whole
+    share = min(1.0, max(0.0, mean / whole))
+    variance = sum(part.variance(share) for part in parts)
 
-    # Without an unknown example there is nothing to be uncertain about.
-    squares = sum(side.squares for side in sides)
-    if not squares:  # the whole population is known
+    # Where the whole population is known there is nothing to be uncertain about.
+    squares = sum(part.squares for part in parts)
+    if not squares:
         return Estimate(mean, mean, mean), variance
 
-    # `mass` is what one right-or-wrong example would have to count for this variance; 1 / mass is
-    # the number of such examples.
-    mass, of_share = squares / span**2, 0.0
+    # So many right-or-wrong examples would have this variance; where all or none is right, those
+    # that were seen.
+    share_variance = 0.0
+    num_examples = whole**2 / squares
     if _ROUNDING < share < 1 - _ROUNDING:
-        of_share = variance / span**2
-        mass = of_share / (share * (1 - share))
+        share_variance = variance / whole**2
+        num_examples = share * (1 - share) / share_variance
 
-    # The first limits are for errors spread as seen, the second ones for one in the heaviest cell.
-    weights = np.concatenate([side.of_examples for side in sides])
-    most = max(mass, np.ptp(weights) / span)  # `mass` where all examples count alike
-    low, high = wilson(share, times / mass, confidence, of_share / times)
-    lower, higher = wilson(share, times / most, confidence, of_share / times)
-    return Estimate(mean, span * min(low, lower), span * max(high, higher)), variance
+    # The first limits are for errors spread as seen, the second ones for one in the heaviest cell,
+    # as if there were fewer examples; both are the same where all examples count alike.
+    weights = np.concatenate([part.example_weights for part in parts])
+    fewer = 1 / max(1 / num_examples, np.ptp(weights) / whole)
+    share_variance /= times
+    low, high = wilson(share, times * num_examples, confidence, share_variance)
+    lower, higher = wilson(share, times * fewer, confidence, share_variance)
+    return Estimate(mean, whole * min(low, lower), whole * max(high, higher)), variance
