@@ -9,15 +9,12 @@ from .analysis.results import load as load
 from .analysis.scorers import score_as as score_as
 from .common.errors import UserError as UserError
 from .common.lengths import length_name as length_name
-from .common.model_files import read_spec as read_spec
 from .common.paths import resolve as resolve
 from .evaluation.evaluate import Session as Session
 from .evaluation.evaluate import evaluate as evaluate
 from .evaluation.notebook import check_lists as check_lists
-from .evaluation.study import Study as Study
 from .evaluation.study import load_files as load_files
 from .evaluation.study import study as study
-from .evaluation.writer import predict as predict
 from .generation.generate import generate as generate
 from .generation.prompt_format import PromptFormat as PromptFormat
 from .generation.tasks import TASKS as TASKS
