@@ -53,7 +53,7 @@ def test_the_table_has_powers_of_two_and_1000k():
     header = [cell.strip() for cell in text.splitlines()[0].strip("|").split("|")]
     lengths = ["4K", "8K", "16K", "32K", "64K", "128K", "256K", "512K", "1000K", "1M"]
     assert header == ["model", "kind", *lengths]
-    (line,) = [line for line in text.splitlines() if "Qwen3-Next-80B-A3B-Instruct" in line]
+    (line,) = [line for line in text.splitlines() if "| Qwen3-Next-80B-A3B-Instruct" in line]
     rows = rk.paper.published_rows().query("model == 'Qwen3-Next-80B-A3B-Instruct'")
     assert len(rows) == 15
     assert rows.set_index("length").loc[1024000, "score"] in line
