@@ -7,7 +7,7 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -63,20 +63,18 @@ def evaluate(
     asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
     studies = _studies_of(study, parameters)
+    asking = [one for one in studies if one.ask]
+    stored = {} if fresh else _read_cells(asking)
+    tokens = sum(_tokens_to_ask(one, stored) for one in asking)
     cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
+        bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
         if session is None:
             session = Session()
             stack.callback(session.close)
-        asking = [one for one in studies if one.ask]
-        stored = {} if fresh else _read_cells(asking)
-        tokens = sum(_tokens_to_ask(one, stored) for one in asking)
-        bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
+        call = _Call(session, stored, fresh, bar, not_run, errors)
         for one in studies:
-            if one.ask:
-                cells += _ask_models(one, session, stored, fresh, bar, not_run, errors)
-            else:
-                cells += _cells_without_asking(one)
+            cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
     if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
@@ -88,6 +86,20 @@ def evaluate(
         else:
             remark(str(error))
     return cells
+
+
+@dataclass
+class _Call:
+    """What all models of one call of `evaluate` share."""
+
+    session: "Session"
+    stored: dict[Path, Cell]
+    """The cells as they were on disk before anything was asked, by file."""
+    fresh: bool
+    bar: Any
+    not_run: NotRun | None
+    errors: list[ModelError]
+    """Those of the models so far."""
 
 
 def _studies_of(given: Any, parameters: JSON) -> list[Study]:
@@ -186,59 +198,44 @@ def _fitting(study: Study, model: Any, stored: Mapping[Path, Cell]) -> Asked:
 # --- the models ---------------------------------------------------------------------------------
 
 
-def _ask_models(
-    study: Study,
-    session: "Session",
-    stored: dict[Path, Cell],
-    fresh: bool,
-    bar: Any,
-    not_run: NotRun | None,
-    errors: list[ModelError],
-) -> list[Cell]:
+def _ask_models(study: Study, call: _Call) -> list[Cell]:
     """Let the models of a study answer one after the other; returns their cells. All are checked
     before the first one is asked; one whose server fails then is left out."""
     cells = list[Cell]()
     ready: list[tuple[Any, Any, Asked]] = []
     for described in study.models:
         # Nothing is loaded here: a model reads its weights when it answers first.
+        session = call.session
         is_open = session.model is not None and described == session.described
         model = session.model if is_open else load_model(described)
         try:
-            ready.append((described, model, _fitting(study, model, stored)))
+            ready.append((described, model, _fitting(study, model, call.stored)))
         except ModelError as error:
-            errors.append(error)
+            call.errors.append(error)
             cells += _stored(replace(study, models=(described,)))
 
-    for described, model, examples in ready:
-        session.use(described, model)
+    for described, model, asked in ready:
+        call.session.use(described, model)
         of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
         is_code = isinstance(described, Model) or "entry" in described
-        if is_code and not _tokens_to_ask(of_model, stored):
+        if is_code and not _tokens_to_ask(of_model, call.stored):
             remark(
                 f"{model.name}: nothing was asked, all answers are stored; a change that its "
                 "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
                 "`run`, or fresh=True, asks again"
             )
         try:
-            cells += _ask_model(of_model, model, examples, stored, fresh, bar, not_run)
+            cells += _ask_model(of_model, model, asked, call)
         except ModelError as error:
             # What it answered is on disk.
-            errors.append(error)
+            call.errors.append(error)
             model.close()
             cells += _stored(of_model)
     return cells
 
 
-def _ask_model(
-    study: Study,
-    model: Any,
-    asked: Asked,
-    stored: dict[Path, Cell],
-    fresh: bool,
-    bar: Any,
-    not_run: NotRun | None,
-) -> list[Cell]:
+def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell]:
     """Let the only model of a study answer at all lengths that it can be given, in one round, or in
     those of an adaptive run; returns its cells. Raises `ModelError` where its work ends early."""
     # A model with a budget in dollars counts what its stored answers have cost.
@@ -248,12 +245,12 @@ def _ask_model(
 
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
     lengths = list(study.lengths)
-    anew = set(lengths) if fresh else set[int]()  # what is asked first moves old rows aside
+    anew = set(lengths) if call.fresh else set[int]()  # what is asked first moves old rows aside
 
     def leave_out(length: int, reason: str) -> None:
         remark(f"not run: {model.name} at {length_name(length)}: {reason}")
-        if not_run:
-            not_run(model.name, length, reason)
+        if call.not_run:
+            call.not_run(model.name, length, reason)
         lengths.remove(length)
 
     for length in study.lengths:
@@ -267,7 +264,8 @@ def _ask_model(
             for length, counts in rounds(lambda: state_of(at_lengths(study, lengths), anew).counts):
                 fitting = {name: n for name, n in counts.items() if (name, length) in asked}
                 examples = [asked[name, length].first(n) for name, n in fitting.items()]
-                answered |= _each_repetition(left, model, examples, stored, length in anew, bar)
+                cells = _each_repetition(left, model, examples, length in anew, call)
+                answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:
             leave_out(length, str(error))
@@ -279,30 +277,30 @@ def _ask_model(
     return list(answered.values())
 
 
-def _stored(study: Study) -> list[Cell]:
-    """The cells that have an answer, as they are on disk."""
-    return [cell for _, cell in stored_cells(study) if cell]
-
-
 def _each_repetition(
-    study: Study,
-    model: Any,
-    examples: list[Examples],
-    stored: dict[Path, Cell],
-    anew: bool,
-    bar: Any,
-) -> dict[Path, Cell]:
-    """Let a model answer the examples of one length, once for each repetition of a study; returns
-    the cells by their files."""
-    answered = dict[Path, Cell]()
+    study: Study, model: Any, examples: list[Examples], anew: bool, call: _Call
+) -> list[Cell]:
+    """Let a model answer the examples of one length, once for each repetition of a study."""
+    cells = list[Cell]()
     for repetition, folder in enumerate(study.folders):
         # A model that draws its answers draws others in each repetition.
         model.repetition = repetition
-        for cell in ask_length(
-            model, examples, folder, anew, bar, study.max_failures, study.adaptive, stored
-        ):
-            answered[cell.path] = cell
-    return answered
+        cells += ask_length(
+            model,
+            examples,
+            folder,
+            anew,
+            call.bar,
+            study.max_failures,
+            study.adaptive,
+            call.stored,
+        )
+    return cells
+
+
+def _stored(study: Study) -> list[Cell]:
+    """The cells that have an answer, as they are on disk."""
+    return [cell for _, cell in stored_cells(study) if cell]
 
 
 # --- without asking -------------------------------------------------------------------------------
