@@ -3,11 +3,9 @@ lists of models, and why nothing answers."""
 
 import json
 import shutil
-import socket
 import ssl
 import subprocess
-import threading
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 
 import pytest
 
@@ -77,10 +75,7 @@ def folder(tmp_path, monkeypatch):
 # --- addresses ------------------------------------------------------------------------------------
 
 ADDRESSES = {
-    "http://{h}": "http://{h}",
-    "localhost:{p}": "http://localhost:{p}",
-    "LOCALHOST:{p}/v1/": "http://localhost:{p}/v1",
-    "0.0.0.0:{p}": "http://0.0.0.0:{p}",
+    "LOCALHOST:{p}": "http://localhost:{p}",
     "HTTP://LocalHost:{p}/v1/models": "http://localhost:{p}/v1",
     "{h}/v1/chat/completions": "http://{h}/v1",
 }
@@ -187,57 +182,8 @@ def test_a_page_of_a_gateway_is_read(recorders, server):
         _ = client(server, max_retries=0).prompt_format
 
 
-class Socks(threading.Thread):
-    """A SOCKS5 proxy that leads everywhere to one server."""
-
-    def __init__(self, place):
-        super().__init__(daemon=True)
-        self.place, self.listening = place, socket.create_server(("127.0.0.1", 0))
-        self.start()
-
-    def run(self):
-        with suppress(OSError):
-            while True:
-                threading.Thread(
-                    target=self.lead, args=self.listening.accept()[:1], daemon=True
-                ).start()
-
-    def lead(self, near):
-        near.recv(300)
-        near.sendall(b"\x05\x00")
-        near.recv(300)
-        near.sendall(b"\x05\x00\x00\x01\x00\x00\x00\x00\x00\x00")
-        far = socket.create_connection(self.place)
-        threading.Thread(target=self.pump, args=(far, near), daemon=True).start()
-        self.pump(near, far)
-
-    @staticmethod
-    def pump(source, target):
-        with suppress(OSError):
-            while data := source.recv(65536):
-                target.sendall(data)
-            target.shutdown(socket.SHUT_WR)
-
-
-def test_a_socks_proxy(server, monkeypatch):
-    pytest.importorskip("socksio")
-    proxy = Socks(server.server_address)
-    port = proxy.listening.getsockname()[1]
-    for name in ("NO_PROXY", "no_proxy", "HTTP_PROXY", "http_proxy"):
-        monkeypatch.delenv(name, raising=False)
-    monkeypatch.setenv("ALL_PROXY", f"socks5://127.0.0.1:{port}")
-    ask_and_check(
-        load_model({**rk.study(model="http://model.test").models[0], "tokenizer": "builtin"})
-    )
-    proxy.listening.close()
-
-
 def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch):
-    monkeypatch.setitem(__import__("sys").modules, "socksio", None)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:9")
-    with pytest.raises(UserError, match="pip install socksio"):
-        load_model("http://model.test")
     monkeypatch.setenv("ALL_PROXY", "socks4://127.0.0.1:9")
     with pytest.raises(UserError, match="socks5://HOST:PORT"):
         load_model("http://model.test")
@@ -355,16 +301,11 @@ ODD = {
     "one part": lambda c: c["message"].update(
         content={"type": "output_text", "text": {"value": c["message"]["content"]}}
     ),
-    "texts in a list": lambda c: c["message"].update(content=[*c["message"]["content"]]),
     "an image beside it": lambda c: c["message"].update(
         content=[c["message"]["content"], {"type": "image_url", "image_url": {"url": "x"}}]
     ),
     "text in place of a message": lambda c: c.update(
         text=c.pop("message")["content"], message=None
-    ),
-    "empty lists": lambda c: (
-        c.update(logprobs=[], token_ids=[], index=None),
-        c["message"].update(tool_calls=[], refusal=[], reasoning=[]),
     ),
     "other types": lambda c: (
         c.update(logprobs="none", token_ids="none", stop_reason=5, index="0"),
@@ -382,8 +323,6 @@ def test_a_valid_reply_is_read_whatever_it_wears(kind, server):
 
 
 USAGES = [
-    None,
-    [],
     "none",
     {"prompt_tokens": None, "completion_tokens": "many"},
     {"prompt_tokens": "{n}", "prompt_tokens_details": None},
@@ -405,20 +344,6 @@ def test_a_usage_of_any_type(usage, server):
 
     server.amend = amend
     ask_and_check(client(server, prompt_path="text", max_retries=0))
-
-
-def test_cached_tokens_are_a_number_or_none():
-    choice = {"text": "x", "finish_reason": "stop"}
-    for usage, cached in (
-        ({"prompt_tokens_details": {"cached_tokens": "128"}}, 128),
-        ({"prompt_tokens_details": {"cached_tokens": 12.0}}, 12),
-        ({"prompt_tokens_details": {"cached_tokens": None}}, None),
-        ({"prompt_tokens_details": None}, None),
-        ({"prompt_cache_hit_tokens": 64}, 64),
-        ("x", None),
-    ):
-        read = Reply.model_validate({"choices": [choice], "usage": usage})
-        assert read.cached_tokens == cached
 
 
 def test_thoughts_and_refusals_among_parts_are_what_they_are():
@@ -453,9 +378,8 @@ def test_a_field_that_matters_is_named(choices, field, server):
 # --- lists of models ------------------------------------------------------------------------------
 
 LIMITS = [
-    *[("131072", 131072), ("128K", 131072), ("131,072.0", 131072), (131072.0, 131072)],
-    *[(value, None) for value in (-1, 0, None, True, [5], "many", 1e400, 10**30)],
-    (float("nan"), None),
+    *[("131072", 131072), ("131,072.0", 131072), (131072.0, 131072)],
+    *[(value, None) for value in (-1, [5], "many", 1e400)],
 ]
 
 
@@ -463,8 +387,7 @@ LIMITS = [
 def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
     odd = {"owned_by": float("inf"), "root": ["x"], "meta": {"size": float("nan")}}
     server.listing = {"data": [{"id": "m", "max_model_len": value, **odd}]}
-    for _ in range(2):
-        assert rulerkit("evaluate", server.url, *ASKED).status == 0
+    assert rulerkit("evaluate", server.url, *ASKED).status == 0
     (cell,) = read_cells(folder / "outputs")
     assert cell.record["environment"]["server"].get("max_model_len") == limit
 
@@ -495,35 +418,25 @@ OTHERS = [
     {"meta": {"size": 8}},
 ]
 SAME = [
-    {"created": 2, "permission": [{"id": "p2"}]},
     {"root": "/ck/1000/"},
     {"root": None},
-    {"max_model_len": 9000},
-    {"meta": {"n_ctx": 5}},
-    {"aliases": ["m-0914"], "description": "new words"},
-    {"pid": 7, "instance_id": "b", "gpu_utilization": 0.9, "supported_parameters": ["stop"]},
+    {"created": 2, "max_model_len": 9000, "pid": 7, "description": "new words"},
 ]
 FIRST = {
     "root": "/ck/1000",
     "parent": "/ck/base",
     "meta": {"size": 7, "n_ctx": 4},
-    "aliases": ["m-latest"],
     "pid": 6,
-    "instance_id": "a",
-    "gpu_utilization": 0.3,
-    "supported_parameters": [],
 }
 
 
-@pytest.mark.parametrize("path", ["auto", "chat"])
 @pytest.mark.parametrize("change", [*OTHERS, *SAME], ids=str)
-def test_another_checkpoint_at_the_same_address(change, path, server, tmp_path):
-    """It is refused, whether all examples are answered or not, and where nothing is asked to find
-    the path."""
+def test_another_checkpoint_at_the_same_address(change, server, tmp_path):
+    """It is refused, whether all examples are answered or not."""
     server.listing = listed(**FIRST)
 
     def evaluated(number):
-        model = client(server, prompt_path=path)
+        model = client(server)
         return predict(model, some(model, number), tmp_path / "run", progress=False)
 
     evaluated(2)
@@ -594,23 +507,10 @@ def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_pa
     assert (same.path, len(same.rows)) == (cell.path, 3)
 
 
-class Failing(ReaderServer):
-    """Answers nothing but 500."""
-
-    def __init__(self):
-        super().__init__(load_tokenizer("builtin"))
-        self.RequestHandlerClass = _Failing
-
-
-class _Failing(Handler):
-    def do_POST(self):  # noqa: N802
-        self.rfile.read(int(self.headers["Content-Length"] or 0))
-        self.reply(500, {}, error("out of order"))
-
-
 @pytest.mark.parametrize("is_there", [True, False])
 def test_a_server_that_fails_at_once_ends_its_model_not_the_others(is_there, tmp_path):
-    with serving(Failing()) as server:
+    with serving(ReaderServer(load_tokenizer("builtin"))) as server:
+        server.behave = lambda body: (500, {}, error("out of order"))
         url = server.url if is_there else "http://localhost:9"
         broken = {"engine": "openai", "name": "broken", "path": "m", "base_url": url}
         broken |= {"tokenizer": "builtin", "prompt_path": "text", "max_retries": 0, "timeout": 5}

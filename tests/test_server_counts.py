@@ -42,8 +42,8 @@ def test_a_cut_is_seen_to_the_token_where_counts_are_exact(server, path, missing
     assert "the server cut the prompt" in problem
 
 
-@pytest.mark.parametrize("ratio", [0.7, 1.05, 1.5])
-@pytest.mark.parametrize("name", ["niah_single_2", "vt", "fwe", "niah_multikey_3"])
+@pytest.mark.parametrize("ratio", [0.7, 1.5])
+@pytest.mark.parametrize("name", ["niah_single_2", "fwe"])
 def test_half_a_context_of_another_tokenizer_is_seen(server, ratio, name):
     counting(server, ratio, frame=30)
     answers, problem = ask(model := client(server, prompt_path="chat"), some(model, 3, name, 2048))
@@ -107,7 +107,7 @@ def test_counts_that_change_within_a_run_are_said(server, change, capsys):
     assert capsys.readouterr().err.count("a cut prompt would go unseen") == 1
 
 
-@pytest.mark.parametrize(("ratio", "limit"), [(1.2, None), (1.2, 9000), (1, None)])
+@pytest.mark.parametrize(("ratio", "limit"), [(1.2, None), (1.2, 9000)])
 def test_what_an_estimate_cannot_see_is_said_below_the_table(server, rulerkit, ratio, limit):
     """A server that tells its limit refuses what does not fit."""
     server.listing = {"data": [{"id": "m", "max_model_len": limit}]}

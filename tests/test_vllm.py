@@ -173,14 +173,6 @@ FAMILIES = {
         "<｜User｜>{{ m.content }}{% endif %}{% endfor %}<｜Assistant｜>{% if thinking is defined and "
         "thinking %}<think>{% else %}</think>{% endif %}"
     ),
-    "granite": (
-        "{% for m in messages %}<|start_of_role|>{{ m.role }}<|end_of_role|>{{ m.content }}"
-        "<|end_of_text|>\n{% endfor %}<|start_of_role|>assistant<|end_of_role|>"
-    ),
-    "phi": (
-        "{% for m in messages %}<|{{ m.role }}|>\n{{ m.content }}<|end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|assistant|>\n{% else %}{{ eos_token }}{% endif %}"
-    ),
     "seed-oss": (
         "{% for m in messages %}{{ bos_token + m.role + '\\n' + m.content + eos_token }}{% endfor %}"
         "{{ bos_token + 'assistant\\n' }}{% if thinking_budget is defined and thinking_budget == 0 %}"

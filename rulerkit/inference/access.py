@@ -78,15 +78,11 @@ class Address(NamedTuple):
                 verify=httpx2.create_ssl_context() if is_local else True,
                 **options,
             )
-        except ImportError:
-            raise UserError(
-                "a SOCKS proxy (ALL_PROXY) needs the package socksio: pip install socksio, or "
-                f"leave the proxy out with NO_PROXY={httpx2.URL(self.url).host}"
-            ) from None
-        except (ValueError, httpx2.InvalidURL) as error:
+        except (ImportError, ValueError, httpx2.InvalidURL) as error:
             raise UserError(
                 f"a proxy of the environment cannot be used ({first_line(error)}): HTTP_PROXY, "
-                "HTTPS_PROXY and ALL_PROXY take http://, https:// or socks5://HOST:PORT"
+                "HTTPS_PROXY and ALL_PROXY take http://, https:// or, with the package socksio, "
+                f"socks5://HOST:PORT; NO_PROXY={httpx2.URL(self.url).host} leads around it"
             ) from None
 
     def page(self, name: str) -> Any:
