@@ -167,6 +167,7 @@ def split_items(listed: str) -> list[str]:
     return [item for item in items if item]
 
 
+@lru_cache(maxsize=16)  # lists of words are asked for twice
 def named_items(prediction: str) -> list[str]:
     """The distinct items that a prediction lists, lower case, in order: without bullets, quotes,
     brackets, full stops and counts behind them."""

@@ -253,35 +253,35 @@ def replay(
     """
     # Everything is computed anew from the stored answers, so that a run that was
     # stopped and resumed takes the same decisions as one that never stopped.
-    run = _Run(rule, scores, aligned, claimed)
-    counts = dict.fromkeys(scores, run.sizes[0])
-    looks = dict.fromkeys(run.lengths, 0)
+    answers = _Replay(rule, scores, aligned, claimed)
+    counts = dict.fromkeys(scores, answers.sizes[0])
+    looks = dict.fromkeys(answers.lengths, 0)
     estimates, changed = dict[int, Estimate](), list(looks)
     while all(_is_answered(scores[key][:n], n, max_failures) for key, n in counts.items()):
-        estimates |= {length: run.estimate(length, counts, looks[length]) for length in changed}
+        estimates |= {length: answers.estimate(length, counts, looks[length]) for length in changed}
 
         # A complete round: look at it, and end or ask for more.
-        length, answer, settled = run.judge(estimates, looks)
-        size, estimate = run.sizes[looks[length]], estimates[length]
+        length, answer, settled = answers.decide(estimates, looks)
+        size, estimate = answers.sizes[looks[length]], estimates[length]
         # The examples of a cell with which the answer would be settled.
         half = max(estimate.high - estimate.low, 1e-9) / 2
         needed = examples_for(abs(estimate.value), half, size, rule.population)
-        if settled or size == run.sizes[-1]:
+        if settled or size == answers.sizes[-1]:
             return State(counts, settled, answer, 0 if settled else math.ceil(needed))
 
         # Looks far before the number that seems to be needed would spend error for
         # nothing.
         looks[length] += 1
-        while run.sizes[looks[length]] < min(run.sizes[-1], _JUMP * needed / _STEP):
+        while answers.sizes[looks[length]] < min(answers.sizes[-1], _JUMP * needed / _STEP):
             looks[length] += 1
         # the threshold needs as many examples as what is held against it
-        changed = [length, run.lengths[0]] if run.is_relative else [length]
+        changed = [length, answers.lengths[0]] if answers.is_relative else [length]
         for at in changed:
-            counts |= run.share_out(at, counts, run.sizes[looks[length]])
+            counts |= answers.share_out(at, counts, answers.sizes[looks[length]])
     return State(counts, None)
 
 
-class _Run:
+class _Replay:
     """The answers so far, see `replay`. `is_relative`: the threshold is a share of the model's own
     mean at the shortest length. `sizes`: the examples of a cell at each look, up to the most that
     there can be."""
@@ -333,7 +333,7 @@ class _Run:
         # scores are held against the threshold as they are printed, with one decimal
         return Estimate(*(round(limit, 1) - self.threshold for limit in estimate))
 
-    def judge(
+    def decide(
         self, estimates: Mapping[int, Estimate], looks: Mapping[int, int]
     ) -> tuple[int, str, bool]:
         """What the estimates say about the effective length: the length that decides it, the
