@@ -104,7 +104,7 @@ def test_thirteen_tasks_within_their_budget(place, undisturbed):
             assert row["num_prompt_tokens"] < row["length"] <= LENGTH
             answers.add(row["pred"])
     assert len(answers) == 26, "a model that says the same to every prompt proves nothing"
-    lines = [line.split()[0] for line in undisturbed.stdout.splitlines() if " [" in line]
+    lines = [line.split()[0] for line in undisturbed.stdout.splitlines() if " ±" in line]
     assert lines == [*THIRTEEN, "mean"]
 
 
