@@ -2,6 +2,7 @@
 alone."""
 
 import json
+import os
 import re
 import shutil
 import sys
@@ -330,6 +331,18 @@ def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered
     with one_line(r"example 1 of any needs \d+ tokens: its limit is 4096 .* `max_length: \d+`"):
         next(tiny(folder).answer(asked))
     assert len(answers(tiny(folder, max_length="16K"), asked)) == 2
+
+
+def test_weights_that_are_cut_short_are_seen_before_they_are_loaded(folder, tmp_path, rulerkit):
+    place = tmp_path / "cut"
+    shutil.copytree(folder, place)
+    (weights,) = place.glob("*.safetensors")
+    size = weights.stat().st_size
+    os.truncate(weights, size - 5)
+    spec = f"{{path: {place}, name: cut, engine: transformers}}"
+    ended = rulerkit("evaluate", spec, "--dry-run", "--tasks", "vt", "--lengths", "1K")
+    assert ended.status == 2
+    assert f"model.safetensors is cut short: {size - 5:,} bytes of {size:,}: copy" in ended.err
 
 
 def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused(tmp_path):

@@ -64,6 +64,13 @@ class Checkpoint:
                 "transformers does not read: take a converted checkpoint, such as "
                 "state-spaces/mamba-2.8b-hf"
             )
+        for weights in sorted(self.folder.glob("*.safetensors")) if self.folder else ():
+            size, expected = weights.stat().st_size, _size_of_safetensors(weights)
+            if size < expected:
+                raise UserError(
+                    f"model {self.who}: {weights} is cut short: {size:,} bytes of {expected:,}: "
+                    "copy or download it again"
+                )
 
     @cached_property
     def config(self) -> JSON:
@@ -160,6 +167,21 @@ def file_ends(path: Path) -> bytes:
         raise UserError(
             f"the weights in {path} cannot be read ({error}): copy or download them again"
         ) from error
+
+
+def _size_of_safetensors(path: Path) -> int:
+    """The bytes that a file of weights should have, by its header; 0 where it has none."""
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(8), "little")
+        header = file.read(length)
+    if len(header) < length:
+        return 8 + length
+    try:
+        tensors = json.loads(header)
+    except ValueError:
+        return 0
+    ends = [about["data_offsets"][1] for name, about in tensors.items() if name != "__metadata__"]
+    return 8 + length + max(ends, default=0)
 
 
 class CheckpointEngine(Engine):
