@@ -21,7 +21,7 @@ from rulerkit.batch.status import report, statuses
 from rulerkit.common.errors import UserError
 from tests.batches import Project, outcomes, printed, told
 from tests.conftest import needs_extras
-from tests.projects import FREE, REPOSITORY, make_project, notebook
+from tests.projects import FREE, PARAMETERS, REPOSITORY, make_project, notebook
 from tests.records import change_rows
 
 
@@ -216,6 +216,16 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
         ("mute", "mute 40_asks_nobody", ("mute",)),
         ("reader-1024", "reader-1024 40_asks_nobody", ("reader-1024",)),
     ]
+
+
+def test_a_notebook_that_does_not_say_what_it_asks_runs_last_and_asks_by_itself(project):
+    source = 'import rulerkit as rk\nrk.evaluate(rk.study(globals(), notebook="09_untagged"))\n'
+    notebook(project / "notebooks/09_untagged.ipynb", PARAMETERS, source)
+    batch = plan(project, {"models": ["mute"], "notebooks": ["09_untagged", "10_small"]})
+    first, last = (job.run for job in batch.jobs if job.run)
+    assert (first.notebook.stem, last.notebook.stem) == ("10_small", "09_untagged")
+    assert "ask: false" in first.command[-1]
+    assert "ask: false" not in last.command[-1]
 
 
 # --- running, and running again -------------------------------------------------------------------
@@ -414,6 +424,15 @@ def test_an_error_of_the_model_names_no_notebook(project):
     job, *_ = plan(project, {"models": ["mute"], "notebooks": notebooks}).jobs
     ended, *_ = outcomes(execute([job]))
     assert (ended.state, ended.message.partition(": ")[0]) == ("failed", "20_fails")
+
+
+def test_a_task_that_does_not_fit_a_length_leaves_the_other_cells(project):
+    parameters = {"tasks": ["vt", "niah_single_1"], "lengths": [300, 1024]}
+    content = {"models": ["perfect"], "together": ["10_small"], "parameters": parameters}
+    assert [one.state for one in outcomes(execute(plan(project, content).jobs))] == ["done", "done"]
+    found = statuses(plan(project, content).jobs)
+    assert [one.state for one in found] == ["done", "done"]
+    assert "3/3 cells, 3/3 examples; not run: vt at 300" in report(found)[0]
 
 
 @pytest.mark.slow

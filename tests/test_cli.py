@@ -166,16 +166,6 @@ def test_generate_writes_upstreams_lines(rulerkit, tmp_path):
     assert (grid / names[2]).read_bytes() == file.read_bytes()
 
 
-def test_generate_leaves_nothing_where_it_fails(rulerkit, tmp_path):
-    (tmp_path / "kept.jsonl").write_text("kept")
-    for output in ("kept.jsonl", "new"):
-        tasks = "niah_single_1,vt" if output == "new" else "vt"
-        asked = ("--tasks", tasks, "--lengths", 300)
-        ended = rulerkit("generate", *asked, "--output", tmp_path / output)
-        refused(ended, "vt does not fit into 300 tokens")
-    assert tree(tmp_path) == {"kept.jsonl": b"kept"}
-
-
 # --- evaluate -------------------------------------------------------------------------------------
 
 
@@ -209,11 +199,6 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
     assert {path.name for path in folder.iterdir()} >= {"mute", "perfect", "reader-2048"}
     ended = rulerkit("report", "--by", "task", folder / "perfect/finnish/1024.jsonl")
     assert (ended.status, "finnish" in ended.out) == (0, True)
-    refused(
-        rulerkit("evaluate", *small),
-        "no model is named: give a name (`rulerkit models` lists them)",
-    )
-    refused(rulerkit("check", *small), "no model is named")
     refused(
         rulerkit("evaluate", "mute", "-y", "model: perfect", *small),
         "two models are named: mute as an argument, and `model: 'perfect'`",
@@ -412,11 +397,6 @@ def refused(ended, *says):
 VT_4K = ("--tasks", "vt", "--lengths", "4K")
 SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
 BAD_INPUT = {
-    ("show", "--tasks", "niah_sinlge_1"): (
-        "unknown task",
-        "did you mean 'niah_single_1', ",
-        "`rulerkit tasks` lists all",
-    ),
     ("show", "vt"): ("vt is a task", "rulerkit show --tasks vt"),
     ("show", "--tasks", "{base: vt, num_hopz: 3}"): (
         "unknown setting of vt",
@@ -426,28 +406,13 @@ BAD_INPUT = {
         "does not fit into 300 tokens",
         "longer length",
     ),
-    ("show", "--tasks", "vt", "--lengths", "4X"): (
-        "'4X' is no length: give tokens, e.g. 4096, 4K or 1M",
-    ),
     ("generate", *VT_4K, "--output", "../file/vt.jsonl"): ("cannot write", "vt.jsonl"),
-    ("evaluate", "-f", "nothere.yaml"): ("cannot read", "parameter files lie in"),
     ("evaluate", "-f", "../unknown.yaml"): ("unknown.yaml", "did you mean 'num_examples'"),
-    ("evaluate", "-y", "vt"): ("holds no `name: value`", "-y 'num_examples: 5'"),
-    ("evaluate", "perfekt"): (
-        "unknown model",
-        "did you mean 'perfect', ",
-        "`rulerkit models` lists all",
-        "hub id",
-    ),
     ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): ("not fit into 200 tokens",),
     ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
     ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): (
         "vt is another task's name",
     ),
-    ("generate", *VT_4K, "--tasks", "{base: cwe, name: vt}", "-o", "new"): (
-        "vt is another task's name: give this variant another",
-    ),
-    ("check",): ("no model is named",),
     ("evaluate", "-f", "params/batches/demo.yaml"): (
         "is a batch file: `rulerkit batch FILE` runs it",
     ),

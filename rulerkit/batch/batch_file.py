@@ -15,7 +15,7 @@ from typing import Any
 
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.common.errors import UserError, unknown
-from rulerkit.common.paths import from_root, home, project_files, resolve
+from rulerkit.common.paths import from_root, project_files, resolve
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters, read_notebook
@@ -61,7 +61,6 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     Everything is checked before anything starts: raises `UserError` for a wrong key or parameter, a
     notebook that cannot be planned, and two runs that would write one notebook.
     """
-    _check_root()
     fixed = dict(settings or {})
     own = {name: fixed.pop(name) for name in list(fixed) if name in _KEYS_OF_FILE}
     content = read_yaml(path) | own
@@ -110,18 +109,6 @@ def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
         where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
         checked.append(check(NotebookKeys, given, where, what))
     return checked
-
-
-def _check_root() -> None:
-    """Raises UserError where no text can hold the path of the project, as the files of a batch
-    do."""
-    try:
-        str(home()).encode()
-    except UnicodeEncodeError:
-        raise UserError(
-            f"the project root {home()} has letters that the locale does not have: export "
-            "PYTHONUTF8=1"
-        ) from None
 
 
 def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
@@ -335,23 +322,13 @@ def _jobs_of(
 def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
     """Every model that a notebook asks, by its name.
 
-    Raises `UserError` for one that another process cannot load, a name that stands for something
-    else, and two models of one name.
+    Raises `UserError` for two models of one name.
     """
     models: dict[str, JSON] = {}
     for run in runs:
         described: Any  # a model made in Python was refused when the batch was read
         for described in [model for study in run.studies for model in study.models]:
             name = name_of(described)
-            # Notebooks over several models lie in a folder `all`, beside those of each
-            # model.
-            if name == "all":
-                raise UserError(
-                    f"{path}: no model can be called all, the folder of notebooks over "
-                    "several models: "
-                    "give it a `name:`"
-                )
-
             # Their predictions would lie in one folder, and one model would be taken
             # for the other.
             other = models.setdefault(name, described)

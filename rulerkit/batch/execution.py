@@ -238,8 +238,11 @@ def _asking(job: Job, folder: str) -> tuple[list[str], str, JSON]:
     file = Path(folder, "studies.pickle")
     file.write_bytes(pickle.dumps((job.record, studies)))
     command = [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
-    model = hide(plain(job.model or {}))
-    return command, job.command, {"model": model, "not_run": job.not_run(job.name)}
+    about: JSON = {"model": hide(plain(job.model or {}))}
+    if not job.not_run(job.name):
+        # The settings of the model have changed: a length may fit now.
+        about["not_run"] = {}
+    return command, job.command, about
 
 
 def _papermill(job: Job, folder: str) -> tuple[list[str], str, JSON]:
@@ -309,9 +312,9 @@ def main(file: Path) -> None:
     record, given = pickle.loads(file.read_bytes())
     problems: dict[str, set[str]] = {}
 
-    def not_run(_: str, length: int, reason: str) -> None:
-        lengths = read_record(record).get("not_run", {})
-        update_record(record, not_run=lengths | {str(length): reason})
+    def not_run(_: str, length: int, reason: str, task: str) -> None:
+        before = read_record(record).get("not_run", {})
+        update_record(record, not_run=before | {f"{length} {task}".strip(): reason})
 
     with Session() as session:
         for notebook, modules, pickled in given:

@@ -151,21 +151,32 @@ class Job:
         """The record of a model's predictions."""
         return self.record.parents[1] / model / "predictions.json"
 
-    def not_run(self, model: str) -> dict[int, str]:
-        """The lengths that a model could not be given when it was tried last, with the reasons."""
+    def not_run(self, model: str) -> dict[tuple[int, str], str]:
+        """What was left out when a model ran last, with the reasons: lengths that it could not be
+        given (the task is ""), and tasks that did not fit into a length."""
         record = read_record(self.predictions(model))
         if self.model and record.get("model") != hide(plain(self.model)):
             # The settings of the model have changed: the length may fit now.
             return {}
-        reasons = record.get("not_run", {})
-        return {int(length): str(reason) for length, reason in reasons.items()}
+        reasons = {}
+        for key, reason in record.get("not_run", {}).items():
+            length, _, task = key.partition(" ")
+            reasons[int(length), task] = str(reason)
+        return reasons
 
     def needs(self) -> list[Need]:
-        """Every cell that it is to answer or to read whose length the model can be given, as it is
-        now: each cell is read."""
-        needs = needs_of([study for _, study in self.studies], self.not_run)
-        not_run = {model: self.not_run(model) for model in {need.model for need in needs}}
-        return [need for need in needs if need.length not in not_run[need.model]]
+        """Every cell that it is to answer or to read and that can be asked, as it is now: each cell
+        is read."""
+        left_out = {name: self.not_run(name) for name in (self.name, *self.after)}
+        lengths_of = {name: [n for n, task in left_out[name] if not task] for name in left_out}
+        needs = needs_of(
+            [study for _, study in self.studies], lambda model: lengths_of.get(model, [])
+        )
+        return [
+            need
+            for need in needs
+            if not {(need.length, ""), (need.length, need.task)} & left_out[need.model].keys()
+        ]
 
     def cells(self) -> set[Path]:
         """The files of all its cells."""

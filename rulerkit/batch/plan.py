@@ -18,7 +18,8 @@ from rulerkit.scoring.effective_length import FIRST
 
 def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
     """A table of what models are asked in their studies, with a row for each model and length, and
-    the command of each server that would be started. No model is started.
+    the command of each server that would be started. No model is started. Raises `UserError` for
+    weights that are cut short.
 
     A length that a model cannot be given is named with the reason and not counted. Of an adaptive
     run the table has all examples that it may ask for, and a line what its first round asks.
@@ -32,6 +33,8 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
     total = least = Cost()
     for described, studies in asked:
         model = load_model(described)
+        if checkpoint := getattr(model, "checkpoint", None):
+            checkpoint.check_weights()
         spec: Spec = getattr(model, "spec", {})
         costs, firsts = _by_length(model, spec, studies)
         for length in sorted(costs):

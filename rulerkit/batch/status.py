@@ -127,8 +127,7 @@ def details(status: Status) -> str:
     if job.run:
         return message
 
-    if state == "running" and not needs:
-        needs = tuple(job.needs())
+    needs = needs or tuple(job.needs())
     left = sum(need.tokens_left for need in needs)
     have = sum(need.have for need in needs)
     wanted = sum(need.wanted for need in needs)
@@ -143,10 +142,12 @@ def details(status: Status) -> str:
         parts.append(_time_left(job, left))
     parts.append(message)
 
-    not_run = job.not_run(job.name)
+    not_run = [
+        f"{task} at {length_name(length)}".removeprefix(" at ")
+        for length, task in sorted(job.not_run(job.name))
+    ]
     if not_run:
-        names = ", ".join(length_name(length) for length in sorted(not_run))
-        parts.append(f"not run: {names}")
+        parts.append(f"not run: {', '.join(not_run)}")
     problems = [need.problem for need in needs if need.problem]
     if problems and problems[0] not in message:
         parts.append(listed(problems, 1))

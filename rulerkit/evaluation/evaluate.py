@@ -30,8 +30,9 @@ _MOST_NAMED = 10  # incomplete cells that are named one by one
 _ALWAYS_FITS = 4096
 """From this length on, in tokens, all examples of a task fit where its first one does."""
 
-NotRun = Callable[[str, int, str], None]
-"""Receives the model's name, a length that it cannot be given, and the reason."""
+NotRun = Callable[[str, int, str, str], None]
+"""Receives the model's name, a length that it cannot be given, the reason, and the task that does
+not fit into this length; "" where it is the model."""
 
 
 def evaluate(
@@ -55,8 +56,8 @@ def evaluate(
     `<length>.failures.jsonl` beside the cell, and the next call asks again. Until then the cell has
     no mean, unless `max_failures` of the study allows so many failures.
 
-    A length that a model cannot be given, or that a task does not fit into, is left out and named
-    on stderr, the first also to `not_run`. The error of a model goes to `failed`, or to stderr; the
+    A length that a model cannot be given, or that a task does not fit into, is left out, named on
+    stderr, and told to `not_run`. The error of a model goes to `failed`, or to stderr; the
     other models still run. With a `session` the last model stays loaded.
 
     Raises `UserError` for a length, a corpus or a record that does not fit, before anything is
@@ -161,26 +162,26 @@ def _tokens_to_ask(study: Study, stored: Mapping[Path, Cell]) -> int:
     )
 
 
-def _fitting(study: Study, model: Any, stored: Mapping[Path, Cell]) -> Asked:
+def _fitting(study: Study, model: Any, call: _Call) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
     lengths that no task fits into. The question of an adaptive run needs them all.
     """
-    asked, too_short = Asked(), list[str]()
+    asked, too_short = Asked(), list[tuple[str, int, str]]()
     for task in study.tasks:
         for number, length in enumerate(study.lengths):
             examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
             # Examples that were answered fit, and none is made.
             path = cell_file(study.predictions, model.name, task.name, length)
             some = study.num_examples if length < _ALWAYS_FITS else 1
-            if not _num_missing(stored, path, study.num_examples):
+            if not _num_missing(call.stored, path, study.num_examples):
                 some = 0
             try:
                 # What is made here is not made again when it is asked.
                 examples.keep(some)
             except DoesNotFit as error:
-                too_short.append(str(error))
+                too_short.append((task.name, length, str(error)))
                 continue
             # What fits here fits into all longer lengths.
             asked[task.name, length] = examples
@@ -189,9 +190,11 @@ def _fitting(study: Study, model: Any, stored: Mapping[Path, Cell]) -> Asked:
             break
 
     if too_short and (not asked or study.adaptive):
-        raise UserError(too_short[0])
-    for reason in too_short:
+        raise UserError(too_short[0][2])
+    for name, length, reason in too_short:
         remark(f"not run: {reason}")
+        if call.not_run:
+            call.not_run(model.name, length, reason, name)
     return asked
 
 
@@ -209,7 +212,7 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
         is_open = session.model is not None and described == session.described
         model = session.model if is_open else load_model(described)
         try:
-            ready.append((described, model, _fitting(study, model, call.stored)))
+            ready.append((described, model, _fitting(study, model, call)))
         except ModelError as error:
             call.errors.append(error)
             cells += _stored(replace(study, models=(described,)))
@@ -250,7 +253,7 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
     def leave_out(length: int, reason: str) -> None:
         remark(f"not run: {model.name} at {length_name(length)}: {reason}")
         if call.not_run:
-            call.not_run(model.name, length, reason)
+            call.not_run(model.name, length, reason, "")
         lengths.remove(length)
 
     for length in study.lengths:

@@ -64,12 +64,16 @@ class Checkpoint:
                 "transformers does not read: take a converted checkpoint, such as "
                 "state-spaces/mamba-2.8b-hf"
             )
+
+    def check_weights(self) -> None:
+        """Raise `UserError` where a file of weights is cut short, by what its header says. Nothing
+        is downloaded."""
         for weights in sorted(self.folder.glob("*.safetensors")) if self.folder else ():
             size, expected = weights.stat().st_size, _size_of_safetensors(weights)
             if size < expected:
                 raise UserError(
-                    f"model {self.who}: {weights} is cut short: {size:,} bytes of {expected:,}: "
-                    "copy or download it again"
+                    f"model {self.who}: {weights} is cut short: it has {size:,} bytes and "
+                    f"should have at least {expected:,}; copy or download it again"
                 )
 
     @cached_property
