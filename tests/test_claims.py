@@ -219,13 +219,14 @@ def test_a_perfect_and_a_mute_reader_make_no_fall_hold(section, mean):
 
 def test_no_claim_is_judged_by_what_happens_to_be_there():
     frame = rows({4 * K: 99, 8 * K: 80, 16 * K: 60, 32 * K: 20}, n=100)
-    asked = frame.assign(wanted=100, max_failures=0.0, adaptive="")
+    asked = frame.assign(wanted=100, failed=0, max_failures=0.0, adaptive="")
     section = "5, variable tracking"
     assert rk.claims(asked, section)["verdict"][0] == HOLDS
     some = rk.claims(asked[asked["index"] < 99], section)
     assert (some["verdict"][0], some["missing"][0]) == (UNKNOWN, "answers to vt at 4K")
-    allowed = asked[asked["index"] < 99].assign(max_failures=0.01)
-    assert rk.claims(allowed, section)["verdict"][0] == HOLDS
+    stopped = asked[asked["index"] < 99].assign(max_failures=0.01)
+    assert rk.claims(stopped, section)["verdict"][0] == UNKNOWN
+    assert rk.claims(stopped.assign(failed=1), section)["verdict"][0] == HOLDS
     adaptive = asked[asked["index"] < 99].assign(adaptive="{}")
     assert rk.claims(adaptive, section)["verdict"][0] == HOLDS
 

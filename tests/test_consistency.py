@@ -134,15 +134,6 @@ def test_cells_that_do_not_share_a_table(outputs, where, field, value, says):
     assert field in message
 
 
-def test_the_message_says_what_to_do(outputs):
-    change(outputs, "main/perfect/vt/2048", result("task.num_hops", 9))
-    assert refused(cells(outputs)) == (
-        "perfect vt 1024 was made with task.num_hops 4, perfect vt 2048 with 9, and one table "
-        "cannot hold both: report one of them alone, give it a place of its own with run: NAME, or "
-        "answer it anew with fresh=True (--fresh), which moves the old files aside"
-    )
-
-
 # --- footnotes ------------------------------------------------------------------------------------
 
 

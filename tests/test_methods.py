@@ -13,11 +13,11 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, UserError
 from rulerkit.evaluation.writer import predict
-from rulerkit.generation.example import Example, Piece, split_prompt
+from rulerkit.generation.example import split_prompt
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
-from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import load_model, model
 
 SMALL = "rulerkit/data/small"
@@ -103,19 +103,6 @@ def test_a_token_across_the_border_belongs_to_the_question():
     assert inside, "one border at least lies inside a token"
 
 
-def test_the_ids_of_a_prompt_that_was_encoded_whole_are_cut_at_the_last_common_one():
-    tokenizer = load_tokenizer(f"{SMALL}/tokenizer")
-    form = PromptFormat(tokenizer, template="base")
-    blocks = (Piece("The magic wo", "haystack"), Piece("rd is?", "question"))
-    ids = np.array([*form.bos, *tokenizer.encode("The magic word is?")], np.int32)
-    example = Example(0, "any", 64, ("x",), 8, blocks, (0, 1), whole_ids=ids)
-    parts = split_prompt(example, form)
-    text = tokenizer.decode(parts.context_ids[len(form.bos) :].tolist())
-    assert "The magic wo".startswith(text)
-    assert text.startswith("The magic")
-    assert len(parts.context_ids) + len(parts.question_ids) == len(ids)
-
-
 def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(tmp_path):
     """The keys of all needles are in the context; which one is asked for, in the question."""
     examples = needles(PromptFormat("builtin"), 8, length=512)
@@ -139,12 +126,6 @@ def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(tmp_pa
         scores[name] = rk.score([predict(one, examples, tmp_path)])["score"].mean()
     assert scores["all"] == 1
     assert scores["context"] <= 0.5, "it takes the first of four keys"
-
-
-def test_a_function_of_ids_or_parts_needs_to_say_whose_ids():
-    for takes in ("ids", "parts"):
-        with pytest.raises(UserError, match=f"takes {takes} needs the `tokenizer`"):
-            model(len, name="m", takes=takes)
 
 
 def test_tables_say_that_the_context_was_compressed(tmp_path):

@@ -15,6 +15,7 @@ from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.summary import CELL, merge_repetitions, model_rows
+from rulerkit.store.cells import is_enough
 from rulerkit.store.places import check_columns, is_table
 
 Where = Mapping[str, Any]
@@ -61,11 +62,11 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
 
     # of an adaptive run only what was answered was asked
     frame["complete"] = frame["score"].notna()
-    if {"wanted", "max_failures", "adaptive"} <= set(frame):
-        share = frame["max_failures"]
-        allowed = share.where(share >= 1, share * frame["wanted"])
+    if {"wanted", "failed", "max_failures", "adaptive"} <= set(frame):
         answered = frame.groupby(CELL)["score"].transform("count")
-        frame["complete"] = (answered >= frame["wanted"] - allowed) | (frame["adaptive"] != "")
+        asked = [frame[name] for name in ("wanted", "failed", "max_failures")]
+        enough = [is_enough(*of_cell) for of_cell in zip(answered, *asked, strict=True)]
+        frame["complete"] = np.array(enough) | (frame["adaptive"] != "")
     return frame
 
 
