@@ -12,7 +12,15 @@ golden = importlib.util.module_from_spec(spec)
 spec.loader.exec_module(golden)
 
 
-@pytest.mark.parametrize("form", golden.FORMS, ids=lambda form: form.tokenizer)
+FORMS = [
+    pytest.param(
+        form, id=form.tokenizer, marks=() if form.tokenizer == "builtin" else pytest.mark.slow
+    )
+    for form in golden.FORMS
+]
+
+
+@pytest.mark.parametrize("form", FORMS)
 def test_prompts(form, request):
     if form.tokenizer != "builtin":
         request.getfixturevalue("data")

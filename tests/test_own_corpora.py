@@ -143,54 +143,25 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
         rk.evaluate(study(home, **asked, corpora="builtin"), progress=False)
 
 
-def test_the_command_line_takes_files(home, rulerkit):
-    shown = rulerkit(
-        *("show", "--tasks", "qa_1", "--lengths", "1K"), *("-y", "corpora: {qa: qa.jsonl}")
-    )
-    assert "的塔建于哪一年" in shown.out
-    words = ["-y", "corpora: {essay: texts, words: words.txt}"]
-    asked = ["--tasks", "niah_multikey_1", "--lengths", "4K", "-n", 500]
-    made = rulerkit("generate", *asked, "--output", home / "x.jsonl", *words)
-    assert made.status == 0, made.err
-    assert (home / "x.jsonl").read_text(encoding="utf-8").count("\n") == 500
-    few = ["-y", "{tasks: [niah_single_2], lengths: [1024], num_examples: 1, outputs: out}"]
-    ran = rulerkit("evaluate", "perfect", *few, "-y", "corpora: {essay: texts}")
-    assert "Own texts: essay from texts." in ran.out, ran.err
-
-
 GOOD = '{"question": "q", "answers": ["a"], "gold_documents": ["a b"], "other_documents": ["c"]}\n'
 
 
 @pytest.mark.parametrize(
     ("kind", "content", "message"),
     [
-        ("essay", b" \n", "it holds no text"),
         ("essay", b"caf\xe9", r"own cannot be used .*can't decode byte 0xe9 in position 3"),
         ("essay", None, "No such file"),
-        ("essay", [], "it holds no text"),
-        ("qa", b"\n", "it holds no questions"),
-        ("qa", GOOD.encode() + b"[1]", r"line 2: Input should be an object"),
         ("qa", GOOD.encode() + b"{", "line 2: Invalid JSON"),
         ("qa", GOOD.replace("answers", "anwers").encode(), "line 1: answers: Field required"),
-        ("qa", b'\n{"question": "q", "answers": ["a"]}', "line 2: gold_documents: Field required"),
-        (
-            "qa",
-            GOOD.replace('["a"]', "[]").encode(),
-            "line 1: answers: List should have at least 1 item",
-        ),
         ("qa", GOOD.replace("a b", "long " * 900).encode(), "more than 3000 characters together"),
-        ("words", b"", "it is no list of words: empty"),
         ("words", b"one\ntwo words\n", "it is no list of words: 'two words'"),
-        ("words", b"w" * 10_000 + b"\n", r"it is no list of words: 'w{20,99}\.\.\.w"),
         ("words", b"one\ntwo\n", "it must be a list of 60 words"),
         ("texts", b"x", "unknown key of corpora 'texts'"),
     ],
 )
 def test_what_cannot_be_used_is_one_line(home, kind, content, message):
     own = home / "own"
-    if content == []:
-        own.mkdir()
-    elif content is not None:
+    if content is not None:
         own.write_bytes(content)
     tasks = ["niah_single_2", "qa_1", "cwe"]
     with pytest.raises(UserError, match=message) as error:

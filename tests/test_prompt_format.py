@@ -1,8 +1,6 @@
 """The frame around an example: the paper's forms byte for byte, one BOS, blanks kept, dates that
 stand still."""
 
-import json
-
 import pytest
 
 from rulerkit.common.errors import UserError
@@ -92,14 +90,6 @@ def test_ids_of_every_form(vocabulary, name):
                     assert ids[0] == bos
 
 
-def test_llama3_opens_itself(data):
-    form = PromptFormat(str(data / "tokenizers/llama-3"), template="llama3")
-    assert form.bos == ()
-    made = example(form)
-    assert made.ids.tolist()[:3] == [128000, 128006, form.tokenizer.encode("user")[0]]
-    assert made.ids.tolist().count(128000) == 1
-
-
 # --- the tokenizer's own chat template ------------------------------------------------------------
 
 
@@ -110,11 +100,6 @@ def test_own_template_of_a_folder(data):
     assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
     assert made.answer_prefix.startswith(" Answer: According to the chain(s)")
     assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
-
-
-def test_a_system_prompt(data):
-    form = PromptFormat(str(data / "tokenizers" / "qwen2.5"), system_prompt="Be brief.")
-    assert form.around[0] == "<|im_start|>system\nBe brief.<|im_end|>\n<|im_start|>user\n"
 
 
 def test_a_template_that_trims_keeps_the_blanks(data):
@@ -170,18 +155,6 @@ def test_thinking_can_be_switched(thinking):
     text = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
     form = PromptFormat("builtin", template=text, enable_thinking=thinking)
     assert form.around == ("", "<think></think>" if thinking is False else "")
-
-
-def test_sentencepiece_template_has_one_bos(data, tmp_path):
-    """A folder of Llama-2's kind, whose template writes `<s>` into the text."""
-    (tmp_path / "tokenizer.model").symlink_to(data / "tokenizers" / "llama-2" / "tokenizer.model")
-    template = "{{ bos_token }}{% for m in messages %}{{ '[INST] ' + m['content'] + ' [/INST]' }}{% endfor %}"
-    settings = {"bos_token": "<s>", "add_bos_token": True, "chat_template": template}
-    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
-    made = example(PromptFormat(str(tmp_path)))
-    assert made.ids.tolist()[0] == 1
-    assert made.ids.tolist().count(1) == 1
-    assert made.num_tokens <= 1400 - 128
 
 
 BARE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}<|end|>"
@@ -251,10 +224,8 @@ def test_a_thought_has_its_tokens_beside_the_length_or_inside():
     ("settings", "named"),
     [
         ({"template": "llama-2"}, "llama2"),
-        ({"template": "llama2", "system_prompt": "Be brief."}, "system_prompt"),
         ({"template": "{{ messages[0].content "}, "template"),
         ({"template": "{{ messages[0].content }}{{ messages[0].content }}"}, "message"),
-        ({"template": "{{ messages[-1].content }}", "system_prompt": "Be brief."}, "system"),
     ],
 )
 def test_what_is_refused(settings, named):

@@ -8,7 +8,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.common.errors import UserError
-from rulerkit.store.cells import read_cells
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": [1024], "num_examples": 12}
 
@@ -39,13 +38,6 @@ def test_a_run_with_answers_gets_no_fresh_seed(project):
     with pytest.raises(UserError, match="run main has answers, and no fresh seed"):
         rk.study(seed="fresh")
     assert not (project / "outputs/predictions/main/seed.txt").exists()
-
-
-def test_the_largest_seed_can_be_read_back(project):
-    study = rk.study(**ASKED | {"num_examples": 1}, model="mute", seed=2**63 - 1)
-    rk.evaluate(study, progress=False)
-    cells = read_cells(project / "outputs/predictions/main")
-    assert {cell.record["result"]["seed"] for cell in cells} == {2**63 - 1}
 
 
 def test_all_jobs_of_a_batch_have_the_seed_that_was_drawn(project):

@@ -293,6 +293,7 @@ def test_question_prompts(name):
     check_questions(task(name).with_corpora("builtin"))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
 @pytest.mark.usefixtures("data")
 def test_question_prompts_of_the_originals(name):
