@@ -1,7 +1,10 @@
 """The pages for users: the reference follows the code, links lead somewhere, the citation is
 whole."""
 
+import os
 import re
+import shutil
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
@@ -85,11 +88,34 @@ def test_the_citation_has_what_its_format_requires():
 
 
 def test_the_address_of_the_repository_stands_in_one_place():
-    """In pyproject.toml: until it is settled there, no page clones or installs from an address."""
+    """In pyproject.toml: until it is settled there, no file clones or installs from an address."""
     text = (ROOT / "pyproject.toml").read_text(encoding="utf-8")
-    address = tomllib.loads(text)["project"]["urls"].get("Repository")
-    for page in [*PAGES, ROOT / "CITATION.cff"]:
+    address = tomllib.loads(text)["project"]["urls"]["Repository"]
+    assert text.count(address) == 1
+    for page in [*PAGES, ROOT / "CITATION.cff", ROOT / "action.yml"]:
         text = page.read_text(encoding="utf-8")
-        used = re.findall(r"git clone +(\S+)|(git\+\S+)|(https?://\S+/rulerkit\b)", text)
-        found = {one for match in used for one in match if one}
-        assert found <= {address, f"git+{address}"}, page.name
+        assert address not in text, page.name
+        found = re.findall(r"git clone +(\S+)|git\+([^\s`]+)|(https?://\S+/rulerkit\b)", text)
+        assert {one for match in found for one in match if one} <= {"URL"}, page.name
+
+
+@pytest.mark.slow
+def test_the_first_command_of_the_readme_prints_what_stands_below_it(tmp_path):
+    """By uvx from this tree, in an empty folder, without a clone or an environment."""
+    uvx = shutil.which("uvx", path=f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}")
+    if uvx is None:
+        pytest.skip("uvx is not installed")
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    command = re.search(r"^ {4}uvx (.*)$", text, re.MULTILINE)[1]
+    printed = re.search(r"^```text\n(.*?)^```$", text, re.MULTILINE | re.DOTALL)[1]
+    words = command.replace("git+URL", str(ROOT)).split()
+    # The environment of the tests has the tree on its path.
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    done = subprocess.run(
+        [uvx, *words], capture_output=True, text=True, check=False, cwd=tmp_path, env=clean
+    )
+    if "Failed to fetch" in done.stderr:
+        pytest.skip(f"no package registry: {done.stderr[-200:]}")
+    assert done.returncode == 0, done.stderr
+    for line in printed.splitlines():
+        assert line in done.stdout

@@ -36,7 +36,7 @@ PAGES += [
 
 NOT_RUN = {
     r"report lm-eval/": "reads files of lm-evaluation-harness; test_scorers has some",
-    r"^pip install|^make (docs|demo|test)": "the environment of the tests is installed; CI runs these",
+    r"^pip install|^make|^uvx|^git ": "installs the kit; CI and test_docs run these",
     r"rulerkit fetch": "downloads models and texts",
     r"--format hf": "needs all thirteen tasks; test_report has them",
     r"--slurm": "needs a cluster; test_slurm submits to one",
@@ -78,7 +78,18 @@ PYTHON_BLOCKS = {
 }
 """Which test runs the Python of a page."""
 ONE_CELL = {"tasks": ["vt"], "lengths": [1024], "num_examples": 1}
-PROGRAMS = ("rulerkit", "vllm", "papermill", "pip", "make", "python", "jupyter", "rsync")
+PROGRAMS = (
+    "rulerkit",
+    "vllm",
+    "papermill",
+    "pip",
+    "make",
+    "python",
+    "jupyter",
+    "rsync",
+    "uvx",
+    "git",
+)
 
 
 class Block(NamedTuple):
@@ -235,7 +246,7 @@ def test_every_block_is_run_or_read():
                 keys = yaml.safe_load(block.text).keys()
                 assert keys <= known or "jobs" in keys, block  # a workflow
             else:
-                assert block.language in ("bash", "bibtex", "")
+                assert block.language in ("bash", "bibtex", "text", "")
 
 
 def test_every_command_in_the_lists_is_printed():

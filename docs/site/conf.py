@@ -32,7 +32,7 @@ myst_enable_extensions = ["strikethrough"]
 html_theme = "furo"
 _project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 _repository = _project["project"]["urls"].get("Repository")
-if _repository:
+if _repository and "OWNER" not in _repository:
     html_theme_options = {
         "source_repository": _repository,
         "source_branch": "main",
