@@ -116,17 +116,23 @@ def reference() -> str:
         rows = notebook_rows(path)
         lines += [f"### {path.stem}", "", *table(["parameter", "meaning", "default"], rows)]
     lines += [
-        "## Columns of `rk.score`",
+        "## Columns of `rk.load`",
         "",
-        "One row per example; scores are 0 to 1 here, and 0 to 100 in tables.",
+        "One row per example, in this order; scores are 0 to 1 here, and 0 to 100 in tables. Every",
+        "setting of the tasks (`num_keys`, `depth`) is a column, too.",
         "",
     ]
-    lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in scoring.COLUMNS.items()])
-    lines += ["## Columns of `rk.load`", ""]
-    lines += [f"First {', '.join(f'`{name}`' for name in results.FIRST)}, then the others of"]
-    lines += ["`rk.score`, a column for each setting of the tasks (`num_keys`, `depth`), and:", ""]
-    added = results.ANSWER_COLUMNS | results.LABEL_COLUMNS
-    lines += table(["column", "meaning"], [[f"`{n}`", t] for n, t in added.items()])
+    columns = scoring.COLUMNS | results.ANSWER_COLUMNS | results.LABEL_COLUMNS
+    names = list(dict.fromkeys([*results.FIRST, *columns]))
+    rows = []
+    for name in names:
+        given_by = "`score`, `load`"
+        if name in results.ANSWER_COLUMNS:
+            given_by = "`load`"
+        if name in results.LABEL_COLUMNS:
+            given_by = "`load(labels=True)`"
+        rows.append([f"`{name}`", columns[name], given_by])
+    lines += table(["column", "meaning", "given by"], rows)
     return "\n".join(lines).rstrip() + "\n"
 
 

@@ -9,7 +9,6 @@ Each rule was written from the harness' source; `docs/scorers.md` names files an
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, check_known, listed, shorten
@@ -24,33 +23,14 @@ from rulerkit.store.places import as_cells, only_rows
 if TYPE_CHECKING:
     import pandas as pd
 
-Match = Callable[[str, Sequence[str]], float]
-"""The judged text and the references -> 0..1."""
-
 PLACE = ["run", "model", "task", "length", "index"]
 """The columns that say which answer was judged."""
 LM_EVAL = "lm-eval"
 
-_PAIR = re.compile(r"<think>.*?</think>", re.DOTALL)
 _END = "</think>"
 
 
-@dataclass(frozen=True)
-class Scorer:
-    """One harness' scorer: the text that it judges, and its rule for tasks whose match rule is
-    `part` (qa); the others (niah, vt, cwe, fwe) are judged alike by all."""
-
-    text: Callable[[str], str]
-    match_part: Match = string_match_part
-    without_thought: Callable[[str], str] | None = None
-    """The judged text where the harness is told to take thoughts out; None: it never does."""
-
-
 # --- what is judged -------------------------------------------------------------------------------
-
-
-def _blank_is_empty(answer: str) -> str:
-    return answer if answer.strip() else ""
 
 
 def _our_answer(answer: str) -> str:
@@ -62,10 +42,6 @@ def _behind_last_end(answer: str) -> str:
     return answer.rpartition(_END)[2]
 
 
-def _lm_eval_answer(answer: str) -> str:
-    return clean(_behind_last_end(answer))
-
-
 def _nemo_skills_answer(answer: str) -> str:
     # A text without a mark counts as a thought that never ended, whatever it says.
     return _behind_last_end(answer).strip() if _END in answer else ""
@@ -74,7 +50,7 @@ def _nemo_skills_answer(answer: str) -> str:
 def _without_pairs(answer: str) -> str:
     """Every closed thought is cut out; one that is only opened stays, and so does what is only
     ended."""
-    return _PAIR.sub("", answer).strip()
+    return re.sub(r"<think>.*?</think>", "", answer, flags=re.DOTALL).strip()
 
 
 def _opencompass_answer(answer: str) -> str:
@@ -83,33 +59,35 @@ def _opencompass_answer(answer: str) -> str:
     return _without_pairs(answer)
 
 
-SCORERS: dict[str, Scorer] = {
-    "rulerkit": Scorer(clean, without_thought=_our_answer),
-    "upstream": Scorer(clean),
-    # In lm-eval a question of qa scores the share of its alternative references, not whether any
-    # is found: its maximum is taken over a list that holds one document.
-    LM_EVAL: Scorer(clean, match_part=string_match_all, without_thought=_lm_eval_answer),
-    "nemo-skills": Scorer(str, without_thought=_nemo_skills_answer),
-    "nemo-gym": Scorer(str.strip, without_thought=_without_pairs),
-    "opencompass": Scorer(str, without_thought=_opencompass_answer),
-    "sieval": Scorer(_blank_is_empty),
+SCORERS: dict[str, Callable[[str], str]] = {
+    "rulerkit": clean,
+    "upstream": clean,
+    "lm-eval": clean,
+    "nemo-skills": str,
+    "nemo-gym": str.strip,
+    "opencompass": str,
+    "sieval": lambda answer: answer if answer.strip() else "",
+    "rulerkit:think": _our_answer,
+    "lm-eval:think": lambda answer: clean(_behind_last_end(answer)),
+    "nemo-skills:think": _nemo_skills_answer,
+    "nemo-gym:think": _without_pairs,
+    "opencompass:think": _opencompass_answer,
 }
-"""Name -> scorer. `NAME:think` is the same harness with its removal of thoughts."""
-
-THINK = ":think"
-NAMES = (*SCORERS, *(name + THINK for name in SCORERS if SCORERS[name].without_thought))
-"""What `--as` takes."""
+"""What `--as` takes, and the text that each scorer judges; `NAME:think` is the same harness told to
+take thoughts out."""
+NAMES = tuple(SCORERS)
 
 
 def score_answer(name: str, match: str, answer: str, references: Sequence[str]) -> float:
     """0..1: what one answer scores by a scorer of NAMES; `match` is the task's rule, `all` or
     `part`."""
     check_known("scorer", name, NAMES)
-    scorer = SCORERS[name.removesuffix(THINK)]
-    prepare = scorer.without_thought if name.endswith(THINK) else scorer.text
-    assert prepare
-    rule = scorer.match_part if match == "part" else string_match_all
-    return rule(prepare(answer), references)
+    text = SCORERS[name](answer)
+    # In lm-eval a question of qa scores the share of its alternative references, not whether any is
+    # found: its maximum is taken over a list that holds one document.
+    if match == "part" and not name.startswith(LM_EVAL):
+        return string_match_part(text, references)
+    return string_match_all(text, references)
 
 
 def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":

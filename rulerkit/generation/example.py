@@ -121,12 +121,13 @@ class ContextBudget:
 
         # A run of a hundred thousand rows is taken apart only where someone looks at it.
         def explode() -> list[Piece]:
-            ends = np.cumsum(counts.reshape(-1, width).sum(axis=1))
             pieces = []
-            for row, tokens in enumerate(np.split(ids, ends[:-1])):
+            start = 0
+            for row, size in enumerate(counts.reshape(-1, width).sum(axis=1).tolist()):
                 role, key, value = describe(row)
                 text = "".join(texts[width * row : width * (row + 1)])
-                pieces.append(Piece(text, role, tokens, key, value))
+                pieces.append(Piece(text, role, ids[start : start + size], key, value))
+                start += size
             return pieces
 
         return Piece("".join(texts), "haystack", ids, explode=explode)

@@ -19,22 +19,15 @@ def scorers_text(judged: "pd.DataFrame") -> str:
     names = [name for name in judged.columns if name not in (*PLACE, "score")]
     texts = []
     for (run, model), rows in judged.groupby(["run", "model"], sort=False):
-        by_cell = rows.groupby(["length", "task"], sort=False)
-        of_cells = 100 * by_cell[["score", *names]].mean()
-
-        # The tasks of a length, and their mean.
         body = list[list[str]]()
-        by_length: Any = of_cells.groupby("length", sort=True)
-        for length, of_tasks in by_length:
-            means = of_tasks.mean()
-            of_tasks = of_tasks.droplevel("length")
-            body += [
-                _fields(f"{task}, {length_name(length)}", of_tasks.loc[task])
-                for task in of_tasks.index
-            ]
-            if len(of_tasks) > 1:
-                title = f"mean of {len(of_tasks)} tasks, {length_name(length)}"
-                body.append(_fields(title, means))
+        by_length: Any = rows.groupby("length", sort=True)
+        for length, of_length in by_length:
+            scores = 100 * of_length.groupby("task", sort=False)[["score", *names]].mean()
+            if len(scores) > 1:
+                scores.loc[f"mean of {len(scores)} tasks"] = scores.mean()
+            for task, (ours, *others) in zip(scores.index, scores.to_numpy(), strict=True):
+                differences = [f"{other:.1f} ({other - ours:+.1f})" for other in others]
+                body.append([f"{task}, {length_name(length)}", f"{ours:.1f}", *differences])
 
         notes = [
             f"{len(rows)} answers, each judged by every scorer; in brackets the difference from "
@@ -44,10 +37,3 @@ def scorers_text(judged: "pd.DataFrame") -> str:
         header = [f"{model} ({run})", "score", *names]
         texts.append(render(pd.DataFrame(body, columns=header), notes=notes))
     return "\n".join(texts)
-
-
-def _fields(title: str, scores: "pd.Series[float]") -> list[str]:
-    """A row: our score, and each other one with its difference."""
-    ours, *others = scores
-    differences = [f"{other:.1f} ({other - ours:+.1f})" for other in others]
-    return [title, f"{ours:.1f}", *differences]

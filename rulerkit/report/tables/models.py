@@ -192,7 +192,7 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     others = judged[judged["effective_set"] != judged["effective_length"]]
     if len(others):
         allowed = others["model"] + " " + others["effective_set"]
-        text += f" Within the intervals: {listed(allowed, 4)}."
+        text += f" Within the intervals: {listed(allowed, 4, '; ')}."
     return [text]
 
 
