@@ -225,7 +225,7 @@ def compare(
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
     its cells, or all their rows of `load`. The repetitions of a run (`repeat`) belong to its side,
-    unless the other side names them. `by='index'` pairs examples whose prompts differ. A cell in
+    as many as the other side has, unless that names them. `by='index'` pairs examples whose prompts differ. A cell in
     which more requests failed than `max_failures` allows, by default that of its record, is left
     out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
     compared.
@@ -254,7 +254,7 @@ def compare(
         cells = cells + (_repetitions(cells, everything) if name else [])
         whole.append(_chosen(name, cells, chosen_tasks, chosen_lengths, suite))
     # A mean of many answers is no pair of one answer: both sides have the same number of them.
-    repetitions = min(len({cell.run for cell in cells}) for cells in whole)
+    repetitions = max(1, min(len({cell.run for cell in cells}) for cells in whole))
     sides = [
         side_of(_first_runs(cells, repetitions), name, max_failures, num_examples)
         for name, cells in zip(names, whole, strict=True)
