@@ -19,7 +19,7 @@ from rulerkit.common.render import Field, render
 from rulerkit.common.settings import JSON
 from rulerkit.report.tables.notes import number_range
 
-_MOST_FLIPS = 12
+_MOST_FLIPS = 8
 
 
 def difference_table(
