@@ -170,7 +170,7 @@ def test_one_row_or_a_summary_is_no_list_of_places(answered):
     for given in (rows.iloc[0], next(rows.itertuples()), rk.summarize(rows)):
         with pytest.raises(UserError, match="score takes cells"):
             rk.score(given)
-    with pytest.raises(UserError, match=r"show takes examples.*seen: run"):
+    with pytest.raises(UserError, match=r"show takes examples.*seen: score"):
         rk.show(rows.iloc[0])
 
 

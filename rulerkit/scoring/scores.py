@@ -222,8 +222,12 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
             "tables multiply by 100"
         )
 
+    import pandas as pd
+
+    # Rows of `load` are shown in a way of their own, which is not for what is made from them.
+    scores = pd.DataFrame(given)
+    scores.attrs = given.attrs
     # A CSV file does not tell an empty text from a missing one.
-    scores: pd.DataFrame = given
     for name in _TEXTS:
         if scores[name].isna().any():
             scores = scores.assign(**{name: scores[name].astype(object).fillna("")})
