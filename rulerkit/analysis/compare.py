@@ -225,10 +225,10 @@ def compare(
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
     its cells, or all their rows of `load`. The repetitions of a run (`repeat`) belong to its side,
-    as many as the other side has, unless that names them. `by='index'` pairs examples whose prompts differ. A cell in
-    which more requests failed than `max_failures` allows, by default that of its record, is left
-    out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
-    compared.
+    as many as the other side has, unless that names them. `by='index'` pairs examples whose prompts
+    differ. A cell in which more requests failed than `max_failures` allows, by default that of its
+    record, is left out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for
+    what cannot be compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
