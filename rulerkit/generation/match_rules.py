@@ -162,19 +162,22 @@ def split_items(listed: str) -> list[str]:
         listed = _DAY_BEHIND.sub("", listed)
     if ":" in listed:
         listed = _JSON_KEY.sub("", listed)
-    parts = _BORDER.split(listed)
-    items = dict.fromkeys(comparable(part) for part in parts)
-    return [item for item in items if item]
+    items: dict[str, None] = {}
+    for part in _BORDER.split(listed):
+        if item := comparable(part):
+            items[item] = None
+    return list(items)
 
 
 @lru_cache(maxsize=16)  # lists of words are asked for twice
 def named_items(prediction: str) -> list[str]:
     """The distinct items that a prediction lists, lower case, in order: without bullets, quotes,
     brackets, full stops and counts behind them."""
-    items = split_items(plain(prediction))
-    # A count stands behind a blank or a colon.
-    words = (item if item.isalnum() else _COUNT_BEHIND.sub("", item) for item in items)
-    return list(dict.fromkeys(words))
+    named: dict[str, None] = {}
+    for item in split_items(plain(prediction)):
+        # A count stands behind a blank or a colon.
+        named[item if item.isalnum() else _COUNT_BEHIND.sub("", item)] = None
+    return list(named)
 
 
 # --- RULER's rules, and what is stricter ----------------------------------------------------------
