@@ -9,6 +9,7 @@ paper's Table 6.
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cached_property, lru_cache, partial
@@ -135,6 +136,19 @@ class PromptFormat:
                 f"the chat template prints the user's message {times}: give another as template"
             )
         return before, after[0]
+
+    @cached_property
+    def next_turn(self) -> str:
+        """The template's text between an answer and the user's next words; a line end and the
+        beginning of the form where a template of the tokenizer cannot be asked."""
+        if self.form not in FORMS:
+            roles = ("user", "assistant", "user")
+            turns = [{"role": role, "content": _MARK} for role in roles]
+            with suppress(UserError):
+                parts = self._rendered(turns, THE_DAY).split(_MARK)
+                if len(parts) == 4:
+                    return parts[2]
+        return "\n" + self.around[0].removeprefix(self.leading_text)
 
     @property
     def template_values(self) -> dict[str, Any]:

@@ -141,6 +141,7 @@ class Reply(BaseModel):
             AliasPath("usage", "prompt_tokens_details", "cached_tokens"),
             AliasPath("usage", "prompt_cache_hit_tokens"),
             AliasPath("usage", "cached_tokens"),
+            AliasPath("timings", "cache_n"),  # llama.cpp
         ),
     )
     reasoning_tokens: _Count = _at("usage", "completion_tokens_details", "reasoning_tokens")

@@ -1,10 +1,12 @@
-"""`rulerkit gate`: is a candidate worse than a baseline? Asks as much as the answer needs."""
+"""`rulerkit gate`: is a candidate worse than a baseline, or a server worse from its cache than
+cold? Asks as much as the answer needs."""
 
 import json
 import re
 import shlex
 import sys
 from contextlib import suppress
+from datetime import datetime
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -24,7 +26,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo
+from rulerkit.cli.printing import echo, end_in_order
 from rulerkit.common.errors import UserError, check_known, shortened
 from rulerkit.common.paths import home_text
 
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
     from rulerkit_gate.rounds import Gate, GateResult, Party
+    from rulerkit_gate.serving import Result
 
 app = typer.Typer()
 _say = partial(echo, err=True)  # progress: stdout is the result
@@ -76,6 +79,23 @@ PageFile = Annotated[
     ),
 ]
 
+Serving = Annotated[
+    bool,
+    typer.Option(
+        "--serving",
+        help="Check one server against itself: cold, from its cache, after eviction, in a crowd.",
+    ),
+]
+Requests = Annotated[
+    int, typer.Option(min=20, help="With --serving: how many requests are asked at most.")
+]
+Pressure = Annotated[
+    str, typer.Option(help="With --serving: tokens that may be asked to fill its cache, at most.")
+]
+Seed = Annotated[
+    int | None, typer.Option(min=0, help="With --serving: the same seed asks the same prompts.")
+]
+
 
 _USES = (*EXAMPLES, *["num_examples", "max_examples", "max_failures", "run", "outputs"])
 """The parameters of a study that a gate uses: its verdict is always of 95 %, over one answer to
@@ -90,7 +110,10 @@ def gate(
             metavar="BASELINE", help=f"{ONE_MODEL} Or answers: a folder of predictions, RUN/MODEL."
         ),
     ],
-    candidate: Annotated[str, typer.Argument(metavar="CANDIDATE", help="The same.")],
+    candidate: Annotated[
+        str | None, typer.Argument(metavar="[CANDIDATE]", help="The same; none with --serving.")
+    ] = None,
+    serving: Serving = False,
     tasks: Tasks = None,
     lengths: Lengths = None,
     num_examples: NumExamples = None,
@@ -107,19 +130,41 @@ def gate(
     format: Format = "text",
     page: PageFile = None,
     resume: Resume = False,
+    requests: Requests = 200,
+    pressure: Pressure = "200K",
+    seed: Seed = None,
 ) -> None:
     """Is CANDIDATE worse than BASELINE? Asks both in rounds, from few to many examples, until the
-    verdict is certain or a limit is reached.
+    verdict is certain or a limit is reached. With --serving: does one server answer worse from its
+    cache than cold?
 
     Ends with 0: not worse by more than the margin; 1: worse; 3: cannot tell; 2: wrong use. Answers
     of an earlier gate are used only with --resume. docs/gate.md tells more.
 
     Example: rulerkit gate http://localhost:8000 http://localhost:8001 --minutes 30
+
+    Example: rulerkit gate http://localhost:8000 --serving
     """
     from rulerkit_gate.rounds import run_gate
 
     check_known("format", format, ("text", "github"))
+    end_in_order()
     given = Given(None, tasks, lengths, num_examples, files, settings)
+    if serving:
+        for name, value in (("CANDIDATE", candidate), ("--tasks", tasks), ("-n", num_examples)):
+            if value is not None:
+                raise UserError(
+                    f"--serving checks one server against itself: leave out {name} {value}"
+                )
+        limits = _limits_of(None, budget)
+        checked = _check_serving(baseline, given, limits, minutes, requests, pressure, seed)
+        _report_serving(checked, as_json, format, page)
+        raise typer.Exit(checked.status)
+    if candidate is None:
+        raise UserError(
+            "Missing argument 'CANDIDATE': the second model, or --serving to check one server "
+            "against itself; `rulerkit gate --help` tells more"
+        )
     limits = _limits_of(max_examples, budget)
     names = (baseline, candidate)
     planned = _planned(names, given, suite, margin, noise, by, limits, minutes, resume)
@@ -287,6 +332,79 @@ def _noise_of(text: str | None) -> dict[str, float]:
             f"--noise {text}: give points, such as 0.5, or the file that `rulerkit gate A A --json`"
             " has written"
         ) from None
+
+
+# --- one server against itself --------------------------------------------------------------------
+
+_SERVING_LENGTHS = (1024, 4096, 12288)
+_CROWD_SIZE = 16  # requests that are under way at once, at most
+
+
+def _check_serving(
+    server: str,
+    given: Given,
+    limits: dict[str, tuple[str, float]],
+    minutes: float | None,
+    requests: int,
+    pressure: str,
+    seed: int | None,
+) -> "Result":
+    """The server is found, and asked."""
+    from rulerkit.common.lengths import parse_length
+    from rulerkit.common.model_files import read_spec
+    from rulerkit.inference.model import engine_class, load_model
+    from rulerkit.inference.servers import ServerEngine
+    from rulerkit_gate.serving import Limits, run_serving
+
+    values, changes = given.parameters(("lengths", "max_failures", "outputs", "plugins", "seed"))
+    study = rk.study({**values, "model": None, "tasks": ["vt"]} | {"lengths": [4096]})
+    if _is_stored(server, study):
+        raise UserError(f"{server} is a folder of stored answers: --serving asks a server")
+    (described,) = models_of([server], changes)
+    one = read_spec(described)
+    if not issubclass(engine_class(one["engine"]), ServerEngine):
+        raise UserError(
+            f"{server} has the engine {one['engine']}: --serving checks a server, by its address "
+            "or by a model of the engines openai and vllm"
+        )
+    # What is sent twice is in the cache the second time.
+    model = load_model({**one, "max_retries": 0, "concurrency": _CROWD_SIZE})
+
+    seed = seed if seed is not None else int(datetime.now().timestamp())
+    most = {name: number for name, (_, number) in limits.items()}
+    asked = Limits(
+        requests=requests,
+        pressure=parse_length(pressure, least=0),
+        tokens=most.get("tokens"),
+        dollars=most.get("dollars"),
+        minutes=minutes,
+        max_failures=values.get("max_failures", Limits.max_failures),
+    )
+    lengths = values.get("lengths", _SERVING_LENGTHS)
+    journal = study.outputs / "serving" / f"{datetime.now():%Y%m%d-%H%M%S}-{model.name}.jsonl"
+    _say(f"asks {model.label}: at most {requests} requests, seed {seed}")
+    try:
+        return run_serving(model, lengths, asked, seed, journal, _say)
+    finally:
+        model.close()
+
+
+def _report_serving(result: "Result", as_json: bool, format: str, page: Path | None) -> None:
+    """Print what was found, and write the page where there is something to see."""
+    from rulerkit_gate import serving_report as report
+
+    place = ""
+    run = result.run
+    if page or run.losses or run.leaks:
+        path = page or run.journal.with_suffix(".html")
+        report.write_page(result, path)
+        place = str(path)
+    if as_json:
+        echo(json.dumps(report.json_of(result, place), indent=2, allow_nan=False))
+    elif format == "github":
+        echo(report.markdown_of(result, place), nl=False)
+    else:
+        echo(report.text_of(result, place))
 
 
 # --- running and telling --------------------------------------------------------------------------
