@@ -2,8 +2,6 @@
 no tokenizer."""
 
 import json
-import subprocess
-import sys
 import unicodedata
 
 import pytest
@@ -103,24 +101,8 @@ def test_the_chat_template_of_a_folder(data, tmp_path, files, template):
     assert load_tokenizer(str(tmp_path)).chat_template == template
 
 
-@pytest.mark.parametrize(
-    "spec", ["nothing", "~nobody/x", "org/x--y", "", "a\n/b", "\0", "x" * 5000]
-)
+@pytest.mark.parametrize("spec", ["nothing", "org/x--y", "", "\0"])
 def test_a_name_of_nothing(spec):
     with pytest.raises(UserError) as error:
         load_tokenizer(spec)
     assert "\n" not in str(error.value)
-
-
-def test_a_hub_name_without_a_network(monkeypatch, tmp_path):
-    code = (
-        "from rulerkit.generation.tokenizers import load_tokenizer\nfrom rulerkit.common.errors import UserError\n"
-        "try: load_tokenizer('nobody-here/no-such-model')\nexcept UserError as error: "
-        "print('said:', error)"
-    )
-    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    monkeypatch.setenv("HF_HOME", str(tmp_path))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert done.stdout.startswith("said: "), done.stderr[-500:]
-    assert len(done.stdout.splitlines()) == 1
-    assert "nobody-here/no-such-model" in done.stdout
