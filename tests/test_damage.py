@@ -3,6 +3,8 @@ the file."""
 
 import json
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -105,3 +107,25 @@ def test_a_run_that_was_stopped_does_not_end_well_whatever_may_fail(run, rulerki
     file.write_bytes(whole)
     assert rulerkit(*more, *settings).status == 3, "a fifth example was never asked"
     assert rulerkit(*command[:5], "1K,4K", "-n", "4", *settings).status == 3, "nor was 4K"
+
+
+COUNT = """
+import collections, sys
+import rulerkit as rk
+
+opened = collections.Counter()
+
+def count(event, arguments):
+    if event == "open" and "/reader-2048/" in str(arguments[0]):
+        opened[str(arguments[0]).rpartition("/")[2]] += 1
+
+sys.addaudithook(count)
+rk.evaluate("reader-2048", tasks=["vt"], lengths=[1024], num_examples=4, outputs=sys.argv[1])
+print(opened["1024.jsonl"], opened["1024.json"])
+"""
+
+
+def test_a_complete_run_reads_each_cell_once(run):
+    call = [sys.executable, "-c", COUNT, str(run.parent.parent)]
+    ended = subprocess.run(call, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["1", "1"]
