@@ -88,17 +88,21 @@ def ask_length(
             stack.callback(writer.close)
         waiting = writers
         while waiting:
-            reasons = [
-                writer.open(fresh, (stored or {}).pop(writer.path, None)) for writer in waiting
-            ]
-            opened = [w for w, reason in zip(waiting, reasons, strict=True) if not reason]
-            busy = [w for w in waiting if w not in opened]
+            opened, busy, reason = list[CellWriter](), list[CellWriter](), ""
+            for writer in waiting:
+                before = stored.pop(writer.path, None) if stored else None
+                if held := writer.open(fresh, before):
+                    busy.append(writer)
+                    reason = held
+                else:
+                    opened.append(writer)
+
             _ask(model, opened, stack, bar)
             # What is answered is free for others before anything is waited for.
             for writer in opened:
                 writer.close()
             if busy and opened:
-                remark(f"waiting for {counted(len(busy), 'cell')}: {max(reasons)}")
+                remark(f"waiting for {counted(len(busy), 'cell')}: {reason}")
             if busy:
                 time.sleep(_LOOK_AGAIN)
             waiting = busy

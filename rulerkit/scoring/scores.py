@@ -365,11 +365,7 @@ def judged(cell: Cell) -> Rows:
         text, unfinished = judged_text(row, cell.record)
         strict = judge.strict(text, references)
         # What the server counted, where the row has it.
-        reasoning = cached = cost = 0
-        if usage := row.get("usage"):
-            reasoning = usage.get("reasoning_tokens") or 0
-            cached = usage.get("cached_tokens") or 0
-            cost = usage.get("cost") or 0
+        usage = row.get("usage") or {}
         rows.append(
             (
                 row["index"],
@@ -385,9 +381,9 @@ def judged(cell: Cell) -> Rows:
                 row.get("num_prompt_tokens"),
                 row.get("digest", "").encode("ascii", "backslashreplace"),
                 row.get("group"),
-                reasoning,
-                cached,
-                cost,
+                usage.get("reasoning_tokens") or 0,
+                usage.get("cached_tokens") or 0,
+                usage.get("cost") or 0,
             )
         )
 
