@@ -358,8 +358,7 @@ def test_the_python_of_pages_for_many_runs(run, monkeypatch):
     monkeypatch.chdir(root)
     monkeypatch.setenv("RULERKIT_HOME", str(root))
     for page in ("frontier.md", "add-results.md"):
-        (block,) = python_of(page)
-        exec(block, {})
+        exec("\n".join(python_of(page)), {})
         plt.close("all")
 
     answers = root / "outputs/predictions/main/baseline"

@@ -2,7 +2,7 @@
 
 Written from the description of the tasks; it shares no code with the generator, on purpose. Each
 family has one function, which takes the text of a prompt apart into a `Parsed`; `verify` applies to
-it the rules that hold for all families. The numbers V1 to V7 are those of `docs/frontier.md`.
+it the rules that hold for all families.
 """
 
 import random
