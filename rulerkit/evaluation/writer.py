@@ -88,15 +88,7 @@ def ask_length(
             stack.callback(writer.close)
         waiting = writers
         while waiting:
-            opened, busy, reason = list[CellWriter](), list[CellWriter](), ""
-            for writer in waiting:
-                before = stored.pop(writer.path, None) if stored else None
-                if held := writer.open(fresh, before):
-                    busy.append(writer)
-                    reason = held
-                else:
-                    opened.append(writer)
-
+            opened, busy, reason = _open(waiting, fresh, stored or {})
             _ask(model, opened, stack, bar)
             # What is answered is free for others before anything is waited for.
             for writer in opened:
@@ -108,6 +100,22 @@ def ask_length(
             waiting = busy
 
     return [cell for writer in writers if (cell := writer.cell())]
+
+
+def _open(
+    writers: "Sequence[CellWriter]", fresh: bool, stored: dict[Path, Cell]
+) -> "tuple[list[CellWriter], list[CellWriter], str]":
+    """The cells that could be opened; those that another process writes, and the last one's
+    words."""
+    opened, busy, reason = list[CellWriter](), list[CellWriter](), ""
+    for writer in writers:
+        held = writer.open(fresh, stored.pop(writer.path, None))
+        if held:
+            busy.append(writer)
+            reason = held
+        else:
+            opened.append(writer)
+    return opened, busy, reason
 
 
 def _ask(model: Model, writers: "Sequence[CellWriter]", stack: ExitStack, bar: Any) -> None:
