@@ -217,43 +217,6 @@ def after_root(ended):
     return ended.stdout.partition("\n")[2]
 
 
-@pytest.mark.slow
-def test_a_disk_that_can_only_be_read(project, small_disk):
-    """What is done is found done; what is not says why, in one line; nothing is lost."""
-    parameters = {"outputs": str(small_disk)}
-    batch = project.batch(
-        {"models": [told("a")], "together": ["50_asks"], "parameters": parameters}
-    )
-    remount(small_disk, "ro")
-    ended = project.call("batch", batch)
-    assert ended.returncode == 1
-    assert re.match(
-        r"failed +a predictions .*cannot write \S+: Read-only file system; everything",
-        after_root(ended),
-    )
-    assert state(batch, "a predictions") == "missing"
-
-    remount(small_disk, "rw,size=1m")
-    model, _ = read_batch(batch).jobs
-    assert [status.state for status in outcomes(execute([model]))] == ["done"]
-    remount(small_disk, "ro")
-    ended = project.call("batch", batch)
-    assert ended.returncode == 1
-    assert re.match(
-        r"failed +all 50_asks +cannot write \S+: Read-only file system; everything written so far",
-        after_root(ended),
-    )
-    assert "1 step was done before" in ended.stdout
-
-    remount(small_disk, "rw")
-    assert project.call("batch", batch).returncode == 0
-    remount(small_disk, "ro")
-    ended = project.call("batch", batch)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert after_root(ended).startswith("2 steps were done before; nothing was asked again\n")
-    assert set(project.asked("a").values()) == {1}
-
-
 # --- a host that died -----------------------------------------------------------------------------
 
 

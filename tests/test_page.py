@@ -73,7 +73,7 @@ def test_failures_come_first_by_word_and_colour_with_the_date(outputs):
     assert re.match(
         r"<p><b>\w+, \d\d \w+ \d{4}, \d\d:\d\d .*</b>: batch tuesday, run tuesday; ", text
     )
-    assert "1 of 4 steps failed, 1 are open" in text
+    assert "1 of 4 steps failed, 1 open" in text
     states = re.findall(r'<td style="(.*?)">(\w+)</td><td[^>]*>(.*?)</td>', text)
     assert [state for _, state, _ in states] == ["failed", "missing", "done", "done"]
     assert states[0][0].startswith("color: #c03000")

@@ -73,7 +73,7 @@ def steps(batch: Batch) -> Html:
     open_ones = sum(status.state in _OPEN for status in found)
     verdict = f"{wrong} of {len(found)} steps failed" if wrong else "nothing failed"
     if open_ones:
-        verdict += f", {open_ones} are open"
+        verdict += f", {open_ones} open"
     return Html(
         f"<p><b>{now}</b>: batch {escape.html(batch.path.stem)}, run "
         f"{escape.html(batch.study.run)}; {verdict}.</p><table>{''.join(rows)}</table>"
@@ -198,9 +198,7 @@ def figures(batch: Batch) -> Html:
     """The figures that the notebooks of a batch have drawn, those over all models first, each with
     what it shows in words: the question of its notebook and the models."""
     parts = []
-    notebooks = (
-        {job.run.notebook.stem: job.run.notebook for job in batch.jobs if job.run} if batch else {}
-    )
+    notebooks = {job.run.notebook.stem: job.run.notebook for job in batch.jobs if job.run}
     for name, notebook in notebooks.items():
         question = first_heading(notebook)
         folder = batch.study.outputs / "figures" / batch.study.run / name

@@ -152,7 +152,8 @@ def print_leaderboard(batch: "Batch") -> None:
     for run in batch.runs:
         if run.is_page and run.output.exists():
             echo(f"{'page:':10} {as_html(run.output)}")
-            echo(f"{'answers:':10} {answers_page(batch)}")
+    if answers_page(batch).exists():
+        echo(f"{'answers:':10} {answers_page(batch)}")
     for kind in ("figures", "tables", "notebooks"):
         echo(f"{kind + ':':10} {batch.study.outputs / kind / batch.study.run}")
 
