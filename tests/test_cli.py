@@ -416,7 +416,6 @@ BAD_INPUT = {
     ("evaluate", "-f", "params/batches/demo.yaml"): (
         "is a batch file: `rulerkit batch FILE` runs it",
     ),
-    ("batch", "params/batches/demo.yaml", "--site", "x"): ("--site goes with --slurm",),
     ("report", "."): ("no predictions in /", "samples_*.jsonl"),
     ("report", "../project/outputs", "--format", "xls"): ("allowed: text, markdown, latex, csv",),
     ("report", "nothere"): ("/nothere: no such file or folder",),

@@ -10,7 +10,7 @@ import pytest
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.slurm import open_jobs, script_text, submit
 from rulerkit.common.errors import UserError
-from rulerkit.common.settings import Site, read_site
+from rulerkit.common.settings import Site, read_keys, read_site
 from tests.projects import REPOSITORY, make_project
 
 
@@ -94,7 +94,8 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert "export HF_HUB_OFFLINE=1\n" in small
     (root / "params/site.yaml").unlink()
     assert read_site() == Site()
-    assert "--partition=gpu" in read_site(REPOSITORY / "params/site-example.yaml").gpu_options
+    example = read_keys(Site, REPOSITORY / "params/site-example.yaml")
+    assert "--partition=gpu" in example.gpu_options
 
 
 def test_whole_nodes_are_one_for_each_model(root):

@@ -36,9 +36,6 @@ def batch(
     slurm: Annotated[
         bool, typer.Option("--slurm", help="Submit one job per model to Slurm, and return.")
     ] = False,
-    site: Annotated[
-        Path | None, typer.Option(help="The site file of --slurm; default: params/site.yaml.")
-    ] = None,
     dry_run: Annotated[
         bool,
         typer.Option(
@@ -63,8 +60,6 @@ def batch(
         )
     from rulerkit.batch.batch_file import read_batch
 
-    if site and not slurm:
-        raise UserError("--site goes with --slurm")
     planned = read_batch(_batch_file(file), settings_of(settings))
     jobs = planned.jobs
     if only:
@@ -73,7 +68,7 @@ def batch(
     if node:
         _follow_first_node(jobs, node)
     elif slurm:
-        _submit(planned.path, jobs, site, dry_run)
+        _submit(planned.path, jobs, dry_run)
     elif dry_run:
         _list(jobs)
     else:
@@ -204,12 +199,12 @@ def _progress(statuses: "list[Status]", num_steps: int) -> str:
     return "; ".join(parts)
 
 
-def _submit(path: Path, jobs: "list[Job]", site_file: Path | None, dry_run: bool) -> None:
+def _submit(path: Path, jobs: "list[Job]", dry_run: bool) -> None:
     """Submit jobs to Slurm, or print their scripts."""
     from rulerkit.batch import slurm
     from rulerkit.common.settings import read_site
 
-    site = read_site(site_file)
+    site = read_site()
     groups = slurm.open_jobs(jobs)
     if not groups:
         echo("everything is done; nothing to submit")

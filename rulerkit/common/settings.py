@@ -502,7 +502,7 @@ def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
     return check(kind, read_yaml(path), f"{path}: ", f"key in {path}")
 
 
-def read_site(path: Path | None = None) -> Site:
+def read_site() -> Site:
     """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
-    default = home() / "params" / "site.yaml"
-    return Site() if path is None and not default.exists() else read_keys(Site, path or default)
+    path = home() / "params" / "site.yaml"
+    return read_keys(Site, path) if path.exists() else Site()
