@@ -103,13 +103,14 @@ def describe(status: Status) -> list[str]:
     lines = [f"{state:12} {job.title:40} {details(status)}".rstrip()]
 
     log_lines: list[str] = []
-    if state in ("failed", "interrupted", "missing"):
+    # A notebook that did not run has at most the log of an earlier time.
+    if state in ("failed", "interrupted") or (state == "missing" and not job.run):
         log = job.log
         if state != "failed" and not job.run:
             # The job wrote nothing: what the scheduler's job has said.
             log = slurm.script_of(job).with_suffix(".out")
-        shown_already = f"rulerkit: {message}"
-        log_lines = [line for line in lines_of_log(log)[-5:] if line != shown_already]
+        shown_already = ("$ ", "not run: ", f"rulerkit: {message}")
+        log_lines = [line for line in lines_of_log(log) if not line.startswith(shown_already)][-5:]
         lines += [f"    | {line[:300]}" for line in log_lines]
         if log_lines:
             lines.append(f"    log: {log}")
