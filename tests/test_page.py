@@ -88,7 +88,9 @@ def test_a_checkpoint_that_was_replaced_is_marked(outputs, tmp_path):
     job.record.parent.mkdir(parents=True, exist_ok=True)
     job.record.write_text(json.dumps({"answered_by": before, "model": job.model}))
     text = morning.steps(batch).text
+    board = morning.leaderboard_text(batch)
     job.record.unlink()
+    assert "Answers of an earlier checkpoint or of other settings: checkpoint." in board
     words = "the checkpoint or the settings of checkpoint changed after it answered"
     assert re.search(rf'<td style="color: #9a6700.*?">outdated</td>.*?{words}', text)
 
@@ -107,13 +109,12 @@ def test_a_figure_has_the_question_that_it_answers_below_it(outputs):
     for name in ("reader-4096-tasks", "checkpoint+reader-4096", "other"):
         (folder / f"{name}.png").write_bytes(b"x")
     text = morning.figures(batch).text
-    (question, *_) = captions = re.findall("<figcaption>(.*?)</figcaption>", text)
-    question = question.partition(" Models: ")[0]
-    assert question.endswith("?")
+    captions = re.findall("<figcaption>(.*?)</figcaption>", text)
+    question = captions[0].partition("? ")[0] + "?"
     assert captions == [
-        f"{question} Models: checkpoint, reader (4K window).",
+        f"{question} checkpoint, reader (4K window).",
         question,
-        f"{question} Models: reader (4K window).",
+        f"{question} By tasks: reader (4K window).",
     ]
 
 

@@ -14,7 +14,7 @@ from rulerkit.analysis.results import load
 from rulerkit.batch.batch_file import Batch, read_batch
 from rulerkit.batch.status import details, statuses
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, listed
 from rulerkit.common.paths import resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.notebook import first_heading
@@ -140,7 +140,13 @@ def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str)
     found = set(scores["task"])
     tasks = [task.name for task in batch.study.tasks if task.name in found]
     summary = summarize(scores, tasks or None, batch.study.lengths)
-    return table_text(summary, format, notes=footnotes(cells, scores), in_order=True)
+    notes = footnotes(cells, scores)
+    changed = [job.name for job in batch.jobs if job.model and job.changed]
+    if changed:
+        notes.append(
+            f"Answers of an earlier checkpoint or of other settings: {listed(changed, 5)}."
+        )
+    return table_text(summary, format, notes=notes, in_order=True)
 
 
 def changes(batch: Batch) -> Html:
@@ -203,9 +209,8 @@ def figures(batch: Batch) -> Html:
         question = first_heading(notebook)
         folder = batch.study.outputs / "figures" / batch.study.run / name
         for file in sorted(folder.rglob("*.png"), key=lambda file: ("+" not in file.stem, file)):
-            labels = _models_in(file.stem, batch.models)
             picture = b64encode(file.read_bytes()).decode()
-            caption = escape.html(f"{question} {labels}".strip())
+            caption = escape.html(f"{question} {_shown_in(file.stem, batch.models)}".strip())
             parts.append(
                 f'<figure><img style="max-width: 60em" src="data:image/png;base64,{picture}" '
                 f'alt="{escape.html(file.stem)}"><figcaption>{caption}</figcaption></figure>'
@@ -213,16 +218,20 @@ def figures(batch: Batch) -> Html:
     return Html("".join(parts) or "<p>No figure was drawn.</p>")
 
 
-def _models_in(name: str, models: list[JSON]) -> str:
-    """The labels of the models after which a figure is named, such as `reader-8192-tasks`."""
+def _shown_in(name: str, models: list[JSON]) -> str:
+    """The models and the part of the result after which a figure is named, in words: of
+    `reader-8192-tasks` the label of reader-8192, and `tasks`."""
     labels = {each["name"]: str(each.get("label") or each["name"]) for each in models}
-    shown = []
-    for part in name.split("+"):
-        owners = [model for model in labels if f"{part}-".startswith(f"{model}-")]
+    shown, part = list[str](), ""
+    for named in name.split("+"):
+        owners = [model for model in labels if f"{named}-".startswith(f"{model}-")]
         if owners:
             # It belongs to reader-8192, also where there is a model `reader`.
-            shown.append(labels[max(owners, key=len)])
-    return f"Models: {', '.join(shown)}." if shown else ""
+            owner = max(owners, key=len)
+            shown.append(labels[owner])
+            part = named.removeprefix(owner).removeprefix("-")
+    words = f"By {part}: " if part else ""
+    return f"{words}{', '.join(shown)}." if shown else ""
 
 
 def as_html(notebook: Path) -> Path:

@@ -74,7 +74,7 @@ def batch(
     else:
         name_root()
         left = _execute(jobs)
-        if not only:
+        if not only or any(job.run and job.run.is_page for job in jobs):
             print_leaderboard(planned)
         if left:
             raise typer.Exit(ExitStatus.FAILED)
