@@ -1,7 +1,6 @@
 """Methods that are not models: functions that take the two parts of a prompt, caches compressed
-without the question, coroutines, and functions that fail at some prompts."""
+without the question, and functions that fail at some prompts."""
 
-import asyncio
 import json
 import re
 from functools import partial
@@ -147,7 +146,7 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
     assert note in rk.plots.remarks(summary.cells)
 
 
-# --- functions that fail, and coroutines ----------------------------------------------------------
+# --- functions that fail --------------------------------------------------------------------------
 
 
 class Capricious:
@@ -194,61 +193,6 @@ def test_a_function_that_only_raises_ends_the_work_with_the_first_example(tmp_pa
     assert "\n" not in said
     for part in ("first 8 prompts", "needle_small, example 0", "NameError", "line "):
         assert part in said
-
-
-def test_coroutines_run_side_by_side(tmp_path):
-    """Ten of twenty calls at a time; one without an answer and one that raises are two failures."""
-    examples = needles(PromptFormat("builtin"), 20)
-    ten = asyncio.Barrier(10)
-
-    async def answer(prompt):
-        # It passes when ten calls wait here, so fewer at a time would never end.
-        await asyncio.wait_for(ten.wait(), 60)
-        if prompt == examples[3].prompt:
-            return None
-        if prompt == examples[7].prompt:
-            raise ConnectionError("no route")
-        return f"42 of {len(prompt)}"
-
-    one = model(answer, name="m", concurrency=10)
-    cell = predict(one, examples, tmp_path)
-    assert sorted(cell.coverage.failed) == [3, 7]
-    assert "ConnectionError: no route" in cell.coverage.failed[7].reason
-    kept = stored(cell.path)
-    assert sorted(kept) == [i for i in range(20) if i not in (3, 7)]
-    # Answers come in any order, each beside its own example.
-    assert all(text == f"42 of {len(examples[index].prompt)}" for index, text in kept.items())
-
-
-def test_coroutines_run_where_a_loop_runs_already(tmp_path):
-    """As in a notebook; and an object whose call is a coroutine is one, too."""
-
-    class Client:
-        async def __call__(self, ids, max_new_tokens):
-            await asyncio.sleep(0)
-            return f"{ids.dtype} {max_new_tokens}"
-
-    one = model(Client(), name="m", takes="ids", tokenizer="builtin")
-
-    async def cell():
-        return predict(one, needles(one.prompt_format, 2), tmp_path)
-
-    assert stored(asyncio.run(cell()).path) == {0: "int32 12", 1: "int32 12"}
-    assert next(one.answer(needles(one.prompt_format, 1)))[1].text == "int32 12"
-
-
-@pytest.mark.parametrize("key", ["batch_size", "concurrency"])
-def test_a_key_that_would_be_ignored_is_refused(key):
-    async def one(prompt):
-        return prompt
-
-    def many(prompts):
-        return prompts
-
-    function = one if key == "batch_size" else many
-    with pytest.raises(UserError, match=f"{key} does not apply"):
-        model(function, name="m", **{key: 2})
-    assert model(many if function is one else one, name="m", **{key: 2})
 
 
 # --- a checkpoint whose context is compressed -----------------------------------------------------

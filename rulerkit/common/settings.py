@@ -165,15 +165,7 @@ class CodeKeys(OptionalKeys):
     is given those from 16K tokens on one by one)"""
 
 
-class ConcurrencyKeys(OptionalKeys):
-    """What the engines share that have several requests under way."""
-
-    concurrency: PositiveInt
-    """a whole number of at least 1: the requests, or calls of a coroutine function, under way at
-    once (default of a function: 8)"""
-
-
-class FunctionKeys(ModelKeys, CodeKeys, ConcurrencyKeys):
+class FunctionKeys(ModelKeys, CodeKeys):
     """Python functions."""
 
     entry: Function
@@ -269,7 +261,7 @@ HeaderName = Annotated[str, Field(pattern=r"^[\w!#$%&'*+.^`|~-]+$")]
 Headers = Annotated[dict[HeaderName, Text], Field(min_length=1)]
 
 
-class ServerKeys(ConcurrencyKeys):
+class ServerKeys(OptionalKeys):
     """What the engines share that ask a server over HTTP."""
 
     base_url: ServerAddress
@@ -280,6 +272,8 @@ class ServerKeys(ConcurrencyKeys):
     headers: Headers
     """a mapping of further headers of each request, such as {api-key: $NAME}; $NAME, or ${NAME}
     within a text, stands for an environment variable"""
+    concurrency: PositiveInt
+    """a whole number of at least 1: the requests under way at once"""
     timeout: PositiveFloat
     """seconds for one answer, above 0 (default: grows with the prompt)"""
     max_retries: NonNegativeInt

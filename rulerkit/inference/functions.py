@@ -1,11 +1,9 @@
 """Any Python function as a model: a patched attention, a pipeline, a compression, a custom server.
 
-A function takes a list of prompts and returns as many texts; a coroutine function (`async def`)
-takes one prompt and returns one text, and `concurrency` of its calls are under way at once. A
-prompt is a text, its token ids, or its two parts (`takes`). In a parameter file,
-`entry: package.module:load` names a function that returns this function, or a loaded checkpoint
-with its tokenizer; `entry_with` holds its arguments. Modules in the project root can be imported
-too.
+A function takes a list of prompts and returns as many texts. A prompt is a text, its token ids, or
+its two parts (`takes`). In a parameter file, `entry: package.module:load` names a function that
+returns this function, or a loaded checkpoint with its tokenizer; `entry_with` holds its arguments.
+Modules in the project root can be imported too.
 
 A function that names nothing of the user's is told from a changed one by its source. Any other
 answers freely in its first run, and its answers are used again only with the same `version`.
@@ -44,8 +42,7 @@ from rulerkit.inference.model import (
     refuse_echo,
 )
 
-BATCH_SIZE = 8  # prompts of a batch, and calls under way, where the spec does not say
-CONCURRENCY = 8
+BATCH_SIZE = 8  # prompts of a batch, where the spec does not say
 MOST_RAISED = 8  # exceptions in a row, before any answer, after which a function is broken
 NO_VERSION = "none, run "
 """How the version of a function begins whose source does not say all and that was given none."""
@@ -68,28 +65,13 @@ class Function(Engine):
         # An entry is found anew by each call of `evaluate`, and is the same in one process.
         self._run = _PROCESS if "entry" in spec else uuid4().hex[:8]
         self._has_said = False
-        # An object whose call is a coroutine is one, too.
-        call = getattr(function, "__call__", None)  # noqa: B004 (its kind is wanted)
-        self._is_async = any(map(inspect.iscoroutinefunction, (function, call)))
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
             self.protocol_note = spec.get("protocol_note", COMPRESSED)
-        if function is not None:
-            self._check_keys()
-
-    def _check_keys(self) -> None:
-        """Raise `UserError` for a key that the function needs, or that would be ignored."""
-        if self.takes != "prompts" and "tokenizer" not in self.spec:
+        if function is not None and self.takes != "prompts" and "tokenizer" not in spec:
             raise UserError(
                 f"model {self.name}: a function that takes {self.takes} needs the `tokenizer` that "
                 "their ids belong to (`builtin` where it reads the texts of parts alone)"
-            )
-        ignored = "batch_size" if self._is_async else "concurrency"
-        if ignored in self.spec:
-            raise UserError(
-                f"model {self.name}: {ignored} does not apply: `batch_size` says how many prompts "
-                "a function gets at once, `concurrency` how many calls of a coroutine function "
-                "(async def), which takes one prompt, are under way at once"
             )
 
     def identity(self) -> JSON:
@@ -117,7 +99,7 @@ class Function(Engine):
         return super().tokenizer()
 
     def answer(self, examples: Iterable[Example]) -> Answers:
-        """A batch at a time, in the order given; those of a coroutine function as they end.
+        """A batch at a time, in the order given.
 
         An example for which the function returns None or raises has failed. Where it raises from
         the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
@@ -163,14 +145,7 @@ class Function(Engine):
     def _returned(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
         """Each example with what the function returns for it, or the exception that it raises."""
         source = iter(examples)
-        if self._is_async:
-            from rulerkit.inference.coroutines import results_of
-
-            calls = ((example, *self._arguments([example])) for example in source)
-            yield from results_of(self._function, calls, self.spec.get("concurrency", CONCURRENCY))
-            return
-        size = self.spec.get("batch_size", BATCH_SIZE)
-        while batch := list(islice(source, size)):
+        while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
             yield from zip(batch, self._call(batch), strict=True)
 
     def _call(self, batch: list[Example]) -> list[Any]:

@@ -7,12 +7,14 @@ what each kind of failure costs.
 import asyncio
 import itertools
 import random
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
+from functools import cache
 from typing import Any
 
 import httpx2
@@ -23,7 +25,6 @@ from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.access import Address
-from rulerkit.inference.coroutines import event_loop
 from rulerkit.inference.refusals import (
     KINDS,
     OTHER_PROMPT,
@@ -49,6 +50,15 @@ _NO_MONEY = 402
 _MOST_IN_A_ROW = 3  # of replies that end the model, from a server that works
 
 
+@cache
+def event_loop() -> asyncio.AbstractEventLoop:
+    """An event loop in a thread of its own: a notebook has a running loop already, which cannot be
+    waited for."""
+    loop = asyncio.new_event_loop()
+    threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
+    return loop
+
+
 class Connection:
     """The connection to a server, which is sent `concurrency` requests at a time.
 
@@ -71,7 +81,7 @@ class Connection:
 
     def close(self) -> None:
         """Close the connections."""
-        asyncio.run_coroutine_threadsafe(self._http.aclose(), event_loop("requests")).result()
+        asyncio.run_coroutine_threadsafe(self._http.aclose(), event_loop()).result()
 
     def send(
         self, body: Spec, timeout: float, read: Callable[[Reply], Any], patient: bool = True
@@ -83,7 +93,7 @@ class Connection:
         last word, and so is a refusal.
         """
         return asyncio.run_coroutine_threadsafe(
-            self._send(body, timeout, read, patient), event_loop("requests")
+            self._send(body, timeout, read, patient), event_loop()
         )
 
     async def _send(

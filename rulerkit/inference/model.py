@@ -322,10 +322,9 @@ def model(target: Any, *, name: str = "", **spec: Any) -> Model:
     `target` is a function from a list of prompts to a list of as many texts: the new text alone,
     without the prompt. A prompt is a text (`takes="prompts"`), an int32 array of token ids
     (`takes="ids"`), or a `Parts` (`takes="parts"`): context and question apart, as texts and as
-    ids. A coroutine function takes one prompt and returns one text. None in place of a text, or an
-    exception, is a failure of that example: it is asked again by the next call. A parameter
-    `max_new_tokens`, where the function has one, says how many tokens may come. Without a `name`
-    the model has that of the function.
+    ids. None in place of a text, or an exception, is a failure of that example: it is asked again
+    by the next call. A parameter `max_new_tokens`, where the function has one, says how many tokens
+    may come. Without a `name` the model has that of the function.
 
     Or `target` is `(model, tokenizer)` as transformers loads them. `spec` are further keys of a
     model's mapping, such as `tokenizer="builtin"`.
