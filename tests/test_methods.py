@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.common.errors import ModelError, UserError
+from rulerkit.common.errors import ModelError
 from rulerkit.evaluation.writer import predict
 from rulerkit.generation.example import split_prompt
 from rulerkit.generation.generate import generate
