@@ -100,19 +100,8 @@ def test_the_smallest_loss_is_found_and_one_example_less_is_not(tasks, lengths, 
         assert cell["smallest_loss"] == pytest.approx(smallest)
 
 
-@pytest.mark.parametrize("n", [3, 6, 12, 40])
-def test_a_task_that_is_lost_at_all_its_lengths_is_found_where_that_is_promised(n):
-    lost = {f"t0_{length}": n for length in range(6)}
-    rows, _ = judge_pairs(pairs(2, 6, n, **lost), 1.0, 0.95)
-    (task,) = rows[(rows["level"] == "task") & (rows["task"] == "niah_0")].index
-    assert rows.loc[task, "difference"] == -100
-    is_promised = not math.isnan(rows.loc[task, "smallest_loss"])
-    assert rows.loc[task, "beyond_margin"] == is_promised == (n > 6)
-
-
-@pytest.mark.parametrize(("tasks", "lost"), [(13, 24), (11, 20)])
-def test_a_broken_task_is_found_though_the_mean_is_within_the_margin(tasks, lost):
-    rows, _ = judge_pairs(pairs(tasks, 1, 200, t3_0=lost), 1.5, 0.95)
+def test_a_broken_task_is_found_though_the_mean_is_within_the_margin():
+    rows, _ = judge_pairs(pairs(13, 1, 200, t3_0=24), 1.5, 0.95)
     mean = rows[rows["level"] == "all"].iloc[0]
     assert mean["low"] > -1.5
     beyond = rows.loc[rows["beyond_margin"], "task"]
@@ -215,14 +204,6 @@ def test_a_pass_says_what_a_cell_can_have_lost():
     said = re.search(r"bound: no cell lost more than ([\d.]+) points", found.verdict.text)
     assert said
     assert float(said[1]) == pytest.approx(most, abs=0.1)
-
-
-def test_what_the_candidate_lacks_is_no_pass():
-    found = comparison_of(pairs(2, 1, 500), lacking="B lacks vt at 4K")
-    assert found.verdict.word == CANNOT_TELL
-    assert "B lacks vt at 4K" in found.verdict.text
-    worse = comparison_of(pairs(2, 1, 500, t0_0=50), lacking="B lacks vt at 4K")
-    assert worse.verdict.word == WORSE
 
 
 def test_repetitions_are_one_side(outputs):

@@ -188,7 +188,7 @@ def _effective_rules(models: pd.DataFrame, category: str) -> list[str]:
     if not rules:
         return []
 
-    text = f"Effective (and *): the score is at least {'; '.join(rules)}."
+    text = f"Effective (and marked): the score is at least {'; '.join(rules)}."
     others = judged[judged["effective_set"] != judged["effective_length"]]
     if len(others):
         allowed = others["model"] + " " + others["effective_set"]
