@@ -413,6 +413,7 @@ def test_status_says_what_has_changed_since_a_notebook_was_executed(project):
     assert status_of(project, ONE)[0] == [("outdated", "its answers have changed since")]
 
 
+@pytest.mark.slow
 def test_an_error_of_the_model_names_no_notebook(project):
     """One that concerns one notebook alone names it."""
     (project / "empty").mkdir()

@@ -11,11 +11,11 @@ import rulerkit as rk
 from rulerkit.batch.checks import (
     CHECKS,
     FAIL,
+    Case,
     check,
     check_answers,
     check_case,
     check_model,
-    make_case,
 )
 from rulerkit.evaluation.study import study
 from rulerkit.generation.example import Piece
@@ -138,11 +138,8 @@ def answers(prompts):
 
 
 def one(model, spec="vt", length=LENGTH, index=0):
-    return make_case(
-        model,
-        generate(task(spec).with_corpora("builtin"), length, index + 1, 42, model.prompt_format),
-        index,
-    )
+    asked = task(spec).with_corpora("builtin")
+    return Case(model, asked, generate(asked, length, index + 1, 42, model.prompt_format)[index])
 
 
 def fails(findings):

@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 import rulerkit as rk
-from rulerkit.batch.checks import FAIL, check_case, make_case
+from rulerkit.batch.checks import FAIL, Case, check_case
 from rulerkit.batch.plan import plan_text
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.writer import predict
@@ -87,7 +87,8 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
 def test_check_fails_where_thinking_cannot_work(family, spec, seen):
     template = TEMPLATES[family][0]
     model = rk.model(list, name="m", tokenizer="builtin", template=template, **spec)
-    case = make_case(model, generate(VT, 2048, 1, prompt_format=model.prompt_format), 0)
+    (example,) = generate(VT, 2048, 1, prompt_format=model.prompt_format)
+    case = Case(model, VT, example)
     failed = [f.seen for f in check_case(case) if f.level == FAIL and f.name == "thinking"]
     assert len(failed) == bool(seen)
     assert all(seen in reason for reason in failed)

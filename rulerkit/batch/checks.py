@@ -1,8 +1,7 @@
 """Faults that would make scores wrong, detected before a GPU is used.
 
 `check` looks at a model's prompts, one function per fault; where that is cheap it also sends the
-model two short examples. What should stand in a prompt is taken from the task's draft, not from the
-prompt itself.
+model two short examples.
 """
 
 import re
@@ -17,8 +16,8 @@ import numpy as np
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.evaluation.study import Study
-from rulerkit.generation.example import Draft, Example, ExampleStream
-from rulerkit.generation.generate import Examples, generate
+from rulerkit.generation.example import Example
+from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat, ends_thought
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
@@ -87,7 +86,6 @@ class Case:
     model: Model
     task: Task
     example: Example
-    draft: Draft
 
     @property
     def form(self) -> PromptFormat:
@@ -104,17 +102,10 @@ class Case:
     @property
     def complete_answer(self) -> str:
         """The references as the family writes them; of several alternatives the shortest."""
-        references = self.draft.references
+        references = self.example.references
         if self.task.any_is_enough:
             return min(references, key=len)
         return self.task.join(references)
-
-
-def make_case(model: Model, examples: Examples, index: int) -> Case:
-    """One example of a model with its draft."""
-    stream = ExampleStream(examples.seed, examples.task.name, index)
-    draft = examples.task.make(stream, examples.length)
-    return Case(model, examples.task, examples[index], draft)
 
 
 def _short(text: str) -> str:
@@ -216,7 +207,7 @@ def one_bos(case: Case) -> CheckResult:
 def needles(case: Case) -> CheckResult:
     """Every reference is in the prompt, and is still there when the ids are decoded; of tasks whose
     answers need not stand in the prompt, those that do."""
-    example, references = case.example, case.draft.references
+    example, references = case.example, case.example.references
     if case.task.match != "all":
         references = tuple(text for text in references if text in example.prompt)
     decoded = case.tokenizer.decode(example.ids)
@@ -328,7 +319,7 @@ def check_model(
         examples = generate(asked, length, count, seed, model.prompt_format)
         try:
             for index in range(count):
-                yield from check_case(make_case(model, examples, index))
+                yield from check_case(Case(model, asked, examples[index]))
         except UserError as error:
             where = f"{asked.name} at {length_name(length)}"
             yield Finding(str(error), name="fits", where=where)
@@ -357,7 +348,8 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     right = []
     for depth in (0, 100):
         asked = task({"base": "niah_single_1", "depth": depth})
-        case = make_case(model, generate(asked, length, 1, seed, model.prompt_format), 0)
+        (example,) = generate(asked, length, 1, seed, model.prompt_format)
+        case = Case(model, asked, example)
         try:
             ((_, answer),) = model.answer([case.example])
         except UserError as error:
@@ -366,7 +358,7 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
             yield Finding(answer.reason, name="asked", where=case.where)
             return
         yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
-        right.append(all(reference in answer.text for reference in case.draft.references))
+        right.append(all(reference in answer.text for reference in case.example.references))
     yield from run_checks({"both ends": both_ends}, "", *right)
 
 
