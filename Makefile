@@ -67,7 +67,7 @@ test-all: $(VENV)/.dev $(VENV)/.torch $(VENV)/.inspect
 	RULERKIT_FAULTS=600 $(PYTEST)
 
 test-vllm: .venv-vllm/.made
-	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py
+	OMP_NUM_THREADS=1 .venv-vllm/bin/python -m pytest -n 2 -m "not slow" tests/test_vllm.py extras/gate/tests/test_serving_vllm.py
 
 # On a GPU node, in the environment that has vLLM; nothing is installed.
 test-gpu:

@@ -392,9 +392,9 @@ class Run:
             for length in self.lengths:
                 self._case(length)
             self._crowd(self.lengths[self.rounds % min(2, len(self.lengths))])
+            self.rounds = number
             if number in _PRESSURE:
                 self._after_eviction()
-            self.rounds = number
             self.say(
                 f"round {number}: {len(self.sent)} requests, evidence {self.evidence.mean:.2g} of "
                 "100"
@@ -534,10 +534,15 @@ class Run:
         self.look()
         # Those that have no control say whether it is worth while to ask for controls.
         fresh = [one.score for one in sent[len(controls) :] if one.score is not None]
-        alone = [cold.score for case in self.cases for cold in case if cold.score is not None]
+        alone = [
+            one.score
+            for one in self.sent
+            if one.probe == "cold" and one.score is not None and one.prompt.length == length
+        ]
         num_bad = sum(score < 1 for score in fresh)
-        share = sum(score < 1 for score in alone) / max(1, len(alone))
-        if sum(lost) >= 2 or num_bad > 1 + 2 * share * len(fresh):
+        share = (1 + sum(score < 1 for score in alone)) / (2 + len(alone))
+        expected = share * len(fresh)
+        if sum(lost) >= 2 or num_bad > 1 + expected + 2 * (expected * (1 - share)) ** 0.5:
             self._crowd_with_controls(layout, prompts[-_CROWD - 2 : -_CROWD])
 
     def _crowd_with_controls(self, layout: Prompt, beside: Sequence[Prompt]) -> None:
@@ -627,6 +632,8 @@ class Run:
         if doubt:
             return Result("cannot tell", 3, f"{name}: {doubt}", self)
         tested = [probe for probe in evidence.pairs if evidence.pairs[probe]]
+        for probe in evidence.pairs.keys() - {*tested}:
+            self.not_tested.setdefault(probe, f"stopped by {reason}")
         text = (
             f"{name} answers as well from its cache as cold: {listed(tested, 9)}, in "
             f"{sum(map(len, evidence.pairs.values()))} pairs"
