@@ -12,7 +12,6 @@ from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
 from importlib.metadata import entry_points
-from importlib.util import find_spec
 from pathlib import Path
 from pkgutil import resolve_name
 from types import ModuleType
@@ -70,24 +69,19 @@ def load_recorded(name: str) -> None:
     """Load the module that a record names. Records may come from anybody: a module that was not
     written for rulerkit is not imported. Raises UserError where it cannot be."""
     _find_in_project()
-    first, *inner = name.split(".")
-    try:
-        spec = find_spec(first) if first else None
-    except (ImportError, ValueError):
-        spec = None
-    places = [Path(place) for place in (spec and spec.submodule_search_locations) or ()]
-    files = [place.joinpath(*inner, "__init__.py") for place in places]
-    if inner:
-        files += [place.joinpath(*inner).with_suffix(".py") for place in places]
-    elif spec and spec.origin:
-        files.append(Path(spec.origin))
+    parts = name.split(".")
+    files = list[Path]()
+    if all(map(str.isidentifier, parts)):
+        for folder in sys.path:
+            place = Path(folder).joinpath(*parts)
+            files += [place / "__init__.py", place.with_suffix(".py")]
 
-    for file in files:
-        if file.suffix == ".py" and file.is_file():
-            text = file.read_text(encoding="utf-8", errors="replace")
-            if "rulerkit" in text and "families" in text:
-                load_plugins([name])
-                return
+    # As Python does, the first one counts; no package is imported in order to look.
+    found = next((file for file in files if file.is_file()), None)
+    text = found.read_text(encoding="utf-8", errors="replace") if found else ""
+    if "rulerkit" in text and "families" in text:
+        load_plugins([name])
+        return
     raise UserError(f"no plug-in {name} is installed or below {home()}")
 
 

@@ -49,15 +49,3 @@ def result_or_line(function, *arguments):
     assert "\n" not in str(line)
     assert 10 < len(str(line)) < 2000, str(line)[:300]
     return line
-
-
-def places(value, path=()):
-    """Where values stand in a JSON value, as keys and indices from the top."""
-    inner = (
-        value.items()
-        if isinstance(value, dict)
-        else enumerate(value)
-        if isinstance(value, list)
-        else ()
-    )
-    return [path, *(place for key, item in inner for place in places(item, (*path, key)))]
