@@ -23,6 +23,7 @@ include_patterns = [
     "docs/site/*.md",
     "benchmarks/README.md",
     "extras/inspect/README.md",
+    "extras/lm_eval/README.md",
     "notebooks/small_models/README.md",
 ]
 suppress_warnings = ["myst.header"]  # a page of ours may begin with any level
@@ -56,6 +57,7 @@ PROJECT = [
     "CONTRIBUTING",
     "benchmarks/README",
     "extras/inspect/README",
+    "extras/lm_eval/README",
     "notebooks/small_models/README",
 ]
 PROJECT += ["SECURITY", "CHANGELOG"]
