@@ -44,7 +44,7 @@ html_show_sphinx = False
 html_copy_source = False
 # what `make docs` has run: the page of a batch, the answers, executed notebooks
 html_extra_path = [str(ROOT / "outputs/site/example")]
-exclude_patterns = ["batch/predictions", "batch/cache", "batch/tables"]
+exclude_patterns = ["AGENTS.md", "batch/predictions", "batch/cache", "batch/tables"]
 
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
