@@ -13,7 +13,7 @@ import inspect
 import reprlib
 import sys
 import sysconfig
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dis import get_instructions
 from importlib.util import find_spec
 from itertools import islice
@@ -116,42 +116,50 @@ class Function(Engine):
             yield from self._load().answer(examples)
             return
 
-        reasons, works = list[str](), False
-        for example, said in self._returned(examples):
-            # It is the user's code: all is checked before anything is stored.
-            answer: Answer | Failure
-            if isinstance(said, str):
-                refuse_echo(self.name, example, said)  # before it is cut
-                answer = cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
-            elif isinstance(said, Exception):
-                answer = Failure(f"example {example.index}: the function raised {raised(said)}")
-                reasons.append(f"{example.task}, {answer.reason}")
-            elif said is None:
-                answer = Failure(f"example {example.index}: the function returned None")
-            else:
+        source, works, reasons = iter(examples), False, list[str]()
+        while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
+            for example, said in zip(batch, self._call(batch), strict=True):
+                answer = self._checked(example, said)
+                yield example, answer
+                works = works or not isinstance(said, Exception)
+                if isinstance(answer, Failure):
+                    reasons.append(f"{example.task}, {answer.reason}")
+            if not works and len(reasons) >= MOST_RAISED:
                 raise UserError(
-                    f"model {self.name}: the function returned {reprlib.repr(said)} for example "
-                    f"{example.index} of {example.task}; it must return a text (str), or None "
-                    "where there is no answer"
-                )
-            yield example, answer
-            works = works or not isinstance(said, Exception)
-            if not works and len(reasons) == MOST_RAISED:
-                raise UserError(
-                    f"model {self.name}: none of its first {MOST_RAISED} prompts was answered, "
+                    f"model {self.name}: none of its first {len(reasons)} prompts was answered, "
                     f"the first: {reasons[0]}: correct it, then the same command asks again"
                 )
 
-    def _returned(self, examples: Iterable[Example]) -> Iterator[tuple[Example, Any]]:
-        """Each example with what the function returns for it, or the exception that it raises."""
-        source = iter(examples)
-        while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
-            yield from zip(batch, self._call(batch), strict=True)
+    def _checked(self, example: Example, said: Any) -> Answer | Failure:
+        """What the function returned or raised for an example, as its answer: it is the user's
+        code, and all is checked before anything is stored."""
+        if isinstance(said, str):
+            refuse_echo(self.name, example, said)  # before it is cut
+            return cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
+        if isinstance(said, Exception):
+            return Failure(f"example {example.index}: the function raised {raised(said)}")
+        if said is None:
+            return Failure(f"example {example.index}: the function returned None")
+        raise UserError(
+            f"model {self.name}: the function returned {reprlib.repr(said)} for example "
+            f"{example.index} of {example.task}; it must return a text (str), or None where there "
+            "is no answer"
+        )
 
     def _call(self, batch: list[Example]) -> list[Any]:
         """What the function returns for a batch; in place of a text the exception that it
         raises."""
-        prompts, options = self._arguments(batch)
+        prompts: list[Any] = []
+        for example in batch:
+            if self.takes == "parts":
+                prompts.append(split_prompt(example, self.prompt_format))
+            else:
+                prompts.append(example.ids if self.takes == "ids" else example.prompt)
+        # What is longer is cut in any case.
+        options: JSON = {}
+        if "max_new_tokens" in inspect.signature(self._function).parameters:
+            options["max_new_tokens"] = max(map(self.most_tokens, batch))
+
         try:
             texts = self._function(prompts, **options)
         except UserError:
@@ -169,21 +177,6 @@ class Function(Engine):
                 f"return a list of {len(batch)} texts (str), one for each prompt"
             )
         return list(texts)
-
-    def _arguments(self, batch: list[Example]) -> tuple[list[Any], JSON]:
-        """What the function gets: the prompts of a batch, and the limit on the answers where it
-        takes one; they are cut in any case."""
-        prompts: list[Any] = []
-        for example in batch:
-            if self.takes == "parts":
-                prompts.append(split_prompt(example, self.prompt_format))
-            else:
-                prompts.append(example.ids if self.takes == "ids" else example.prompt)
-
-        options: JSON = {}
-        if "max_new_tokens" in inspect.signature(self._function).parameters:
-            options["max_new_tokens"] = max(map(self.most_tokens, batch))
-        return prompts, options
 
     def close(self) -> None:
         """Frees what `entry` loaded; a function that the caller passed in stays."""
