@@ -15,7 +15,6 @@ from rulerkit.analysis import correlation
 from rulerkit.analysis.kinds import FAILS, HOLDS, UNKNOWN, Verdict, estimate, share_of, within
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
-from rulerkit.report.plots import series_by_length
 
 K = 1024
 LETTERS = {"H": HOLDS, "F": FAILS, "U": UNKNOWN}
@@ -390,24 +389,3 @@ def test_a_share_of_parts_is_judged_by_what_could_still_come_of_them(letters, le
     elif found == FAILS:
         assert possible == {False}
     assert (share_of(parts, (1, 1)).word == HOLDS) == (set(letters) == {"H"})
-
-
-# --- figures --------------------------------------------------------------------------------------
-
-
-def test_lines_are_dashed_past_the_training_length_and_flat_where_asked():
-    means = {"a": {4 * K: 90, 8 * K: 80, 16 * K: 40}, "b": {4 * K: 30}}
-    about = {"panel": "p", "label": "M", "have": ""}
-    frame = pd.DataFrame(
-        [
-            {**about, "series": name, "length": n, "score": s, "low": s - 5, "high": s + 5}
-            for name, by_length in means.items()
-            for n, s in by_length.items()
-        ]
-    )
-    (axes,) = series_by_length(frame, dashed_beyond={"a": 8 * K}, flat=["b"])
-    dashed, solid, flat = axes.get_lines()
-    np.testing.assert_array_equal(solid.get_ydata(), [90, 80, np.nan])
-    np.testing.assert_array_equal(dashed.get_ydata(), [90, 80, 40])
-    assert [line.get_linestyle() for line in (solid, dashed)] == ["-", "--"]
-    assert list(np.asarray(flat.get_ydata(), dtype=float)) == [30, 30, 30]

@@ -111,7 +111,7 @@ def test_tasks(tmp_path):
     assert all(f"<b>{task}</b>" in page for task in THIRTEEN)
     assert shown(cells, "figure-1", "image/png")
     assert files(tmp_path / "outputs") == {
-        f"figures/main/00_tasks/figure_1{s}" for s in (".pdf", ".png")
+        f"figures/main/00_tasks/figure_1{s}" for s in (".pdf", ".png", ".tex", ".txt")
     }
 
 

@@ -1,7 +1,7 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
 from inspect import isfunction, signature
-from itertools import combinations
+from itertools import combinations, product
 
 import matplotlib
 
@@ -13,15 +13,17 @@ import pandas as pd
 import pytest
 from matplotlib.collections import QuadMesh
 from matplotlib.colors import to_rgb
+from PIL import Image
 from test_summary import scores_of
 
 import rulerkit as rk
 from rulerkit.analysis import failures
 from rulerkit.analysis.depth import by_bin, recall_by_depth
+from rulerkit.common.lengths import length_name
 from rulerkit.generation.generate import generate
 from rulerkit.report import plots
 from rulerkit.report.plots import DOUBLE, SINGLE
-from rulerkit.report.plots.failures import bar_properties
+from rulerkit.report.plots.canvas import TASK_NAMES, look_of
 from rulerkit.scoring.scores import THIRTEEN
 from rulerkit.scoring.summary import summarize
 
@@ -140,24 +142,17 @@ def test_threshold_is_drawn_and_named():
 
 
 def test_figures_say_what_the_texts_and_the_means_are():
-    """By themselves, without a note of the caller's; a frame without the column has it beside."""
-    summary = summary_of("a", "b")
+    """By themselves, without a note of the caller's."""
     own = summary_of("a", engine="transformers")
-    draws = [
+    for draw in (
         lambda one: plots.score_by_length(one.lengths),
-        lambda one: plots.scores_over_models(one.lengths),
-        lambda one: plots.series_by_length(one.lengths, "category")[0],
         lambda one: plots.tasks_by_length(one.cells)[0],
         lambda one: plots.claimed_and_effective(one.models)[0],
-    ]
-    for draw in draws:
-        assert "synthetic texts" in draw(summary).figure.get_supxlabel()
+    ):
+        assert "synthetic texts" in draw(summary_of("a", "b")).figure.get_supxlabel()
         assert "synthetic" not in draw(own).figure.get_supxlabel()
-        plt.close("all")
-    shown = rk.tables.show(plots.series_table(summary.of("all").lengths))
+    shown = rk.tables.show(plots.series_table(summary_of("a").of("all").lengths))
     assert "synthetic texts: not comparable" in shown.to_html()
-    assert "caption" not in rk.tables.show(own.models[["avg"]]).to_html()
-
     few = scores_of({("a", 4096): 0.5}, ["vt", "cwe"])
     axes = plots.score_by_length(summarize(few).lengths)
     assert axes.figure.get_supxlabel() == "mean of 2 tasks"
@@ -172,15 +167,6 @@ def test_an_incomplete_length_is_a_gap():
     assert below == note
     plain = plots.remarks(summary_of("a", engine="transformers").cells)
     assert not plain
-    assert_fit_for_print(axes)
-
-
-def test_only_scores_are_drawn_where_a_model_has_none():
-    lengths = summary_of("a", "b").lengths
-    rows = lengths[(lengths["model"] == "b") | (lengths["length"] < LENGTHS[-1])]
-    axes = plots.score_by_length(rows, published=["Llama2-7B", "GPT-4"])
-    assert [len(line.get_xdata()) for line in axes.get_lines()] == [2, 3, 1, 6]
-    assert {text for text, _ in boxes(axes.figure)} >= {"A", "B", "Llama2 (7B)", "GPT-4"}
     assert_fit_for_print(axes)
 
 
@@ -203,20 +189,6 @@ def test_many_printed_models_are_a_few_named_lines_and_a_band(lines, num_lines):
     assert (min(ends), max(ends)) == (min(others), max(others))
     assert f"grey band: {17 - num_lines} further models" in axes.figure.get_supxlabel()
     assert_fit_for_print(axes)
-
-
-def test_the_note_below_a_figure_keeps_its_margin():
-    lengths = summary_of("a").lengths
-    for num_words in (1, 9, 24):
-        axes = plots.score_by_length(lengths, note="word " * num_words)
-        figure = axes.figure
-        figure.draw_without_rendering()
-        box = figure._supxlabel.get_window_extent()
-        margin = 0.03 * figure.dpi
-        assert box.x0 >= margin
-        assert box.y0 >= margin
-        assert box.x1 <= figure.bbox.x1 - margin
-        plt.close(figure)
 
 
 # --- claimed and effective length -----------------------------------------------------------------
@@ -282,14 +254,118 @@ def test_a_point_between_gaps_has_its_interval():
         assert_fit_for_print(axes)
 
 
-def test_what_copying_scores_is_one_dotted_line():
-    rows = summary_of("a", "b").lengths.query("category == 'all'").assign(copied=5.0)
-    shown = rows[(rows["label"] == "A") | (rows["length"] == 4096)]
-    (axes,) = plots.series_by_length(shown, "label", flat=["B"])
-    line, level, copied = axes.get_lines()
-    assert copied.get_linestyle() not in (line.get_linestyle(), level.get_linestyle())
-    assert list(copied.get_ydata()) == [5, 5]
-    assert level.get_ydata().tolist() == [100, 100, 100]
+def test_lines_are_dashed_past_the_training_length():
+    means = {"a": dict(zip(LENGTHS, (90, 80, 40), strict=True))}
+    about = {"panel": "p", "label": "M", "have": ""}
+    frame = pd.DataFrame(
+        [
+            {**about, "series": name, "length": n, "score": s, "low": s - 5, "high": s + 5}
+            for name, by_length in means.items()
+            for n, s in by_length.items()
+        ]
+    )
+    (axes,) = plots.series_by_length(frame, dashed_beyond={"a": 8192})
+    dashed, solid = axes.get_lines()
+    np.testing.assert_array_equal(solid.get_ydata(), [90, 80, np.nan])
+    np.testing.assert_array_equal(dashed.get_ydata(), [90, 80, 40])
+    assert [line.get_linestyle() for line in (solid, dashed)] == ["-", "--"]
+
+
+# --- looks ----------------------------------------------------------------------------------------
+
+
+def looks_in(axes):
+    """Colour, marker and dashes of each named line; of the level lines the colour."""
+    lines = [line for line in axes.get_lines() if line.get_label()[0] != "_"]
+    return {
+        line.get_label(): (line.get_color(), line.get_marker(), line.get_linestyle())
+        for line in lines
+    }
+
+
+def test_a_model_looks_the_same_whatever_stands_beside_it(tmp_path, monkeypatch):
+    summary = summary_of("lwm-7b-chat-128k", "lwm-7b-chat-256k", "lwm-7b-chat-1m")
+    rows = summary.lengths.query("category == 'all'")
+    whole = looks_in(plots.score_by_length(rows))
+    assert len({color for color, _, _ in whole.values()}) == 3
+    last = rows[rows["model"] != "lwm-7b-chat-128k"].iloc[::-1]
+    for axes in (plots.score_by_length(last), plots.series_by_length(last, "label")[0]):
+        assert looks_in(axes).items() <= whole.items()
+    with plots.style():
+        look = look_of("lwm-7b-chat-1m")
+    assert whole["LWM-7B-CHAT-1M"][:2] == (look["color"], look["marker"])
+
+    # Another run of it differs by its dashes alone; its file may name the colour.
+    runs = pd.concat([rows, rows.assign(run="again")])
+    one, other = (
+        look for name, look in looks_in(plots.score_by_length(runs)).items() if "1M" in name
+    )
+    assert one[:2] == other[:2]
+    assert one[2] != other[2]
+    (tmp_path / "params/models").mkdir(parents=True)
+    (tmp_path / "pyproject.toml").write_text("[tool.rulerkit]\n")
+    (tmp_path / "params/models/mine.yaml").write_text("model: {base: perfect, color: '#123456'}")
+    monkeypatch.chdir(tmp_path)
+    assert look_of("mine")["color"] == "#123456"
+
+
+def panels_frame():
+    """Two models: two panels that share a task, and questions with and without context."""
+    series = [
+        ("Types", "vanilla", "niah_single_2"),
+        ("Types", "UUID", "niah_single_3"),
+        ("Keys", "#K = 4", "niah_multikey_1"),
+        ("Keys", "#K = 1", "niah_single_2"),
+        ("QA", "HotpotQA", "qa_2"),
+        ("QA", "SQuAD", "qa_1"),
+        ("QA", "SQuAD, no context", "qa_1-context_none"),
+    ]
+    rows = []
+    for label, (panel, name, task), length in product("AB", series, LENGTHS):
+        if "no" not in name or length == LENGTHS[0]:
+            copied = 30.0 if task == "qa_2" else np.nan
+            about = {"label": label, "panel": panel, "series": name, "task": task}
+            numbers = {"score": 50.0, "low": 40.0, "high": 60.0, "copied": copied}
+            rows.append({**about, "length": length, "have": "", **numbers})
+    return pd.DataFrame(rows)
+
+
+def test_panels_share_their_names_axes_and_colours():
+    frame = panels_frame()
+    flat = {"SQuAD, no context": "SQuAD"}
+    panels = plots.series_by_length(frame, flat=flat, panels=["Types", "Keys", "QA", "Later"])
+    types, keys, questions, later = panels[:4]
+    assert looks_in(types)["vanilla"] == looks_in(keys)["#K = 1"]
+    assert looks_in(types)["UUID"] != looks_in(keys)["#K = 1"] != looks_in(keys)["#K = 4"]
+    assert not later.get_lines()
+
+    # No context is a dashed level line with a band, copying the beginning a grey one.
+    looks = looks_in(questions)
+    assert looks["SQuAD, no context"] == (looks["SQuAD"][0], "None", "--")
+    (band,) = (part for part in questions.patches if part.get_alpha() == 0.15)
+    assert (band.get_y(), band.get_y() + band.get_height()) == (40, 60)
+    (copied,) = (line for line in questions.get_lines() if list(line.get_ydata()) == [30, 30])
+    assert (copied.get_linestyle(), copied.get_color()) == ("-", plots.canvas.GREY_LINE)
+    assert "grey level line: copying the beginning" in types.figure.get_supxlabel()
+
+    # Names once: panels and lines on top, models at the left, the x axis below.
+    titles = ["Types", "Keys", "QA", "Later", *[""] * 4]
+    assert [axes.get_title(loc="left") for axes in panels] == titles
+    legends = [axes.get_legend() is not None for axes in panels]
+    assert legends == [True, True, True, False, *[False] * 4]
+    beside = ["A\nScore (%)", *[""] * 3, "B\nScore (%)", *[""] * 3]
+    assert [axes.get_ylabel() for axes in panels] == beside
+    assert [axes.get_xlabel() != "" for axes in panels] == [False] * 4 + [True] * 4
+    assert_fit_for_print(types)
+
+
+def test_models_of_several_panels_have_one_legend():
+    rows = summary_of("a", "b", "c").lengths.query("category == 'all'")
+    frame = pd.concat([rows.assign(panel="p"), rows[rows["model"] != "a"].assign(panel="q")])
+    panels = plots.series_by_length(frame, "label")
+    assert all(axes.get_legend() is None for axes in panels)
+    (legend,) = panels[0].figure.legends
+    assert [text.get_text() for text in legend.get_texts()] == ["A", "B", "C"]
 
 
 @pytest.mark.slow
@@ -313,9 +389,9 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
 
 def test_a_long_name_of_a_task_is_whole():
     name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
-    rows = pd.DataFrame([("task", name), ("task", "vt"), ("all", "")], columns=["level", "task"])
+    rows = pd.DataFrame([("task", name), ("task", "mine"), ("all", "")], columns=["level", "task"])
     differences = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
-    names = [name, "vt", "cwe"]
+    names = [name, "mine", "yours"]
     correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name])
     assert correlations.get_yticklabels()[0].get_color() != "black"
     for axes in (differences, correlations):
@@ -327,11 +403,14 @@ def test_a_long_name_of_a_task_is_whole():
 
 @pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
 def test_names_of_many_lengths_do_not_touch(lengths):
-    cells = summary_of("a").cells.head(4).assign(label="cut off", count=3, share=1.0)
+    cells = summary_of("a").cells.head(4).assign(label="cut off", count=3)
     cells = pd.concat(
         cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
     )
-    assert_fit_for_print(plots.score_by_length(cells.assign(category="all")))
+    axes = plots.score_by_length(cells.assign(category="all"))
+    named = [label.get_text() for label in axes.get_xticklabels()]
+    assert named[-1] == length_name(int(lengths[-1]))
+    assert_fit_for_print(axes)
     assert_fit_for_print(plots.tasks_by_length(cells)[0])
     assert_fit_for_print(plots.failures_by_length(cells)[0])
 
@@ -355,26 +434,33 @@ def test_parts_without_an_item_are_grey_and_leave_gaps():
     bins = by_bin(depths.assign(**about))
     (axes,) = plots.depth_map(bins, "vt")
     assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
+    assert "hatched: fewer than 5 items" in axes.figure.get_supxlabel()
     (axes,) = plots.recall_by_depth(bins)
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])
     for panels in (plots.depth_map(repeated, "vt"), plots.recall_by_depth(repeated)):
-        assert [axes.get_title() for axes in panels] == ["m [r]\nvt", "m [r-repeat2]\nvt"]
+        assert [axes.get_title() for axes in panels] == ["m [r]\nVT", "m [r-repeat2]\nVT"]
 
 
-def test_the_failures_of_repetitions_are_named_by_their_run():
-    about = {"model": "m", "name": "M", "task": "vt", "label": "complete", "length": 4096}
-    rows = pd.DataFrame([{"run": run, **about, "count": 1, "share": 1.0} for run in "ab"])
-    titles = [axes.get_title() for axes in plots.failures_by_length(rows)]
-    assert titles == ["M [a]\nvt", "M [b]\nvt"]
+def test_failures_stand_in_groups_with_their_intervals():
+    counts = {"complete": 50, "empty": 20, "cut off": 0, "copied demonstration": 10, "partial": 20}
+    rows = pd.DataFrame(
+        {"run": run, "model": "m", "name": "M", "task": "vt", "label": label, "count": count}
+        for run in "ab"
+        for label, count in {**counts, "wrong chain": 0, "refused": 0}.items()
+    ).assign(length=4096, n=100)
+    more = rows.assign(count=rows["count"].where(rows["label"] != "refused", 1), length=8192)
+    panels = plots.failures_by_length(pd.concat([rows, more]))
+    assert [axes.get_title() for axes in panels] == ["M [a]\nVT", "M [b]\nVT"]
+    names = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert [name.strip() for name in names] == [
+        *("complete", "no answer", "empty", "refused", "copied demonstration", "partial")
+    ]
+    assert texts(panels[0])[:4] == ["50\n[40, 60]"] * 2 + ["20\n[13, 29]", "21\n[14, 30]"]
+    assert_fit_for_print(panels[0])
 
 
 # --- tasks by length ------------------------------------------------------------------------------
-
-
-def test_no_two_kinds_of_failures_look_alike():
-    looks = [str(sorted(bar_properties(kind).items())) for kind in failures.definitions()]
-    assert len(set(looks)) == len(looks)
 
 
 def test_fields_show_the_scores():
@@ -383,9 +469,13 @@ def test_fields_show_the_scores():
     assert len(panels) == 1
     own = summary.cells[summary.cells["model"] == "b"]
     assert texts(panels[0]) == [f"{score:.1f}" for score in own["score"]]
-    assert [label.get_text() for label in panels[0].get_yticklabels()] == list(THIRTEEN)
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == [
+        TASK_NAMES[task] for task in THIRTEEN
+    ]
+    assert (panels[0].get_xlabel(), panels[0].get_ylabel()) == ("Length (tokens)", "Task")
     assert_fit_for_print(panels[0])
-    (one,) = plots.tasks_by_length(own[own["task"] == "vt"], note="small protocol")
+    (one,) = plots.tasks_by_length(own[own["task"] == "vt"], "small protocol", {"vt": "Chains"})
+    assert one.get_yticklabels()[0].get_text() == "Chains"
     assert_fit_for_print(one)
     assert one.get_window_extent().height / one.figure.dpi > 0.16
 
@@ -455,7 +545,7 @@ def figures(tmp_path_factory):
         "depth_map": lambda **ax: plots.depth_map(bins, "vt", note, **ax),
         "tasks_by_length": lambda **ax: plots.tasks_by_length(summary.cells, note=note, **ax),
         "correlation_heatmap": lambda **ax: plots.correlation_heatmap(
-            correlations, ["niah_task_3"], list("aabbccddeeffgghhii"), note, **ax
+            correlations, ["niah_task_3"], note, **ax
         ),
         "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
         "differences_by_task": lambda **ax: plots.differences_by_task(
@@ -514,17 +604,27 @@ def test_what_the_user_sets_wins():
     own = {"font.size": 9, "axes.prop_cycle": matplotlib.cycler(color=["#112233", "#445566"])}
     with plt.rc_context(own):
         axes = plots.score_by_length(summary_of("a", "b", "c").lengths)
-    assert [line.get_color() for line in axes.get_lines()] == ["#112233", "#445566", "#112233"]
-    assert {text.get_fontsize() for text in axes.get_legend().get_texts()} == {9}
+    assert {line.get_color() for line in axes.get_lines()} <= {"#112233", "#445566"}
+    assert {text.get_fontsize() for text in axes.figure.legends[0].get_texts()} == {9}
     with plt.style.context("rulerkit.data.rulerkit"):
         assert matplotlib.rcParams["font.size"] == 7
 
 
-def test_pdf_embeds_its_fonts_whoever_saves_it(tmp_path):
-    plots.score_by_length(summary_of("a").lengths).figure.savefig(tmp_path / "figure.pdf")
-    content = (tmp_path / "figure.pdf").read_bytes()
+def test_a_saved_figure_says_what_it_was_made_from(tmp_path):
+    """Fonts are whole; the caption stands beside it as text and for LaTeX."""
+    study = rk.study(models=["reader-4096", "perfect"], run="mine", outputs=tmp_path)
+    axes = plots.score_by_length(summary_of("a_b").lengths, note="100 % of it")
+    pdf, png = study.save_figure(axes, "figure_9")
+    assert pdf.name == "reader-4096+perfect-figure_9.pdf"
+    content = pdf.read_bytes()
     assert b"/Type3" not in content
     assert b"/FontFile2" in content
+    assert b"/Title (figure_9: reader \\(4K window\\), perfect reader)" in content
+    assert b"/Subject (run mine, 20" in content
+    assert Image.open(png).info["Software"] == f"rulerkit {rk.__version__}"
+    caption = "figure_9: reader (4K window), perfect reader. 100 % of it; synthetic texts.\n"
+    assert pdf.with_suffix(".txt").read_text() == caption
+    assert pdf.with_suffix(".tex").read_text() == caption.replace("_", r"\_").replace("%", r"\%")
 
 
 def test_the_readers_own_settings_stay():

@@ -58,7 +58,7 @@ def correlations(vectors: pd.DataFrame) -> pd.DataFrame:
     """Pearson's coefficient between the columns, in the order of the dendrogram; NaN for a task
     that never varies."""
     coefficients = vectors.corr()
-    order = coefficients.index[leaves_list(_tree(coefficients))]
+    order = coefficients.index[leaves_list(tree_of(coefficients))]
     ordered: pd.DataFrame = coefficients.loc[order, order]
     ordered.attrs = vectors.attrs
     return ordered
@@ -189,7 +189,7 @@ def fisher(coefficient: float, num_rows: int, confidence: float = 0.95) -> Estim
 # --- clusters -------------------------------------------------------------------------------------
 
 
-def _tree(coefficients: pd.DataFrame) -> NDArray[np.float64]:
+def tree_of(coefficients: pd.DataFrame) -> NDArray[np.float64]:
     """The linkage of the tasks; two tasks without a correlation are as far apart as independent
     ones."""
     distances = 1 - np.nan_to_num(coefficients.to_numpy(dtype=float))
@@ -204,6 +204,6 @@ def _clusters(coefficients: pd.DataFrame, count: int) -> "pd.Series[int]":
     """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
     into `count`."""
     possible = max(1, min(count, len(coefficients)))
-    labels = cut_tree(_tree(coefficients), n_clusters=possible).ravel()
+    labels = cut_tree(tree_of(coefficients), n_clusters=possible).ravel()
     numbers, _ = pd.factorize(labels)
     return pd.Series(numbers + 1, index=coefficients.index)

@@ -73,6 +73,7 @@ Items = Annotated[list[Any], Field(strict=False, min_length=1)]
 Tasks = Annotated[Items, BeforeValidator(_name_in_list)]
 Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
+Color = Annotated[str, Field(pattern=r"^#[0-9A-Fa-f]{6}$")]
 Function = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
@@ -113,6 +114,8 @@ class ModelKeys(OptionalKeys):
     """letters, digits, '.', '_' and '-'"""
     label: Text
     """a text"""
+    color: Color
+    """the colour of its lines in figures, such as "#0072B2" (default: one by its name)"""
     engine: Text
     """the name of an engine"""
     tokenizer: Text
@@ -136,8 +139,6 @@ class ModelKeys(OptionalKeys):
     claimed_length: Tokens
     """a number of tokens, such as 131072 or 128K"""
     aligned: Literal["chat", "base"]
-    parameters: Text
-    """a text, such as 8B"""
     gpus: NonNegativeInt
     """the number of GPUs it takes on each node, 0 or more (default: what its engine needs)"""
     nodes: PositiveInt

@@ -12,6 +12,7 @@ import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cached_property
 from glob import glob
@@ -45,7 +46,7 @@ DEFAULT_EXAMPLES = 20
 BATCH_KEYS = {"notebooks", "together"}
 """The keys of a batch file by which one is told from other parameter files."""
 """The parameters of adaptive runs."""
-_LONGEST_TITLE = 80
+_LONGEST_TITLE = 40
 _FRESH_SEEDS = 10**9
 """How many seeds a fresh one is drawn from."""
 
@@ -141,12 +142,35 @@ class Study:
         return path
 
     def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:
-        """Write a figure as PDF and PNG (200 dots an inch); takes a figure or one of its axes."""
+        """Write a figure as PDF and PNG (200 dots an inch), and its caption as plain text and
+        LaTeX; takes a figure or one of its axes. What it was made from stands in the files too:
+        notebook, models, run, date and version."""
+        from rulerkit import __version__
+        from rulerkit.common.escape import latex
+
         whole: Any = getattr(figure, "figure", figure)
-        paths = [self._place("figures", name, suffix) for suffix in (".pdf", ".png")]
-        for path in paths:
+        labels = []
+        model: Any
+        for model in self.models:
+            is_spec = isinstance(model, dict)
+            label = model.get("label", model["name"]) if is_spec else model.label
+            labels.append(str(label))
+        title = ": ".join(filter(None, [name or self.notebook, ", ".join(labels)]))
+        software = f"rulerkit {__version__}"
+        made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, {software}"
+        facts = {".pdf": {"Title": title, "Subject": made, "Creator": software}}
+        facts[".png"] = {"Title": title, "Description": made, "Software": software}
+        paths = [self._place("figures", name, suffix) for suffix in facts]
+        for path, metadata in zip(paths, facts.values(), strict=True):
             with disk(path):
-                whole.savefig(path, dpi=200)
+                whole.savefig(path, dpi=200, metadata=metadata)
+
+        notes = whole.get_supxlabel().replace("\n", " ")
+        caption = f"{title}. {notes[:1].upper()}{notes[1:]}{'.' if notes else ''}".strip()
+        for suffix, text in ((".txt", caption), (".tex", latex(caption))):
+            path = self._place("figures", name, suffix)
+            with disk(path):
+                path.write_text(text + "\n", encoding="utf-8")
         return paths
 
     def _place(self, kind: str, name: str, suffix: str) -> Path:

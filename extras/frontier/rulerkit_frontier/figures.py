@@ -87,9 +87,10 @@ def frontier_by_length(
     intervals as bars; dashed is the threshold of the absolute effective length."""
     summary = as_frontier(summary, "frontier_by_length")
     rows = summary.lengths
-    frame = rows.assign(series=names_of(rows), score=rows["normalised"])
+    frame = rows.assign(name=names_of(rows), score=rows["normalised"])
     (axes,) = series_by_length(
-        frame.drop(columns="label"),
+        frame,
+        "name",
         threshold={"absolute threshold": ABSOLUTE},
         note=f"{note}; {texts_words(summary.cells)}",
         ax=ax,
@@ -106,10 +107,10 @@ def capabilities_by_length(
     rows = summary.capabilities
     # The intervals of a capability are those of its normalised mean; raw scores stand without.
     raw = rows.assign(
-        series=names_of(rows), panel=rows["capability"], low=rows["score"], high=rows["score"]
+        name=names_of(rows), panel=rows["capability"], low=rows["score"], high=rows["score"]
     )
     notes = f"{note}; {texts_words(summary.cells)}"
-    return series_by_length(raw.drop(columns="label"), note=notes, ax=ax)
+    return series_by_length(raw, "name", note=notes, ax=ax)
 
 
 def figure(scores: Any, ax: "Panels" = None) -> "list[Axes]":

@@ -12,7 +12,9 @@ import numpy as np
 import pandas as pd
 
 from rulerkit.common.errors import UserError
+from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import length_name
+from rulerkit.common.model_files import is_known_model, read_spec
 from rulerkit.common.paths import missing_extra
 from rulerkit.scoring.summary import texts_words
 
@@ -26,6 +28,23 @@ except ImportError as error:
     raise missing_extra("figures need", "matplotlib", "figures") from error
 
 
+TASK_NAMES = {
+    "niah_single_1": "S-NIAH, passkey",
+    "niah_single_2": "S-NIAH, vanilla",
+    "niah_single_3": "S-NIAH, UUID",
+    "niah_multikey_1": "MK-NIAH, 4 keys",
+    "niah_multikey_2": "MK-NIAH, full",
+    "niah_multikey_3": "MK-NIAH, UUID",
+    "niah_multivalue": "MV-NIAH",
+    "niah_multiquery": "MQ-NIAH",
+    "vt": "VT",
+    "cwe": "CWE",
+    "fwe": "FWE",
+    "qa_1": "QA, SQuAD",
+    "qa_2": "QA, HotpotQA",
+}
+"""How figures name the tasks of the benchmark, after Table 5 of the paper; others have their own
+name."""
 Panels = Axes | Sequence[Axes] | None
 Threshold = float | Mapping[str, float] | None
 """One threshold, or several by their names."""
@@ -34,8 +53,10 @@ SINGLE, DOUBLE = 3.35, 6.9
 GREY = "0.35"
 GREY_LINE = "0.45"
 RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
-_MARKERS, _DASHES = "osD^vPX*", ("-", (0, (4, 1.5)), (0, (1, 1)))
+_MARKERS, DASHES = "osD^vPX<", ("-", (0, (4, 1.5)), (0, (1, 1)))
 BEYOND_DASHES, THRESHOLD_DASHES = (0, (2.5, 1.2)), (0, (4, 2))
+_NUM_MODEL_COLORS = 7  # the eighth is a grey, as printed scores are
+_SALT = 532  # with it the models of each panel of Figure 4, and the readers, differ in colour
 LONGEST_TICK = 24  # letters of a task's name on one line
 NARROW = 34  # letters: a panel below this has no space for names beside it
 
@@ -160,30 +181,48 @@ def properties_of(i: int) -> dict[str, Any]:
     return {
         "color": color_of(i),
         "marker": _MARKERS[i % 8],
-        "linestyle": _DASHES[i // 8 % 3],
+        "linestyle": DASHES[i // 8 % 3],
         "markeredgewidth": 0,
     }
 
 
-def add_legend(axes: "Axes") -> None:
-    """The names of the lines, right of the axes, or below them where the axes are narrow or a name
-    is long."""
-    handles, names = axes.get_legend_handles_labels()
-    letters, longest = letters_in(axes), max(map(len, names))
-    place: Any = {"loc": "center left", "bbox_to_anchor": (1, 0.5)}
-    # beside the axes there may be names at the ends of lines
-    if letters < NARROW or longest > 0.4 * letters or axes.texts:
-        names = [wrapped(name, letters) for name in names]
-        columns = max(1, int(1.25 * letters) // (min(longest, letters) + 3))
-        place = {"loc": "upper center", "bbox_to_anchor": (0.5, 0), "borderaxespad": 4}
-        place["ncols"] = columns
-    axes.legend(handles, names, **place)
+def look_of(model: str) -> dict[str, Any]:
+    """Colour and marker of a model, the same in all figures whatever stands beside it: the `color`
+    of its file, else one that follows from its name."""
+    number = int(digest(f"{model}{_SALT}"), 16)
+    look = properties_of(number % _NUM_MODEL_COLORS)
+    look["marker"] = _MARKERS[number // _NUM_MODEL_COLORS % 8]
+    if is_known_model(model):
+        look["color"] = read_spec(model).get("color", look["color"])
+    return look
+
+
+def add_legend(axes: "Axes", entries: Mapping[str, Any], of_figure: bool = False) -> Any:
+    """The names of lines, in rows above their axes, or above all axes of their figure."""
+    figure: Any = axes.figure
+    width = figure.bbox.width if of_figure else axes.get_window_extent().width
+    names = [wrapped(name, _letters(0.85 * width, figure)) for name in entries]
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    if of_figure:
+        place = {"loc": "outside upper center"}
+    owner = figure if of_figure else axes
+    legend = owner.legend(entries.values(), names, ncols=len(names), **place)
+    # As many side by side as there is room for.
+    for columns in range(len(names) - 1, 0, -1):
+        if legend.get_window_extent().width <= 0.97 * width:
+            break
+        legend.remove()
+        legend = owner.legend(entries.values(), names, ncols=columns, **place)
+    return legend
 
 
 def letters_in(axes: "Axes") -> int:
     """How many letters are about as wide as axes, before constrained layout makes them fit."""
-    width = axes.get_window_extent().width / axes.figure.dpi * 72
-    return int(width / (0.6 * matplotlib.rcParams["font.size"]))
+    return _letters(axes.get_window_extent().width, axes.figure)
+
+
+def _letters(width: float, figure: Any) -> int:
+    return int(width / figure.dpi * 72 / (0.6 * matplotlib.rcParams["font.size"]))
 
 
 def wrapped(text: Any, letters: int) -> str:
@@ -191,14 +230,22 @@ def wrapped(text: Any, letters: int) -> str:
     return "\n".join(wrap(str(text), letters))
 
 
+def task_names(tasks: Iterable[str], labels: Mapping[str, str]) -> list[str]:
+    """How a figure names tasks: as `labels` says, else as the paper does."""
+    names = {**TASK_NAMES, **labels}
+    return [names.get(task, task) for task in tasks]
+
+
 def length_ticks(axes: "Axes", lengths: Iterable[int]) -> list[str]:
-    """The names of lengths, or of every second one ... where they are too long for the axes."""
+    """The names of lengths; of every second one ... where they are too long for the axes. The
+    longest length always has its name."""
     names = list(map(length_name, lengths))
     step = math.ceil(len(names) * (max(map(len, names)) + 0.5) / letters_in(axes))
-    return ["" if i % step else name for i, name in enumerate(names)]
+    last = len(names) - 1
+    return ["" if (last - i) % step else name for i, name in enumerate(names)]
 
 
-def set_title(axes: "Axes", *lines: Any, loc: Any = "center") -> None:
+def set_title(axes: "Axes", *lines: Any, loc: Any = "center", pad: float = 4) -> None:
     """A title of several lines, each wrapped to the width of the axes."""
     letters = int(1.3 * letters_in(axes))
-    axes.set_title("\n".join(wrapped(line, letters) for line in lines), loc=loc)
+    axes.set_title("\n".join(wrapped(line, letters) for line in lines), loc=loc, pad=pad)

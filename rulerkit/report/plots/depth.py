@@ -1,15 +1,27 @@
 """Recall by the depth of the needle."""
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
-from rulerkit.report.plots.canvas import Panels, draw_in, properties_of, set_title
+from rulerkit.report.plots.canvas import (
+    TASK_NAMES,
+    Panels,
+    add_legend,
+    draw_in,
+    properties_of,
+    set_title,
+)
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.plots.lines import line_with_bars
 from rulerkit.report.tables import names_of
+
+_FEW = 5
+"""Items of a field, below which a share of them says little."""
 
 
 def recall_by_depth(
@@ -17,7 +29,7 @@ def recall_by_depth(
 ) -> "list[Axes]":
     """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
     length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
-    groups = list(bins.groupby([names_of(bins), "task"], sort=False))
+    groups: Any = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
 
     place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
@@ -29,9 +41,10 @@ def recall_by_depth(
                 line = rows[rows["length"] == length]
                 x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
                 line_with_bars(axes, x, line, length_name(int(length)), properties_of(i))
-            set_title(axes, name, task)
+            set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
-        panels[columns - 1].legend(loc="upper left", bbox_to_anchor=(1, 1))
+        handles, names = panels[0].get_legend_handles_labels()
+        add_legend(panels[0], dict(zip(names, handles, strict=True)), of_figure=ax is None)
     return panels
 
 
@@ -45,14 +58,19 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     # Bins without a needle stay as empty fields, so that all maps have the same rows.
     series = bins["length"].nunique()
     columns = min(len(models), 2)
-    with draw_in(len(models), columns, 1.8, ax, note, series=series, shown=bins) as panels:
+    of_task = bins[bins["task"] == task]
+    notes = [note, f"hatched: fewer than {_FEW} items" if (of_task["n"] < _FEW).any() else ""]
+    with draw_in(len(models), columns, 1.8, ax, *notes, series=series, shown=bins) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
             scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
             scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             scores = scores.rename(columns=length_name)
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
-            set_title(axes, name, task)
+            counts = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="n")
+            few = np.ma.masked_invalid(np.where(counts < _FEW, 0.0, np.nan))
+            axes.pcolor(few, hatch="////", alpha=0, edgecolor="0.45", linewidth=0)
+            set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels
 

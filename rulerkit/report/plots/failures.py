@@ -2,65 +2,92 @@
 
 from typing import Any
 
-import matplotlib.pyplot as plt
 import pandas as pd
 from matplotlib.axes import Axes
 
-from rulerkit.analysis.failure_rules import definitions
+from rulerkit.analysis.failure_rules import OTHER_FORM, definitions
 from rulerkit.common.errors import UserError
-from rulerkit.report.plots.canvas import Panels, color_of, draw_in, length_ticks, set_title
+from rulerkit.common.lengths import length_name
+from rulerkit.report.plots.canvas import TASK_NAMES, Panels, draw_in, set_title
+from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.tables import names_of
+from rulerkit.scoring.statistics import wilson
 from rulerkit.store.places import check_columns
 
-_HATCHES = ("", "/////", "....", "\\\\\\\\\\", "xxxx", "-----", "ooo")
+COMPLETE, WRONG = "complete", "wrong"
+GROUPS = {
+    COMPLETE: COMPLETE,
+    "cut in its thought": "no answer",
+    "empty": "no answer",
+    "refused": "no answer",
+    "cut off": "no answer",
+    "parametric words": "no answer",
+    "copied demonstration": "copied",
+    "copied beginning": "copied",
+    OTHER_FORM: "incomplete",
+    "incomplete uuid": "incomplete",
+    "duplicated values": "incomplete",
+    "partial": "incomplete",
+}
+"""The group of each label; those that are not named here, such as other keys, are wrong answers."""
+_ORDER = (COMPLETE, "no answer", "copied", "incomplete", WRONG)
+_INDENT = "   "
+_MOST_BESIDE = 4  # lengths, beyond which two panels do not fit side by side
 
 
 def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
-    """What became of the answers at each length, in percent, complete ones below; a panel per model
-    and task.
+    """What became of the answers at each length as a table in colour: a row for each label that
+    occurs and for each of four groups of them (no answer, copied, incomplete, wrong), with the
+    share of the answers in percent and its interval; a panel per model and task.
 
-    `shares` is `failures.shares`. A label looks the same in every figure.
+    `shares` is `failures.shares`.
     """
-    check_columns(shares, ["name", "task", "length", "label", "share"], "failures_by_length")
+    check_columns(shares, ["name", "task", "length", "label", "count", "n"], "failures_by_length")
     if shares.empty:
         raise UserError("no labels to draw; label the cells of a run that has some")
-    counts = shares.groupby("label")["count"].sum()
-    kinds = [kind for kind in definitions() if counts.get(kind)]
     names = names_of(shares.assign(label=shares["name"]))
-    groups = list(shares.groupby([names, "task"], sort=False))
+    groups: Any = shares.groupby([names, "task"], sort=False)
+    tables = {key: _with_groups(rows) for key, rows in groups}
 
-    # A row of panels for each model, as long as its tasks allow.
-    columns = min(int(shares.groupby(names)["task"].nunique().max()), 4)
-    height = max(1.1, 0.16 * len(kinds) / -(-len(groups) // columns))
-    series = 2 + shares["length"].nunique()  # the legend stands beside them
-    look: Any = {"series": series, "shown": shares, "sharey": True}
-    with draw_in(len(groups), columns, height, ax, note, **look) as panels:
-        for i, (axes, ((name, task), cells)) in enumerate(zip(panels, groups, strict=True)):
-            table = 100 * cells.pivot(index="length", columns="label", values="share")
-            table.reindex(columns=kinds).plot.bar(ax=axes, stacked=True, legend=False, width=0.82)
-            axes.set_xticklabels(length_ticks(axes, table.index), rotation=0)
-            for bars, kind in zip(axes.containers, kinds, strict=True):
-                plt.setp(bars, **bar_properties(kind))
-            axes.tick_params(axis="x", length=0)
-            axes.set(ylim=(0, 100), xlabel="Length (tokens)")
-            if i % columns == 0:
-                axes.set_ylabel("Answers (%)")
-            set_title(axes, name, task)
-
-        # One legend for all panels, in the order of the bars.
-        handles, labels = panels[0].get_legend_handles_labels()
-        panels[0].figure.legend(handles, labels, loc="outside right upper", reverse=True)
+    num_lengths = shares["length"].nunique()
+    columns = min(len(tables), 2 if num_lengths <= _MOST_BESIDE else 1)
+    most = max(table["row"].nunique() for table in tables.values())
+    look: Any = {"series": 9 if len(tables) > 1 else 2 * num_lengths, "shown": shares}
+    with draw_in(len(tables), columns, 0.25 * most, ax, note, **look) as panels:
+        for axes, ((name, task), table) in zip(panels, tables.items(), strict=True):
+            wide: Any = table.pivot(index="row", columns="length").loc[table["row"].unique()]
+            wide = wide.rename(columns=length_name, level="length")
+            heatmap(axes, wide["percent"], wide["text"])
+            axes.set_ylim(most, 0)
+            for tick in axes.get_yticklabels():
+                is_part = tick.get_text().startswith(_INDENT)
+                tick.set_fontweight("normal" if is_part else "bold")
+            axes.set_xlabel("Length (tokens)")
+            set_title(axes, name, TASK_NAMES.get(task, task))
     return panels
 
 
-def bar_properties(label: str) -> dict[str, Any]:
-    """The properties of a label's bars: complete answers are pale, the others differ by colour and
-    hatch."""
-    i = list(definitions()).index(label)
-    properties: dict[str, Any] = {"edgecolor": "white", "linewidth": 0.3}
-    if i == 0:
-        return properties | {"facecolor": "#E9EDF0"}
-    return properties | {
-        "facecolor": color_of(i - 1),
-        "hatch": _HATCHES[(i - 1) // 7 % len(_HATCHES)],
-    }
+def _with_groups(rows: "pd.DataFrame") -> "pd.DataFrame":
+    """The labels that occur in one panel, each group of several below its sum: columns row, length,
+    percent and text."""
+    rows = rows.assign(group=rows["label"].map(GROUPS).fillna(WRONG))
+    parts = []
+    for group in _ORDER:
+        of_group = rows[rows["group"] == group]
+        labels = of_group.groupby("label", sort=False)["count"].sum()
+        occurring = [label for label in definitions() if labels.get(label)]
+        if len(occurring) > 1:
+            total = of_group.groupby("length", as_index=False).agg({"count": "sum", "n": "first"})
+            parts.append(total.assign(row=group))
+        for label in occurring:
+            name = label if len(occurring) == 1 else f"{_INDENT}{label}"
+            parts.append(of_group[of_group["label"] == label].assign(row=name))
+
+    table = pd.concat(parts, ignore_index=True)
+    shares = table["count"] / table["n"]
+    intervals = [wilson(share, n) for share, n in zip(shares, table["n"], strict=True)]
+    texts = [
+        f"{100 * share:.0f}\n[{100 * low:.0f}, {100 * high:.0f}]"
+        for share, (low, high) in zip(shares, intervals, strict=True)
+    ]
+    return table[["row", "length"]].assign(percent=100 * shares, text=texts)

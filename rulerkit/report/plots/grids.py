@@ -1,7 +1,6 @@
 """Tables in colour: tasks by length, correlations of tasks."""
 
-from collections.abc import Collection, Iterable, Sequence
-from itertools import pairwise
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import matplotlib.pyplot as plt
@@ -10,6 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, to_rgb
 
+from rulerkit.analysis.correlation import tree_of
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.report.plots.canvas import (
@@ -19,17 +19,21 @@ from rulerkit.report.plots.canvas import (
     color_of,
     draw_in,
     set_title,
+    task_names,
     wrapped,
 )
 from rulerkit.report.tables import names_of
 from rulerkit.store.places import check_columns
 
 
-def tasks_by_length(cells: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+def tasks_by_length(
+    cells: "pd.DataFrame", note: str = "", labels: Mapping[str, str] = {}, ax: "Panels" = None
+) -> "list[Axes]":
     """Tasks against lengths as a table in colour, the score printed in each field; a panel per
     model.
 
-    `cells` is `Summary.cells`. A field whose cell is incomplete shows what it has (`300/500`).
+    `cells` is `Summary.cells`. A field whose cell is incomplete shows what it has
+    (`300/500`). `labels` names tasks otherwise than the paper does.
     """
     check_columns(cells, ["label", "task", "length", "score", "have"], "tasks_by_length")
     if cells.empty:
@@ -48,30 +52,30 @@ def tasks_by_length(cells: "pd.DataFrame", note: str = "", ax: "Panels" = None) 
             tasks = rows.drop_duplicates("task")
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
             wide = wide.rename(columns=length_name, level="length")
-            heatmap(axes, wide["score"], wide["text"])
+            named = wide.set_axis(task_names(wide.index, labels))
+            heatmap(axes, named["score"], named["text"])
             # A white line between categories, as between the rows of the paper's tables.
-            for place in _borders(tasks["category"]):
+            is_first = (tasks["category"] != tasks["category"].shift()).to_numpy()
+            for place in np.flatnonzero(is_first)[1:]:
                 axes.axhline(place, color="white", linewidth=2.5)
+            axes.set_xlabel("Length (tokens)")
             set_title(axes, name)
+        panels[0].set_ylabel("Task")
     return panels
-
-
-def _borders(groups: Iterable[str]) -> list[int]:
-    """The places between rows of a heatmap where the group changes."""
-    return [i for i, (group, following) in enumerate(pairwise(groups), 1) if group != following]
 
 
 def correlation_heatmap(
     correlations: "pd.DataFrame",
     marked: Collection[str] = (),
-    groups: Sequence[str] = (),
     note: str = "",
+    labels: Mapping[str, str] = {},
     ax: "Axes | None" = None,
 ) -> "Axes":
-    """Figure 5: correlations of tasks in the order of the frame, its marked tasks in red, groups
-    parted by lines.
+    """Figure 5: correlations of tasks in the order of the frame, which is that of the dendrogram
+    beside it, its marked tasks in red.
 
-    `groups` names the cluster of each task, in the order of the frame.
+    `correlations` is what `correlation.correlations` gives. `labels` names tasks otherwise than
+    the paper does.
     """
     if correlations.empty:
         raise UserError("no correlations to draw: give at least two tasks")
@@ -80,21 +84,35 @@ def correlation_heatmap(
     )
     size = len(correlations)
     with draw_in(1, 1, 0.24 * size, ax, note, series=size, shown=correlations) as (axes,):
-        heatmap(axes, correlations, text, [color_of(4), "#FFFFFF"], -1)
-        # names of several lines need wider fields
-        if correlations.index.str.len().max() <= LONGEST_TICK:
-            axes.set_aspect("equal")
-        axes.tick_params("x", rotation=55)
+        names = task_names(map(str, correlations), labels)
+        named = correlations.set_axis(names).set_axis(names, axis=1)
+        heatmap(axes, named, text, [color_of(4), "#FFFFFF"], -1)
+        axes.set_xticklabels(names, rotation=55)  # slanted, a name has room on one line
         plt.setp(axes.get_xticklabels(), ha="right", rotation_mode="anchor")
-        labels = zip(axes.get_xticklabels(), axes.get_yticklabels(), correlations, strict=True)
-        for *both, task in labels:
+        ticks = zip(axes.get_xticklabels(), axes.get_yticklabels(), strict=True)
+        for task, both in zip(correlations, ticks, strict=True):
             if task in marked:
                 plt.setp(both, color=RED, fontweight="bold")
-        for place in _borders(groups):
-            axes.axhline(place, color="black", linewidth=0.8)
-            axes.axvline(place, color="black", linewidth=0.8)
+        axes.set(xlabel="Task", ylabel="Task")
         set_title(axes, "Correlation of task scores")
+        _draw_dendrogram(axes.inset_axes((1.01, 0, 0.13, 1)), correlations)
     return axes
+
+
+def _draw_dendrogram(axes: Axes, correlations: "pd.DataFrame") -> None:
+    """The tree of the tasks at the right of their rows, from 0, where all are one, to 1 - r."""
+    places = [row + 0.5 for row in range(len(correlations))]
+    heights = [0.0] * len(correlations)
+    ink = plt.rcParams["text.color"]
+    for left, right, height, _ in tree_of(correlations):
+        ends = [int(left), int(right)]
+        xs = [heights[ends[0]], height, height, heights[ends[1]]]
+        ys = [places[ends[0]], places[ends[0]], places[ends[1]], places[ends[1]]]
+        axes.plot(xs, ys, color=ink, linewidth=0.7, solid_joinstyle="miter")
+        places.append((ys[0] + ys[-1]) / 2)
+        heights.append(height)
+    axes.set(ylim=(len(correlations), 0), xlim=(0, None), yticks=[], xticks=[])
+    axes.spines[:].set_visible(False)
 
 
 def heatmap(

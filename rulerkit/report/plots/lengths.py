@@ -12,7 +12,7 @@ from matplotlib.axes import Axes
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.report.paper import listed_rows
-from rulerkit.report.plots.canvas import GREY_LINE, Panels, color_of, draw_in, set_title, wrapped
+from rulerkit.report.plots.canvas import GREY_LINE, Panels, draw_in, look_of, set_title, wrapped
 from rulerkit.report.tables import names_of
 
 
@@ -41,7 +41,7 @@ def claimed_and_effective(
         panels_of = dict(iter(rows.groupby(titles, sort=False)))
     if models is not None:
         own = models[models["category"] == "all"]
-        own = own.assign(model=names_of(own), is_own=True)
+        own = own.assign(name=own["model"], model=names_of(own), is_own=True)
         # yours stand in the first panel, among the models of the paper
         first = next(iter(panels_of), "")
         panels_of[first] = pd.concat([own, panels_of.get(first)])
@@ -75,12 +75,10 @@ def _rows_of_models(axes: Axes, rows: "pd.DataFrame", num_rows: int) -> None:
     axes.set_yticks(range(len(rows)), names)
     axes.set_ylim(num_rows - 0.4, -0.6)
 
-    num_own = 0
     for y, row in enumerate(rows.to_dict("records")):
         color = GREY_LINE
         if row["is_own"]:
-            color = color_of(num_own)
-            num_own += 1
+            color = look_of(row["name"])["color"]
             axes.get_yticklabels()[y].set_fontweight("bold")
         _row_of_model(axes, y, row, color)
 

@@ -1,13 +1,12 @@
 """Scores over length, a line for each model or series, and over models."""
 
 from collections.abc import Collection, Mapping, Sequence
+from itertools import product
 from typing import Any
 
-import matplotlib
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
-from matplotlib.transforms import offset_copy
 
 from rulerkit.common.errors import UserError, counted
 from rulerkit.common.lengths import length_name, parse_length
@@ -15,26 +14,27 @@ from rulerkit.generation.tasks import task
 from rulerkit.report.paper import published_scores
 from rulerkit.report.plots.canvas import (
     BEYOND_DASHES,
+    DASHES,
     GREY_LINE,
-    NARROW,
     Panels,
     Threshold,
     add_legend,
     draw_in,
     length_ticks,
-    letters_in,
+    look_of,
     properties_of,
     set_title,
     wrapped,
 )
+from rulerkit.report.plots.printed import Printed, grey_lines, lines_and_band
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.summary import model_rows, texts_words
 from rulerkit.store.places import check_columns
 
-Printed = Mapping[str, Mapping[int, float]]
-"""Scores by length of each model, as `paper.published_scores` gives them."""
-_MOST_GREY = 8  # printed lines in one panel, beyond which they are a band
+_BESIDE = 24  # letters of a model's name beside a row of panels
+MODELS = ("label", "name")
+"""The columns whose values are the names of models."""
 
 
 def score_by_length(
@@ -55,7 +55,7 @@ def score_by_length(
     as a band from the lowest to the highest. Without `lines` all are lines, and of more than eight
     these are eight that are far apart.
     """
-    rows = means_of(lengths, category, "score_by_length").drop(columns="label")
+    rows = means_of(lengths, category, "score_by_length")
     printed = {"": published_scores(published, category)}
     named = published_scores(lines, category) if lines else ()
     drawn: Any = {"published": printed, "lines": named, "ax": ax}
@@ -68,56 +68,149 @@ def series_by_length(
     series: str = "series",
     panel: str = "panel",
     dashed_beyond: Mapping[str, float] = {},
-    flat: Collection[str] = (),
+    flat: Mapping[str, str] = {},
     threshold: Threshold = None,
     note: str = "",
     published: Mapping[str, Printed] = {},
     lines: Collection[str] = (),
     columns: int = 2,
+    panels: Sequence[str] = (),
     ax: "Panels" = None,
 ) -> "list[Axes]":
     """Score over length, a line per series with its intervals as bars, a panel per value of
     `panel`, at most `columns` side by side (4 for Figures 2 to 4 in the paper's layout).
 
     `frame` holds percents: columns length, score, low, high, and those that name series and panel;
-    without the panel's column all lines share one. Several models (column `label`) have panels of
-    their own. A length without a complete score is a gap. `dashed_beyond` gives by series the
-    length past which its line is dashed; `flat` names series whose one score is drawn at all
-    lengths. `published` gives by panel ('' where there is one) what `paper.published_scores`
-    gives, drawn in grey; `lines` as in `score_by_length`, by the names that these have.
+    without the panel's column all lines share one. Of several models (column `label`) each has a
+    row of panels, with its name at the left. Series that are models (`label` or `name`) look as
+    `look_of` says; a task that stands in several panels looks the same in all. A length without a
+    complete score is a gap. `dashed_beyond` gives by series the length past which its line is
+    dashed; `flat` names series whose one score is a dashed level line with its interval as a band,
+    and for each the series whose colour it takes. `panels` names the panels in their order: those
+    without scores stay empty. `published` gives by panel ('' where there is one) what
+    `paper.published_scores` gives, drawn in grey; `lines` as in `score_by_length`, by the names
+    that these have.
     """
     check_columns(frame, ["length", "score", "low", "high", series], "series_by_length")
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
         raise UserError("no scores to draw; give the scores of a run that has some")
 
-    # Panels are those of the caller; several models are never drawn into one.
-    keys = [key for key in ("label", panel) if key in frame and key != series]
-    if "label" in keys and frame["label"].nunique() == 1:
-        keys.remove("label")
-    groups = list(frame.groupby(keys, sort=False)) if keys else [((), frame)]
-    columns = min(len(groups), columns)
-
-    # The height follows from the longest legend, which stands beside the panel.
-    grey = {key: _lines_and_band(published[key], lines) for key in published}
-    most = max(rows[series].nunique() for _, rows in groups) + max(
-        (len(named) for named, _ in grey.values()), default=0
-    )
-    height = 1.3 if columns > 2 else max(1.6, 0.15 * most)
-
+    groups, is_grid = _groups(frame, series, panel, panels)
+    columns = len({title for _, title, _ in groups}) if is_grid else min(len(groups), columns)
+    grey = {key: lines_and_band(published[key], lines) for key in published}
     notes = _notes_of_lines(frame, series, dashed_beyond, grey)
-    drawn: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True}
-    with draw_in(len(groups), columns, height, ax, *notes, note, **drawn) as panels:
-        for i, (axes, (names, rows)) in enumerate(zip(panels, groups, strict=True)):
-            title = str(names[-1]) if panel in keys else ""
+    most = max(rows[series].nunique() for *_, rows in groups)
+    height = 1.3 if columns > 2 else 1.7
+    shared: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True}
+    with draw_in(len(groups), columns, height, ax, *notes, note, sharex="col", **shared) as drawn:
+        looks = _looks(groups, series, flat)
+        for i, (axes, (_, title, rows)) in enumerate(zip(drawn, groups, strict=True)):
+            # The panels of a column have one x axis.
             printed = grey.get(title, ({}, {}))
-            _lines(axes, rows, series, printed, dashed_beyond, flat)
-            _grey_lines(axes, *printed, height if ax is None else None)
-            add_legend(axes)
-            if ax is None and i % columns:
-                axes.set_ylabel("")
-            set_title(axes, *names, loc="left")
-    return panels
+            lengths = {
+                int(n) for *_, below in groups[i % columns :: columns] for n in below["length"]
+            }
+            for scores in printed:
+                lengths.update(*scores.values())
+            ticks = sorted(lengths or set(frame["length"]))
+            _lines(axes, rows, series, looks[title], ticks, dashed_beyond, flat)
+            grey_lines(axes, *printed, height if ax is None else None)
+        has_one_legend = series in MODELS
+        _name_panels(drawn, groups, columns if ax is None else 0, is_grid, has_one_legend)
+    return drawn
+
+
+def _groups(
+    frame: "pd.DataFrame", series: str, panel: str, panels: Sequence[str]
+) -> tuple[list[tuple[str, str, "pd.DataFrame"]], bool]:
+    """Model, title and rows of each panel, row by row ('' where there is one model or panel), and
+    whether they are a grid of models by panels."""
+    models, titles = [""], list(panels) or [""]
+    if "label" in frame and series not in MODELS and frame["label"].nunique() > 1:
+        models = list(dict.fromkeys(frame["label"]))
+    if panel in frame and not panels:
+        titles = list(dict.fromkeys(frame[panel]))
+    groups = []
+    for model, title in product(models, titles):
+        rows = frame[frame["label"] == model] if model else frame
+        groups.append((model, title, rows[rows[panel] == title] if title else rows))
+    return groups, len(models) > 1 and len(titles) > 1
+
+
+def _looks(
+    groups: Sequence[tuple[str, str, "pd.DataFrame"]], series: str, flat: Mapping[str, str]
+) -> dict[str, dict[str, dict[str, Any]]]:
+    """The look of each series by the title of its panel: that of its model, in a second run of it
+    with other dashes, or that of its place, after the tasks that several panels show."""
+    parts = [rows.assign(title=title, name=rows[series].astype(str)) for _, title, rows in groups]
+    shown = pd.concat(parts).drop_duplicates(["title", "name"])
+    shown = shown.assign(**{key: shown.get(key, shown["name"]) for key in ("model", "task")})
+    looks: dict[str, dict[str, dict[str, Any]]] = {title: {} for _, title, _ in groups}
+    if series in MODELS:
+        runs = shown.groupby("model")["name"].transform(lambda names: pd.factorize(names)[0])
+        row: Any
+        for row, run in zip(shown.itertuples(), runs, strict=True):
+            look = look_of(row.model) | {"linestyle": DASHES[run % len(DASHES)]}
+            looks[row.title][row.name] = look
+        return looks
+
+    panels_of = shown.groupby("task", sort=False)["title"].nunique()
+    common = list(panels_of[panels_of > 1].index)
+    by_title: Any = shown.groupby("title", sort=False)
+    for title, of_panel in by_title:
+        is_line = ~of_panel["name"].isin(flat) & ~of_panel["task"].isin(common)
+        order = [*common, *of_panel["task"][is_line]]
+        lines = of_panel[~of_panel["name"].isin(flat)]
+        names = dict(zip(lines["name"], lines["task"], strict=True))
+        looks[title] = {name: properties_of(order.index(task)) for name, task in names.items()}
+        for name in of_panel["name"][of_panel["name"].isin(flat)]:
+            # without the line it belongs to it has a colour of its own
+            looks[title][name] = looks[title].get(flat[name], properties_of(len(looks[title])))
+    return looks
+
+
+def _name_panels(
+    drawn: Sequence[Axes],
+    groups: Sequence[tuple[str, str, "pd.DataFrame"]],
+    columns: int,
+    is_grid: bool,
+    has_one_legend: bool,
+) -> None:
+    """Names of lines and panels on top, of models once at the left, of the x axis once below; in
+    axes of the user's (no `columns`) at each of them."""
+    entries = []
+    for i, (axes, (model, _, _)) in enumerate(zip(drawn, groups, strict=True)):
+        handles, names = axes.get_legend_handles_labels()
+        entries.append(dict(zip(names, handles, strict=True)))
+        is_last = i + columns >= len(groups) or not columns
+        axes.tick_params("x", labelbottom=is_last)
+        axes.set_xlabel("Sequence length (tokens)" if is_last else "")
+        if not columns or i % columns == 0:
+            beside = f"{wrapped(model, _BESIDE)}\nScore (%)"
+            axes.set_ylabel(beside if is_grid else "Score (%)")
+
+    # One legend also where no panel would have another.
+    everything: dict[str, Any] = {}
+    for of_panel in entries:
+        everything |= of_panel
+    has_one_legend |= all(len(of_panel) in (0, len(everything)) for of_panel in entries)
+    tallest = 0.0
+    figure: Any = drawn[0].figure
+    if columns:
+        # legends take the room that the axes will have
+        figure.get_layout_engine().execute(figure)
+    on_top = len(drawn) if not is_grid or not columns else columns
+    if columns and has_one_legend:
+        add_legend(drawn[0], everything, of_figure=True)
+    else:
+        for axes, of_panel in zip(drawn[:on_top], entries, strict=False):
+            if of_panel:
+                legend = add_legend(axes, of_panel)
+                tallest = max(tallest, legend.get_window_extent().height + 3)
+    pad = 4 + tallest / figure.dpi * 72
+    for axes, (model, title, _) in zip(drawn[:on_top], groups, strict=False):
+        set_title(axes, title or model, loc="left", pad=pad)
 
 
 def mean_words(rows: "pd.DataFrame") -> str:
@@ -144,7 +237,7 @@ def _notes_of_lines(
     if num_others:
         notes.append(f"grey band: {num_others} further models")
     if "copied" in frame and frame["copied"].notna().any():
-        notes.append("dotted: copying the beginning of the context")
+        notes.append("grey level line: copying the beginning of the context")
     return notes
 
 
@@ -152,105 +245,38 @@ def _lines(
     axes: Axes,
     rows: "pd.DataFrame",
     series: str,
-    printed: tuple[Printed, Printed],
+    looks: Mapping[str, Mapping[str, Any]],
+    lengths: Sequence[int],
     dashed_beyond: Mapping[str, float],
     flat: Collection[str],
 ) -> None:
-    """A line per series over length; the axis also has room for the lengths of `printed`, which
-    `_grey_lines` draws. One level line is what copying the beginning of the context scores."""
-    # Lines keep the order of the caller, and with it their colours.
-    names = list(dict.fromkeys(rows[series]))
-    all_lengths = {int(n) for n in rows["length"]}
-    for scores in printed:
-        all_lengths.update(*scores.values())
-    lengths = sorted(all_lengths)
+    """A line per series over length. One level line is what copying the beginning of the context
+    scores."""
+    names = list(dict.fromkeys(rows[series].astype(str)))
     for i, name in enumerate(names):
-        line = rows[rows[series] == name].sort_values("length")
+        line = rows[rows[series].astype(str) == name].sort_values("length")
         if name in flat:
-            level = line[["score", "low", "high"]].mean()
-            line = pd.DataFrame({"length": lengths, **level})
+            score, low, high = line[["score", "low", "high"]].mean()
+            color = looks[name]["color"]
+            axes.axhspan(low, high, color=color, alpha=0.15, linewidth=0, zorder=0.5)
+            axes.axhline(score, color=color, linestyle=BEYOND_DASHES, label=name, zorder=2)
+            continue
         # bars of several lines stand side by side
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
-        x, properties = line["length"] * 2**shift, properties_of(i)
-        line_with_bars(axes, x, line, str(name), properties, dashed_beyond.get(name, np.inf))
+        x, beyond = line["length"] * 2**shift, dashed_beyond.get(name, np.inf)
+        line_with_bars(axes, x, line, name, looks[name], beyond)
 
     if "copied" in rows and rows["copied"].notna().any():
         level = rows["copied"].mean()
-        axes.axhline(level, color=GREY_LINE, linestyle=":", linewidth=0.7, zorder=1)
+        axes.axhline(level, color=GREY_LINE, linewidth=0.7, zorder=1)
 
     # Lengths double, so they stand at equal distances.
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, length_ticks(axes, lengths))
+    margin = 1.1 * (lengths[-1] / lengths[0]) ** 0.05
+    axes.set_xlim(lengths[0] / margin, lengths[-1] * margin)
     axes.minorticks_off()
-    axes.set(xlabel="Sequence length (tokens)", ylabel="Score (%)", ylim=(0, 102))
-
-
-def _lines_and_band(printed: Printed, lines: Collection[str]) -> tuple[Printed, Printed]:
-    """The printed scores that are drawn as lines, and those that are in the band."""
-    named = [name for name in printed if name in lines]
-    if not lines:
-        # Those at equal steps of the order at their longest length are far apart.
-        order = sorted(printed, key=lambda name: list(printed[name].values())[-1])
-        steps = np.linspace(0, len(order) - 1, min(len(order), _MOST_GREY))
-        named = [order[i] for i in steps.round().astype(int)]
-    return (
-        {name: printed[name] for name in printed if name in named},
-        {name: printed[name] for name in printed if name not in named},
-    )
-
-
-def _grey_lines(axes: Axes, named: Printed, band: Printed, height: float | None) -> None:
-    """Printed scores: thin and grey, so that they are not taken for measured ones. Lines are named
-    at their ends, in narrow axes in the legend. `height` of the axes is in inches."""
-    if band:
-        scores = pd.DataFrame(band).sort_index()
-        low, high = scores.min(axis=1), scores.max(axis=1)
-        color: Any = {"color": GREY_LINE, "alpha": 0.15, "linewidth": 0}
-        axes.fill_between(scores.index, low, high, zorder=0.5, **color)
-
-    thin = {"color": GREY_LINE, "markersize": 2.5, "linewidth": 0.6}
-    has_room = letters_in(axes) >= NARROW
-    ends: list[tuple[float, float]] = []
-    for i, (name, printed) in enumerate(named.items()):
-        x, y = [float(n) for n in printed], list(printed.values())
-        label = "_nolegend_" if has_room else name
-        axes.plot(x, y, label=label, zorder=1.5, **(properties_of(i) | thin))
-        ends.append((x[-1], y[-1]))
-    if not named or not has_room:
-        return
-
-    # Names at the ends of lines are moved apart, and a thin line leads to each.
-    figure: Any = axes.figure
-    inches = height or axes.get_window_extent().height / figure.dpi
-    gap = 102 * 1.25 * matplotlib.rcParams["font.size"] / 72 / inches
-    places = _apart([y for _, y in ends], gap, 102)
-    beside = offset_copy(axes.transData, figure, 9, 0, "points")
-    leader: Any = {"arrowstyle": "-", "linewidth": 0.4, "color": GREY_LINE}
-    leader |= {"shrinkA": 0, "shrinkB": 2, "relpos": (0, 0.5)}
-    text: Any = {"textcoords": beside, "va": "center", "fontsize": "medium"}
-    for name, end, place in zip(named, ends, places, strict=True):
-        axes.annotate(name, end, (end[0], place), arrowprops=leader, **text)
-
-
-def _apart(values: Sequence[float], gap: float, top: float) -> list[float]:
-    """Values moved as little as needed to be at least `gap` apart, above 0 and up to `top` where
-    they fit, in the order given."""
-    order = np.argsort(values, kind="stable")
-    steps = gap * np.arange(len(values))
-
-    # Without the steps the moved values must not fall: means over blocks that would.
-    blocks: list[list[float]] = []
-    for value in np.asarray(values)[order] - steps:
-        blocks.append([float(value)])
-        while len(blocks) > 1 and np.mean(blocks[-2]) > np.mean(blocks[-1]):
-            last = blocks.pop()
-            blocks[-1] += last
-    means = [np.mean(block) for block in blocks for _ in block]
-    lowest = gap / 2
-    moved = np.clip(means, lowest, max(lowest, top - steps[-1])) + steps
-    places = np.empty(len(values))
-    places[order] = moved
-    return places.tolist()
+    axes.set(ylim=(0, 102), yticks=range(0, 101, 20))
 
 
 def line_with_bars(
