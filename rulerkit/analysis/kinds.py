@@ -61,14 +61,17 @@ def estimate(parts: Sequence[Part], confidence: float = 0.95) -> Estimate:
     cells: list[WeightedCell] = []
     printed, rounding = 0.0, 0.0
     for weight, rows in parts:
-        by_cell = rows.assign(weight=rows.get("weight", 1.0)).groupby(CELL)
-        weights = by_cell["weight"].first()
+        rows = rows.assign(weight=rows.get("weight", 1.0))
+        if "index" not in rows:
+            # a printed row is a cell
+            mean = np.average(rows["score"], weights=rows["weight"])
+            printed += 100 * weight * float(mean)
+            rounding += abs(weight) * ROUNDING
+            continue
+        weights = rows.groupby(CELL)["weight"].first()
         weights *= weight / weights.sum()
-        printed += 100 * float((weights * by_cell["score"].mean()).sum())
-        rounding += abs(weight) * ROUNDING
-        if "index" in rows:
-            for key, cell in weighted_cells(rows, CELL).items():
-                cells.append(cell._replace(weight=float(weights[key])))
+        for key, cell in weighted_cells(rows, CELL).items():
+            cells.append(cell._replace(weight=float(weights[key])))
     if not cells:
         return Estimate(printed, printed - rounding, printed + rounding)
     return weighted_sum(cells, confidence).percent()
