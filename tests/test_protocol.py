@@ -1,14 +1,12 @@
 """Two declared protocols: what `paper` does to the distributions that a score may depend on, and
 that they never mix."""
 
-import json
 import os
 from collections import Counter
 
 import numpy as np
 import pytest
 
-from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
 from rulerkit.evaluation.writer import predict
@@ -22,9 +20,7 @@ from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
-from rulerkit.store.cells import load_cell
 from rulerkit.store.comparable import check_same
-from tests.records import write_record
 
 DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")
@@ -174,24 +170,6 @@ def test_protocols_never_stand_in_one_table_and_are_never_resumed_by_the_other(t
     )
     with pytest.raises(UserError, match="protocol"):
         check_same(cells)
-
-
-def test_an_earlier_record_named_the_edition_of_the_prompts_beside_the_protocol(tmp_path):
-    """It is read as the protocol of today, and its cell goes on."""
-    made = generate(task("niah_single_1", "upstream"), 1024, 2)
-    path = predict(load_model("perfect"), made, tmp_path, progress=False).path
-
-    record = json.loads(path.with_suffix(".json").read_text())
-    record["result"]["task"] |= {"edition": "2025", "depths": "free"}
-    record["result"]["protocol"] = "paper"
-    write_record(path, record)
-    cell = load_cell(path)
-    assert score([cell])["protocol"].tolist() == ["upstream"] * 2
-    assert remaker(cell)(cell.rows[0]).prompt == made[0].prompt
-    before = path.read_bytes()
-    more = generate(task("niah_single_1", "upstream"), 1024, 3)
-    assert len(predict(load_model("perfect"), more, tmp_path, progress=False).rows) == 3
-    assert path.read_bytes().startswith(before)
 
 
 # --- copying the beginning ------------------------------------------------------------------------
