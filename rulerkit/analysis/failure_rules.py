@@ -88,7 +88,7 @@ def _beginning(answer: JudgedAnswer) -> str | None:
     return None
 
 
-def _parametric(answer: JudgedAnswer) -> str | None:
+def _function_words(answer: JudgedAnswer) -> str | None:
     words = [word for word in answer.words if not word.isdigit()]
     for word in words:
         is_letter = len(word) == 1 and word.isalpha()
@@ -155,7 +155,7 @@ _FIRST_RULES = (
     Rule(
         "function words",
         "Nothing but function words (the, an, a) or letters of the alphabet.",
-        _parametric,
+        _function_words,
     ),
     Rule(
         "duplicated values",

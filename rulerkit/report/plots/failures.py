@@ -21,7 +21,7 @@ GROUPS = {
     "empty": "no answer",
     "refused": "no answer",
     "cut off": "no answer",
-    "parametric words": "no answer",
+    "function words": "no answer",
     "copied demonstration": "copied",
     "copied beginning": "copied",
     OTHER_FORM: "incomplete",
