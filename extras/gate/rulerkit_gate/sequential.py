@@ -8,11 +8,12 @@ go on.
 Why looking often makes no more false alarms. Examples are asked in the order of their index, so the
 mean of a place over the first 40 examples of its cells is one number, whenever it is looked at.
 There are as many such numbers as sizes and places, and their list is fixed before the first
-question. The test of a place at a size takes an equal share of the error (Bonferroni over the
-sizes, Holm over the places). So all tests together hold the error for any rule that chooses which
-cells go on, also one that looks at the scores: a rule chooses which of the tests are looked at, and
-looking at fewer of them cannot raise a false alarm. The price is that a place whose cells have
-reached different sizes counts with the least of them.
+question. Half of the error belongs to the last size, so that a run to the end finds nearly what a
+single look finds; the other half is shared equally by all sizes (Bonferroni over the sizes, Holm
+over the places). So all tests together hold the error for any rule that chooses which cells go on,
+also one that looks at the scores: a rule chooses which of the tests are looked at, and looking at
+fewer of them cannot raise a false alarm. The price is that a place whose cells have reached
+different sizes counts with the least of them.
 
 The verdict *worse* takes the tests of `differences`, beyond the margin and the exact one of any
 loss; *not worse* takes the mean of all cells, with the same error shared over the sizes.
@@ -79,16 +80,17 @@ class Design:
             size *= 2
         return (*sizes, self.most)
 
-    @property
-    def alarms(self) -> float:
-        """The error of all tests at one size."""
-        return ALARMS / len(self.sizes)
+    def alarms(self, size: int) -> float:
+        """The error of all tests at one size: half of it belongs to the last one, the other half to
+        all sizes alike."""
+        share = 0.5 / len(self.sizes)
+        return ALARMS * (share + 0.5 if size == self.sizes[-1] else share)
 
-    def alarms_at(self, place: Place) -> float:
+    def alarms_at(self, place: Place, size: int) -> float:
         """The error of the limit of a place at one size: the mean is looked at alone, all others
         together."""
         alone = place == self.places[-1]
-        return self.alarms if alone else self.alarms / len(self.places)
+        return self.alarms(size) if alone else self.alarms(size) / len(self.places)
 
     def most_hidden(self, level: str) -> float:
         """Points that no task and no length may have lost where the verdict is *not worse*."""
@@ -189,7 +191,7 @@ class GateRule:
             places = [place for place in design.places if size_of[place] >= size]
             tests = self._tests_at(differences, size, places)
             latest |= {test.place: test for test in tests}
-            worse |= {test.place: test for test in tests if test.p < design.alarms}
+            worse |= {test.place: test for test in tests if test.p < design.alarms(size)}
         tests = [latest[place] for place in design.places]
         if worse:
             return Look(tests, sorted(worse.values(), key=lambda test: test.p), False, [], {})
@@ -211,7 +213,7 @@ class GateRule:
     ) -> list[Tested]:
         """The tests at a size of the places that have reached it, adjusted over all places, also
         those that have not."""
-        alarms = self.design.alarms
+        alarms = self.design.alarms(size)
         for place in places:
             if (place, size) in self._tests:
                 continue
@@ -234,10 +236,11 @@ class GateRule:
         """Whether the mean is above the margin for certain, no task or length can hide a large
         loss, and no loss is seen for certain that may be beyond the margin."""
         design = self.design
-        if 100 * tests[-1].mean.lower_limit(design.alarms) <= -design.margin_of("all"):
+        mean = tests[-1]
+        if 100 * mean.mean.lower_limit(design.alarms(mean.size)) <= -design.margin_of("all"):
             return False
-        each = design.alarms / len(design.places)
         for test in tests:
+            each = design.alarms(test.size) / len(design.places)
             level = test.place.level
             limit = 100 * test.mean.lower_limit(each)
             if level in ("task", "length") and limit <= -design.most_hidden(level):
@@ -256,8 +259,10 @@ class GateRule:
 def examples_needed(design: Design, look: Look) -> int:
     """The examples of a cell with which the mean would be told from the margin, and no task or
     length could hide a large loss, if all stayed as it is."""
-    each = design.alarms / len(design.places)
-    asked = [(look.tests[-1], design.alarms, design.margin_of("all"))]
+    # More would be asked in a run of its own, whose last size they are.
+    last = design.alarms(design.most)
+    each = last / len(design.places)
+    asked = [(look.tests[-1], last, design.margin_of("all"))]
     for test in look.tests:
         level = test.place.level
         if level in ("task", "length"):
@@ -289,12 +294,12 @@ def comparison_of(
     rows = found.rows
     tests = {frozenset(test.place.cells): test for test in look.tests}
     beyond = [test.place for test in look.worse]
-    each = design.alarms / len(design.places)
     keys = rows.loc[rows["level"] == "cell", ["task", "length"]]
     for number, place in enumerate(places_of(keys.itertuples(index=False, name=None))):
         test = tests[frozenset(place.cells)]
         is_beyond = test.place in beyond
-        limit = test.mean.lower_limit(design.alarms_at(test.place))
+        each = design.alarms(test.size) / len(design.places)
+        limit = test.mean.lower_limit(design.alarms_at(test.place, test.size))
         p = min(1.0, test.p_of_any * len(design.places))
         rows.loc[number, ["p", "p_margin", "lower_limit"]] = [p, test.p, 100 * limit]
         is_loss = is_beyond or test.p_of_any < each
@@ -341,7 +346,7 @@ def _most_lost(design: Design, look: Look) -> str:
             level = "cell"
         if test is look.tests[-1]:
             level = "mean"
-        lost = max(0.0, -100 * test.mean.lower_limit(design.alarms_at(test.place)))
+        lost = max(0.0, -100 * test.mean.lower_limit(design.alarms_at(test.place, test.size)))
         # Upwards, because the limit is promised.
         most[level] = max(most.get(level, 0.0), math.ceil(10 * lost) / 10)
     texts = [f"at most {points_text(most['mean'])} of the mean"]

@@ -249,7 +249,7 @@ class Run:
         prompt, fields = sent.prompt, dict[str, Any]()
         if prompt.salt:
             fields["cache_salt"] = prompt.salt
-        if prompt.turns and self.model.prompt_path in ("chat", "prefill"):
+        if prompt.turns and self.model.prompt_path == "chat":
             fields["messages"] = self._messages(prompt)
         sent.tokens = prompt.example.num_tokens
         try:
@@ -284,19 +284,15 @@ class Run:
             b.text for b in blocks[:last] if b.role not in ("template", "answer_prefix")
         )
         question = "".join(b.text for b in blocks[last + 2 :] if b.role == "question")
-        prefix = next((b.text for b in blocks[:last] if b.role == "answer_prefix"), "")
-        is_prefill = self.model.prompt_path == "prefill"
-        if not is_prefill:
+        prefix = example.blocks[last - 1].text
+        if blocks[last - 1].role == "answer_prefix":
             first, question = first + prefix, question + prefix
         turns = [
             {"role": "user", "content": first.lstrip(" ")},
-            {"role": "assistant", "content": prefix + answer if is_prefill else answer},
+            {"role": "assistant", "content": answer},
             {"role": "user", "content": question},
         ]
-        # What stands before the first user's turn, and a prefill, are as in any request.
-        begin = [message for message in asked if message["role"] == "system"]
-        end = [message for message in asked if message["role"] == "assistant"]
-        return [*begin, *turns, *end]
+        return [*(message for message in asked if message["role"] == "system"), *turns]
 
     def _check_limits(self, more: int) -> None:
         limits = self.limits
