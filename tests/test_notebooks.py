@@ -132,7 +132,8 @@ def test_main_results_of_one_model(tmp_path):
     assert shown(cells, "score-by-length", "image/png")
     assert shown(cells, "tasks-by-length", "image/png")
     outputs = tmp_path / "outputs"
-    made = {"reader-4096" + end for end in (".pdf", ".png", "-tasks.pdf", "-tasks.png")}
+    ends = (".pdf", ".png", ".tex", ".txt")
+    made = {f"reader-4096{name}{end}" for name in ("", "-tasks") for end in ends}
     assert files(outputs / "figures/main/01_main_results") == made
     made = {
         "reader-4096" + end
