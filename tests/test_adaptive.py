@@ -224,3 +224,13 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
 def test_bad_parameters(parameters, message):
     with pytest.raises(UserError, match=message):
         rk.study(**{"num_examples": "adaptive"} | parameters)
+
+
+def test_a_former_question_is_named_and_its_fields_are_ignored(tmp_path):
+    """Records of former versions hold fields of other questions."""
+    scores = rk.score(evaluate(tmp_path))
+    stored = json.loads(scores["adaptive"].iloc[0]) | {"average": None, "other": None, "margin": 0}
+    same = scores.assign(adaptive=json.dumps(stored))
+    assert rk.summarize(same, ["vt"]).models["adaptive"].str.contains(": 2K, certain").all()
+    other = scores.assign(adaptive=json.dumps({**stored, "average": 2}))
+    assert rk.summarize(other, ["vt"]).models["adaptive"].str.contains("not judged any more").all()

@@ -276,13 +276,14 @@ def score(
         if key in found:
             raise UserError(
                 f"{cell.path}: run {cell.run!r}, model {cell.model!r}, task {cell.task!r} at "
-                f"length {cell.length} is also in {found[key]}; a cell can be counted "
-                "once: give both places to rk.load, which puts them together, or name one file"
+                f"length {cell.length} is also in {found[key]}; a cell can be counted once: give "
+                "both places to rk.load, which puts them together, or name one file"
             )
         found[key] = cell.path
-        # One array a column, so that each can be let go when the table has it.
+        # One array a column: each is let go when the table has it.
         judged_cells.append((about, {name: rows[name].copy() for name in ROW_COLUMNS}))
 
+    _name_unchecked(cells, say)
     for problem, paths in left_out.items():
         # A problem of a file names it, or the one beside the rows.
         is_named = str(paths[0].with_suffix("")) in problem
@@ -299,6 +300,16 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     """
     lacking = [f"{cell.path} ({cell.coverage})" for cell in cells if cell.coverage.missing]
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
+
+
+def _name_unchecked(cells: Iterable[Cell], say: Report) -> None:
+    """One line for all cells with rows of a former version."""
+    paths = [cell.path for cell in cells if cell.unchecked]
+    if paths:
+        say(
+            "rows of a former version have no `check`, so that damage to them is not found: "
+            f"{listed(paths, 2)}"
+        )
 
 
 def _table_of(cells: list[tuple[JSON, dict[str, Rows]]]) -> "pd.DataFrame":

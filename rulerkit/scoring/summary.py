@@ -480,7 +480,12 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
 def _adaptive(cells: "pd.DataFrame") -> str:
     """What an adaptive run of a model has found, by its cells."""
     first = cells.iloc[0]
-    rule = StoppingRule(**json.loads(first["adaptive"]))
+    asked = json.loads(first["adaptive"])
+    # Former versions also asked for an average, and for a comparison with another model.
+    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
+        return "adaptive: what a former version asked here is not judged any more"
+    asked.pop("margin", None)
+    rule = StoppingRule(**asked)
 
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.

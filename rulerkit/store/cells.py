@@ -28,6 +28,7 @@ from rulerkit.store.records import (
     FAILED_ATTEMPT,
     RECORD,
     ROW,
+    UNCHECKED,
     checked,
     checked_text,
     parse_json,
@@ -40,6 +41,7 @@ WAYS_OUT = (
     "(rulerkit evaluate --fresh) does"
 )
 _FAILURES = ".failures.jsonl"
+_SOFT = ".soft.jsonl"  # in folders of former versions
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 
 Report = Callable[[str], None]
@@ -103,9 +105,10 @@ class Cell:
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
     is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
-    were skipped), `other_answers` (those of them that are another answer to an example) and
-    `snapshots` (the versions of its model that a service named in its replies). `others` are the
-    further files of a cell that stands in several places.
+    were skipped), `other_answers` (those of them that are another answer to an example),
+    `snapshots` (the versions of its model that a service named in its replies) and `unchecked`
+    (rows of a former version, which have no check). `others` are the further files of a cell that
+    stands in several places.
     """
 
     def __init__(
@@ -123,6 +126,7 @@ class Cell:
         self.warnings: list[str] = []
         self.other_answers: list[str] = []
         self.snapshots = set[str]()
+        self.unchecked = 0
         self._have: Collection[int] | None = None
         if rows is not None:
             self.rows = self._each_once(rows)
@@ -161,6 +165,7 @@ class Cell:
         only their indices are read."""
         self.warnings.clear()
         self.other_answers.clear()
+        self.unchecked = 0
         # The line at which each example stands first, and its answer.
         first: dict[int, tuple[int, Any]] = {}
         for number, index, row in self._lines(self.path, ROW, parse):
@@ -201,6 +206,9 @@ class Cell:
                 continue
             try:
                 text = checked_text(line, self.result)
+                if text is None:
+                    yield number, *self._former_row(line, schema)
+                    continue
                 # The index comes first: it is read without parsing the row.
                 if not parse and (found := _INDEX.match(text)):
                     yield number, int(found[1]), {}
@@ -213,6 +221,15 @@ class Cell:
                     "(what it held is asked again), bring the file back from a copy, or start anew "
                     "with fresh=True (--fresh), which moves the old files aside"
                 ) from None
+
+    def _former_row(self, line: bytes, schema: TypeAdapter[Any]) -> tuple[int, JSON]:
+        """Index and row of a line as former versions wrote it; ValueError in a cell of this one."""
+        if self.about.format != UNCHECKED:
+            raise ValueError("it has no check")
+        row = checked(schema, parse_json(line))
+        self.unchecked += 1
+        # Their checks are not those of today.
+        return row["index"], {key: row[key] for key in row if key not in ("result", "checksum")}
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -346,7 +363,7 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
         folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES)):
+            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
                 continue
 
             # Rows and record of a cell have one stem, so either stands for the cell.

@@ -277,6 +277,7 @@ def _union(parts: list[Cell], report: Report) -> list[Cell]:
         failed |= cell.coverage.failed
         union.warnings += cell.warnings
         union.other_answers += cell.other_answers
+        union.unchecked += cell.unchecked
     # An example that another place has answered is no failure.
     failed = {index: failed[index] for index in sorted(failed.keys() - rows.keys())}
     union.coverage = replace(union.coverage, failed=failed)
