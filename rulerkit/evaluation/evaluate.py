@@ -8,7 +8,6 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -65,15 +64,15 @@ def evaluate(
     """
     studies = _studies_of(study, parameters)
     asking = [one for one in studies if one.ask]
-    stored = {} if fresh else _read_cells(asking)
-    tokens = sum(_tokens_to_ask(one, stored) for one in asking)
+    stored, missing = _read_cells(asking, fresh)
+    tokens = sum(missing.values())
     cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
         bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
         if session is None:
             session = Session()
             stack.callback(session.close)
-        call = _Call(session, stored, fresh, bar, not_run, errors)
+        call = _Call(session, stored, missing, fresh, bar, not_run, errors)
         for one in studies:
             cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
@@ -96,6 +95,8 @@ class _Call:
     session: "Session"
     stored: dict[Path, Cell]
     """The cells as they were on disk before anything was asked, by file."""
+    missing: dict[Path, int]
+    """By file, the tokens of all examples that had no answer then."""
     fresh: bool
     bar: Any
     not_run: NotRun | None
@@ -136,30 +137,21 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _read_cells(studies: Iterable[Study]) -> dict[Path, Cell]:
-    """What is on disk of the cells of studies before anything is asked, by file. What cannot be
-    read is left to its writer, which says so."""
-    stored = dict[Path, Cell]()
-    for asked in chain.from_iterable(study.cells() for study in studies):
+def _read_cells(studies: Iterable[Study], fresh: bool) -> tuple[dict[Path, Cell], dict[Path, int]]:
+    """What is on disk of the cells of studies before anything is asked, and the tokens of all
+    examples without an answer, which the progress bar counts; both by file. What cannot be read is
+    left to its writer, which says so."""
+    stored, missing = dict[Path, Cell](), dict[Path, int]()
+    for one, asked in [(one, asked) for one in studies for asked in one.cells()]:
+        cell, have = None, 0
         with suppress(DamagedCell):
-            cell = load_cell(asked.path)
-            if cell:
-                cell.check()
-                stored[asked.path] = cell
-    return stored
-
-
-def _num_missing(stored: Mapping[Path, Cell], path: Path, wanted: int) -> int:
-    """How many of the first so many examples of a cell have no answer."""
-    have = len(stored[path].coverage.of_first(wanted).have) if path in stored else 0
-    return wanted - have
-
-
-def _tokens_to_ask(study: Study, stored: Mapping[Path, Cell]) -> int:
-    """What the progress bar counts: the lengths of all examples without an answer."""
-    return sum(
-        cell.length * _num_missing(stored, cell.path, study.num_examples) for cell in study.cells()
-    )
+            cell = None if fresh else load_cell(asked.path)
+            have = len(cell.coverage.of_first(one.num_examples).have) if cell else 0
+        if cell and have:
+            stored[asked.path] = cell
+        tokens = asked.length * (one.num_examples - have)
+        missing[asked.path] = max(tokens, missing.get(asked.path, 0))
+    return stored, missing
 
 
 def _fitting(study: Study, model: Any, call: _Call) -> Asked:
@@ -175,7 +167,7 @@ def _fitting(study: Study, model: Any, call: _Call) -> Asked:
             # Examples that were answered fit, and none is made.
             path = cell_file(study.predictions, model.name, task.name, length)
             some = study.num_examples if length < _ALWAYS_FITS else 1
-            if not _num_missing(call.stored, path, study.num_examples):
+            if not call.missing[path]:
                 some = 0
             try:
                 # What is made here is not made again when it is asked.
@@ -222,7 +214,7 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
         of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
         is_code = isinstance(described, Model) or "entry" in described
-        if is_code and not _tokens_to_ask(of_model, call.stored):
+        if is_code and not any(call.missing[cell.path] for cell in of_model.cells()):
             remark(
                 f"{model.name}: nothing was asked, all answers are stored; a change that its "
                 "record does not hold, such as a patch elsewhere, is not seen: another `name` or "
@@ -267,7 +259,16 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
             for length, counts in rounds(lambda: state_of(at_lengths(study, lengths), anew).counts):
                 fitting = {name: n for name, n in counts.items() if (name, length) in asked}
                 examples = [asked[name, length].first(n) for name, n in fitting.items()]
-                cells = _each_repetition(left, model, examples, length in anew, call)
+                cells = ask_length(
+                    model,
+                    examples,
+                    left.folders,
+                    length in anew,
+                    call.bar,
+                    left.max_failures,
+                    left.adaptive,
+                    call.stored,
+                )
                 answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:
@@ -278,27 +279,6 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
             remark(f"{model.label or model.name}: {text}")
         break
     return list(answered.values())
-
-
-def _each_repetition(
-    study: Study, model: Any, examples: list[Examples], anew: bool, call: _Call
-) -> list[Cell]:
-    """Let a model answer the examples of one length, once for each repetition of a study."""
-    cells = list[Cell]()
-    for repetition, folder in enumerate(study.folders):
-        # A model that draws its answers draws others in each repetition.
-        model.repetition = repetition
-        cells += ask_length(
-            model,
-            examples,
-            folder,
-            anew,
-            call.bar,
-            study.max_failures,
-            study.adaptive,
-            call.stored,
-        )
-    return cells
 
 
 def _stored(study: Study) -> list[Cell]:

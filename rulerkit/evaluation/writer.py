@@ -47,96 +47,95 @@ def predict(
     """Let a model answer the examples of one cell that have no answer yet, as `ask_length` does;
     returns the cell with all its rows."""
     with progress_bar(len(examples) * examples.length, disable=not progress) as bar:
-        return ask_length(model, [examples], folder, fresh, bar)[0]
+        return ask_length(model, [examples], [folder], fresh, bar)[0]
 
 
 def ask_length(
-    model: Model,
+    model: Any,
     cells: Sequence[Examples],
-    folder: Path,
+    folders: Sequence[Path],
     fresh: bool,
     bar: Any,
     max_failures: float = 0,
     rule: StoppingRule | None = None,
     stored: dict[Path, Cell] | None = None,
 ) -> list[Cell]:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
-    returns the cells that have answers.
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream for
+    each repetition; returns the cells that have answers.
 
-    `folder` is `predictions/<run>`. Answers of an earlier session stay where the record names the
-    same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
-    aside first. In a notebook, cells that another process writes are waited for, after the others.
-    A request that failed is listed beside its cell and on stderr, and the next call sends it again.
-    `max_failures` and the `rule` of an adaptive run are recorded for those who take means. `stored`
-    are cells that were read just before, by file: each is used once.
+    `folders` are `predictions/<run>`, one for each repetition. Answers of an earlier session stay
+    where the record names the same task, length, seed, prompts, tokenizer, corpora and model;
+    `fresh` moves the old files aside first. In a notebook, cells that another process writes are
+    waited for, after the others. A request that failed is listed beside its cell and on stderr, and
+    the next call sends it again. `max_failures` and the `rule` of an adaptive run are recorded for
+    those who take means. `stored` are cells that were read just before, by file: each is used once.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
-    settings = {
-        "run": folder.name,
-        "label": model.label,
-        "claimed_length": model.claimed_length,
-        "aligned": model.aligned,
-        "max_failures": max_failures,
-        "adaptive": plain(asdict(rule)) if rule else None,
-    }
-    writers = [CellWriter(model, examples, folder, settings) for examples in cells]
+    answered = list[Cell]()
+    for repetition, folder in enumerate(folders):
+        # A model that draws its answers draws others in each repetition.
+        model.repetition = repetition
+        settings = {
+            "run": folder.name,
+            "label": model.label,
+            "claimed_length": model.claimed_length,
+            "aligned": model.aligned,
+            "max_failures": max_failures,
+            "adaptive": plain(asdict(rule)) if rule else None,
+        }
+        writers = [CellWriter(model, examples, folder, settings) for examples in cells]
+        waiting = writers
+        while waiting:
+            waiting = _ask(model, waiting, fresh, stored or {}, bar)
+        for writer in writers:
+            cell = writer.complete or load_cell(writer.path)
+            answered += [cell] if cell else []
+    return answered
+
+
+def _ask(
+    model: Model, writers: "Sequence[CellWriter]", fresh: bool, stored: dict[Path, Cell], bar: Any
+) -> "list[CellWriter]":
+    """Let a model answer what is missing in cells of one length; returns those that another process
+    writes, after a while."""
+    opened, busy, reason = list[CellWriter](), list[CellWriter](), ""
+    # However it ends, the engine's requests under way end first, then all cells are closed.
     with ExitStack() as stack:
         for writer in writers:
             stack.callback(writer.close)
-        waiting = writers
-        while waiting:
-            opened, busy, reason = _open(waiting, fresh, stored or {})
-            _ask(model, opened, stack, bar)
-            # What is answered is free for others before anything is waited for.
-            for writer in opened:
-                writer.close()
-            if busy and opened:
-                remark(f"waiting for {counted(len(busy), 'cell')}: {reason}")
-            if busy:
-                time.sleep(_LOOK_AGAIN)
-            waiting = busy
+            held = writer.open(fresh, stored.pop(writer.path, None))
+            if held:
+                busy.append(writer)
+                reason = held
+            else:
+                opened.append(writer)
 
-    return [cell for writer in writers if (cell := writer.cell())]
+        unanswered = {writer.task: writer for writer in opened if writer.missing}
+        if unanswered:
+            bar.set_description_str(f"{model.name} {opened[0].length}", refresh=False)
+            missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
+            answers = stack.enter_context(closing(answers_of(model, missing)))
+            for example, answer in answers:
+                writer = unanswered[example.task]
+                writer.write(example, answer, bar)
+                tell_time_left(bar, cell_ended=not writer.left)
+        for writer in opened:
+            if writer.left:
+                raise ModelError(
+                    f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
+                    f"{writer.path} unanswered, the first is example {min(writer.left)}: the "
+                    "others are on disk; the same command asks for these again"
+                )
 
-
-def _open(
-    writers: "Sequence[CellWriter]", fresh: bool, stored: dict[Path, Cell]
-) -> "tuple[list[CellWriter], list[CellWriter], str]":
-    """The cells that could be opened; those that another process writes, and the last one's
-    words."""
-    opened, busy, reason = list[CellWriter](), list[CellWriter](), ""
-    for writer in writers:
-        held = writer.open(fresh, stored.pop(writer.path, None))
-        if held:
-            busy.append(writer)
-            reason = held
-        else:
-            opened.append(writer)
-    return opened, busy, reason
-
-
-def _ask(model: Model, writers: "Sequence[CellWriter]", stack: ExitStack, bar: Any) -> None:
-    """Let a model answer what is missing in cells of one length that were opened."""
-    unanswered = {writer.task: writer for writer in writers if writer.missing}
-    if unanswered:
-        bar.set_description_str(f"{model.name} {writers[0].length}", refresh=False)
-        missing = (w.examples[index] for w in unanswered.values() for index in w.missing)
-        # An engine may have requests under way: closing ends them where we stop early.
-        answers = stack.enter_context(closing(answers_of(model, missing)))
-        for example, answer in answers:
-            writer = unanswered[example.task]
-            writer.write(example, answer, bar)
-            tell_time_left(bar, cell_ended=not writer.left)
-    for writer in writers:
-        if writer.left:
-            raise ModelError(
-                f"{model.name} left {len(writer.left)} of {len(writer.missing)} examples of "
-                f"{writer.path} unanswered, the first is example {min(writer.left)}: the "
-                "others are on disk; the same command asks for these again"
-            )
+    # What is answered is free for others before anything is waited for.
+    if busy and opened:
+        remark(f"waiting for {counted(len(busy), 'cell')}: {reason}")
+    if busy:
+        time.sleep(_LOOK_AGAIN)
+    return busy
 
 
 class CellWriter:
@@ -187,7 +186,8 @@ class CellWriter:
         # Few models read prompts in a way of their own; the records of others do not mention it.
         if note := getattr(model, "protocol_note", None):
             self._settings["protocol_note"] = note
-        self._complete: Cell | None = None
+        self.complete: Cell | None = None
+        """What is on disk, where nothing was missing when the cell was opened."""
         self._record: JSON = {}
         self._stored_record: JSON = {}
         self._failures: list[Failure] = []
@@ -203,7 +203,7 @@ class CellWriter:
             stored = self._compare(before or load_cell(self.path))
             # A complete cell is not even locked: many processes may read it.
             if not self.missing and self._record == self._stored_record:
-                self._complete = stored
+                self.complete = stored
                 return ""
 
         with disk(self.path):
@@ -327,10 +327,6 @@ class CellWriter:
                 "same command asks for them again"
             )
         self._failures = []
-
-    def cell(self) -> Cell | None:
-        """The cell as it is on disk; None where nothing was answered yet."""
-        return self._complete or load_cell(self.path)
 
     def _compare(self, stored: Cell | None) -> Cell | None:
         """Find out what is missing in what is on disk. Rows made under another record are never
