@@ -29,6 +29,7 @@ PROBES = {
     "back": "again after its twin",
     "turn": "in the next turn",
     "crowd": "in a crowd",
+    "after": "from a cache that a crowd has filled",
     "late": "in a new prompt after eviction",
     "return": "in an earlier prompt after eviction",
 }

@@ -1,5 +1,5 @@
 """One server against itself: the same prompts cold, from its cache, after a twin, in the next turn,
-in a crowd and after eviction.
+in a crowd, from what a crowd left in the cache, and after eviction.
 
 `Run.go` asks in rounds until something is proven (`evidence`) or a limit is reached. Requests go
 out one after the other, in the order that is written here; only a crowd is asked at once. A round:
@@ -7,7 +7,8 @@ out one after the other, in the order that is written here; only a crowd is aske
 1. for each length a *case*: A cold, `warm` A again, `partial` a twin of A, a cold clone of the
    twin, `back` A once more, and in every second case `turn`: the next turn of a cold clone, then
    of A;
-2. `crowd`: clones of cases, a seen prompt, the longest one and ten fresh ones of one layout;
+2. `crowd`: clones of cases, a seen prompt, the longest one and ten fresh ones of one layout; then
+   `after`, clones of that crowd once more, alone;
 3. in the rounds of `_PRESSURE`, cold prompts until the pool of blocks is full; then `late`, cold
    clones of what was asked before, and `return`, earlier prompts as they were.
 
@@ -538,12 +539,21 @@ class Run:
         num_bad = sum(score < 1 for score in fresh)
         share = (1 + sum(score < 1 for score in alone)) / (2 + len(alone))
         expected = share * len(fresh)
+        beside = prompts[-_CROWD - 2 : -_CROWD]
         if sum(lost) >= 2 or num_bad > 1 + expected + 2 * (expected * (1 - share)) ** 0.5:
-            self._crowd_with_controls(layout, prompts[-_CROWD - 2 : -_CROWD])
+            self._crowd_with_controls("crowd", layout, beside)
 
-    def _crowd_with_controls(self, layout: Prompt, beside: Sequence[Prompt]) -> None:
-        """Crowds of fresh prompts, each of which is asked alone afterwards; `beside` are the seen
-        prompt and the longest one that are in the crowd, too."""
+        # What requests side by side left in the cache is read by the next one.
+        clones = ((controls[0], prompts[0]), (controls[-1], beside[1]))
+        lost = [self.pair("after", control, self.ask("after", p)) for control, p in clones]
+        self.look()
+        if any(lost):
+            self._crowd_with_controls("after", layout, beside)
+
+    def _crowd_with_controls(self, probe: str, layout: Prompt, beside: Sequence[Prompt]) -> None:
+        """Crowds of fresh prompts, of each of which a clone is asked alone afterwards; for `after`
+        each itself is, before that. `beside` are the seen prompt and the longest one that are in
+        the crowd, too."""
         num_lost = _BATCH
         while num_lost >= _BATCH / 3:
             prompts = [self.prompts.like(layout) for _ in range(_BATCH)]
@@ -551,7 +561,9 @@ class Run:
             crowd = self.ask_together([("crowd", prompt) for prompt in [*others, *prompts]])
             num_lost = 0
             for one in crowd[len(others) :]:
-                num_lost += self.pair("crowd", self.ask("cold", self.clone(one.prompt)), one)
+                sent = self.ask("after", one.prompt) if probe == "after" else one
+                control = self.ask("cold", self.clone(one.prompt))
+                num_lost += self.pair(probe, control, sent)
             self.look()
 
     # --- eviction ---------------------------------------------------------------------------------

@@ -64,8 +64,8 @@ class BlockCache:
         """What is seen of the blocks in the pool; faults change it."""
         return seen
 
-    def store(self, ids, salt=""):
-        """Keep the full blocks of a prompt and its answer."""
+    def store(self, ids, salt="", side_by_side=1):
+        """Keep the full blocks of a prompt and its answer; so many prompts were read at once."""
         if self.off:
             return
         for number, key in enumerate(self.keys(ids, salt)):
@@ -73,9 +73,14 @@ class BlockCache:
             if key in self.known:
                 continue
             slot = self.free()
-            self.slots[slot] = list(ids[number * self.block : (number + 1) * self.block])
+            block = list(ids[number * self.block : (number + 1) * self.block])
+            self.slots[slot] = self.written(block, side_by_side)
             self.known[key] = slot
             self.hash_of[slot] = key
+
+    def written(self, block, side_by_side):
+        """What a slot holds after a block was written to it; faults change it."""
+        return block
 
     def free(self):
         """A slot to write to: a new one, or that of the block that was not used for longest."""
@@ -159,6 +164,14 @@ class Padded(BlockCache):
         return seen[len(seen) // 4 :] if longest > len(seen) + 8 else seen
 
 
+class Unwritten(BlockCache):
+    """batch: blocks of four and more prompts at once are known, but never written: a later hit on
+    them reads nothing."""
+
+    def written(self, block, side_by_side):
+        return block[:1] * len(block) if side_by_side >= 4 else block
+
+
 class Turn(BlockCache):
     """turn: where the last answer comes from the pool, what stands before it is lost."""
 
@@ -196,6 +209,7 @@ FAULTS = {
         AfterEviction,
         Neighbour,
         Padded,
+        Unwritten,
         Turn,
         Long,
         Aligned,
@@ -255,7 +269,7 @@ class CacheServer(ReaderServer):
         answer = self.flipped(read_answer(shown) or "I do not know.")
         written = self.tokenizer.encode(answer).tolist()[: body["max_tokens"]]
         with self.lock:
-            self.cache.store([*ids, *written], salt)
+            self.cache.store([*ids, *written], salt, self.arrived)
             self.answered += 1
             if self.answered == self.arrived:
                 self.batch, self.arrived, self.answered = [], 0, 0

@@ -122,7 +122,9 @@ SETTINGS = {
 }
 
 
-@pytest.mark.parametrize("fault", ["HalfHashed", "Border", "StaysKnown", "Padded", "Turn"])
+@pytest.mark.parametrize(
+    "fault", ["HalfHashed", "Border", "StaysKnown", "Padded", "Unwritten", "Turn"]
+)
 def test_a_planted_fault_is_found(tmp_path, fault):
     found = checked(tmp_path, FAULTS[fault](pool=2000))
     assert (found.word, found.status) == ("worse", 1), found.text
@@ -139,7 +141,16 @@ def test_planted_faults_are_found_in_nine_of_ten_seeds(tmp_path, fault):
 def test_a_sound_server_is_sound(tmp_path, flips):
     found = checked(tmp_path, BlockCache(**SETTINGS["hybrid"]), flips=flips)
     assert (found.word, found.status) == ("sound", 0), found.text
-    assert set(found.run.hits) >= {"warm", "partial", "back", "turn", "late", "return", "crowd"}
+    assert set(found.run.hits) >= {
+        "warm",
+        "partial",
+        "back",
+        "turn",
+        "late",
+        "return",
+        "crowd",
+        "after",
+    }
 
 
 @pytest.mark.slow
@@ -197,7 +208,7 @@ def test_the_order_of_a_case_and_the_crowd(tmp_path):
     assert probes[:16] == ["cold"] * 13 + ["warm", "warm", "salted"]
     assert probes[16:23] == ["cold", "warm", "partial", "cold", "back", "cold", "turn"]
     assert probes[23:28] == ["cold", "warm", "partial", "cold", "back"]
-    assert probes[35:48] == ["crowd"] * 13
+    assert probes[35:50] == ["crowd"] * 13 + ["after"] * 2
     assert len(server.seen) == len(rows) == 60
     warm, cold = rows[17], rows[16]
     assert (warm["prompt"], warm["salt"]) == (cold["prompt"], cold["salt"])
@@ -255,7 +266,7 @@ def test_the_command_checks_a_server(nowhere, rulerkit, path):
     said = rulerkit("gate", server.url, *SERVED, *few)
     assert said.status == 0, said
     assert said.out.startswith("SOUND: m at 127.0.0.1")
-    rows = [line.split()[0] for line in said.out.splitlines()[2:9]]
+    rows = [line.split()[0] for line in said.out.splitlines()[2:10]]
     assert rows == list(PROBES)
     turned = [body for body in server.seen if len(body.get("messages", ())) > 2]
     assert bool(turned) == (path != "text")
