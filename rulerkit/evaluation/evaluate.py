@@ -142,14 +142,15 @@ def _read_cells(studies: Iterable[Study], fresh: bool) -> tuple[dict[Path, Cell]
     examples without an answer, which the progress bar counts; both by file. What cannot be read is
     left to its writer, which says so."""
     stored, missing = dict[Path, Cell](), dict[Path, int]()
-    for one, asked in [(one, asked) for one in studies for asked in one.cells()]:
+    wanted_of = [(asked, study.num_examples) for study in studies for asked in study.cells()]
+    for asked, number in wanted_of:
         cell, have = None, 0
         with suppress(DamagedCell):
             cell = None if fresh else load_cell(asked.path)
-            have = len(cell.coverage.of_first(one.num_examples).have) if cell else 0
+            have = len(cell.coverage.of_first(number).have) if cell else 0
         if cell and have:
             stored[asked.path] = cell
-        tokens = asked.length * (one.num_examples - have)
+        tokens = asked.length * (number - have)
         missing[asked.path] = max(tokens, missing.get(asked.path, 0))
     return stored, missing
 
