@@ -22,7 +22,7 @@ from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import with_progress
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
-from rulerkit.scoring.scores import as_scores, judged_text
+from rulerkit.scoring.scores import answer_of, as_scores
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell, Report
@@ -103,7 +103,11 @@ def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
 
 def _judged_texts(cell: Cell) -> dict[int, str]:
     """Index -> what of an answer is judged: without its thought."""
-    return {row["index"]: judged_text(row, cell.record)[0] for row in cell.rows}
+    texts = {}
+    for row in cell.rows:
+        text, _ = answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
+        texts[row["index"]] = text
+    return texts
 
 
 def _rows(

@@ -103,7 +103,7 @@ def _label_cell(
     remake, judge = remaker(cell, made), judge_of(settings)
     scored_rows = scoring.score([cell]).to_dict("records")
     for row, scored in zip(cell.rows, scored_rows, strict=True):
-        text, in_thought = scoring.judged_text(row, cell.record)
+        text, in_thought = scoring.answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
         question = (cell.model, dataset, seed, row["index"])
         answer = JudgedAnswer(
             text=text,

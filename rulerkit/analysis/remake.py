@@ -84,9 +84,9 @@ def _what_differs(cell: Cell, examples: Examples) -> str:
         return ""
     field, old, new, more = describe_first(changes)
     if field.startswith("sources."):
-        knob = field.split(".")[1]
-        name = then["sources"].get(knob, {}).get("name", knob)
-        return f", because the corpus {name} ({knob}) is another now"
+        setting = field.split(".")[1]
+        name = then["sources"].get(setting, {}).get("name", setting)
+        return f", because the corpus {name} ({setting}) is another now"
     return f", because {field} was {old} and is {new} now{more}"
 
 

@@ -59,7 +59,7 @@ def tasks() -> None:
         default = type(task)(name=task.name)
         differs = [
             f"{name}={getattr(task, name)}"
-            for name in task.knobs()
+            for name in task.setting_names()
             if getattr(task, name) != getattr(default, name)
         ]
         mark = " " if task.name in rk.THIRTEEN else "+"
@@ -69,8 +69,8 @@ def tasks() -> None:
     echo("\n+ beyond the thirteen. Settings of a family, for '{base: TASK, SETTING: VALUE}':")
     for family in all_families():
         default = family(name=family.family)
-        knobs = [f"{name}={getattr(default, name)}" for name in family.knobs()]
-        echo(f"  {family.family:18} {', '.join(knobs)}")
+        settings = [f"{name}={getattr(default, name)}" for name in family.setting_names()]
+        echo(f"  {family.family:18} {', '.join(settings)}")
 
 
 @app.command("models", rich_help_panel=LOOK)

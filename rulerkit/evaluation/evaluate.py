@@ -172,7 +172,7 @@ def _fitting(study: Study, model: Any, call: _Call) -> Asked:
                 some = 0
             try:
                 # What is made here is not made again when it is asked.
-                examples.keep(some)
+                examples.kept.update({index: examples[index] for index in range(some)})
             except DoesNotFit as error:
                 too_short.append((task.name, length, str(error)))
                 continue

@@ -306,12 +306,12 @@ def _fresh_seed(values: Parameters) -> int:
 def _tasks_of(values: Parameters) -> tuple[Task, ...]:
     """The tasks of a study, each once."""
     tasks = [
-        make_task(spec).with_protocol(values.protocol).with_corpora(values.corpora)
+        make_task(spec, values.protocol).with_corpora(values.corpora)
         for spec in without_suites(values.tasks or ["ruler"])
     ]
     for task in tasks:
-        for kind, knob in task.corpora:
-            name = getattr(task, knob)
+        for kind, setting in task.corpora:
+            name = getattr(task, setting)
             if name not in KINDS[kind].named:
                 load(kind, name)  # what is wrong with the user's files is said first
     return tuple(by_name(tasks).values())
@@ -456,7 +456,7 @@ def _owner_of(name: str) -> str:
     if name in MODEL_KEYS:
         return f"a key of a model, such as {{base: MODEL, {name}: ...}}"
     for family in all_families():
-        if name in family.knobs():
+        if name in family.setting_names():
             return f"a setting of a task, such as {{base: TASK, {name}: ...}}"
     from rulerkit.evaluation.notebook import notebook_parameters
 

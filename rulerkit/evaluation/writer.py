@@ -24,7 +24,7 @@ from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
 from rulerkit.scoring.effective_length import StoppingRule
-from rulerkit.scoring.scores import judged_text
+from rulerkit.scoring.scores import answer_of
 from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.files import Lock, Log, disk, write_whole
@@ -302,7 +302,7 @@ class CellWriter:
             row["answer_prefix"] = prefix
         if self._task and self._task.beginning_scores:
             beginning = prefix + copy_beginning(example, self.examples.prompt_format.tokenizer)
-            text, _ = judged_text(row, {"result": self.result})
+            text, _ = answer_of(row["pred"], {"result": self.result}, row.get("answer_prefix", ""))
             row["copied"] = self._task.score(beginning, example.references)
             row["is_copy"] = begins_alike(text, beginning)
         # What could not be read again is not written.

@@ -14,6 +14,7 @@ from rulerkit.common.errors import DoesNotFit, UserError, shortened
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.common.settings import JSON
+from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, piece_encoder, settle
 from rulerkit.generation.prompt_format import DIRECT, PromptFormat
@@ -97,13 +98,9 @@ class Examples:
     def __iter__(self) -> Iterator[Example]:
         return (self[index] for index in range(self.num_examples))
 
-    def keep(self, number: int) -> None:
-        """Make the first so many now, for those that ask for them next."""
-        for index in range(number):
-            self.kept[index] = self[index]
-
     def first(self, number: int) -> "Examples":
         """The first so many of these."""
+        # All of them are these themselves, which know upstream's size already.
         return self if number == len(self) else replace(self, num_examples=number)
 
     def record(self) -> JSON:
@@ -297,13 +294,16 @@ class Examples:
 
 def asked_record(task: Task, length: int, seed: int) -> JSON:
     """What defines the questions, whoever is asked; ready for JSON."""
+    # The lists of wonderwords have no source.
+    loaded = {name: load(kind, getattr(task, name)) for kind, name in task.corpora}
+    sources = {name: vars(corpus.source) for name, corpus in loaded.items() if corpus.source}
     return {
         "task": task.settings(),
         "length": length,
         "seed": seed,
         "protocol": task.protocol,
         "prompt_version": PROMPT_VERSIONS[task.protocol],
-        "sources": {knob: vars(source) for knob, source in task.sources().items()},
+        "sources": sources,
     }
 
 

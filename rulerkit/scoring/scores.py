@@ -77,11 +77,6 @@ def judge(
     return score_of(rule, text, references)
 
 
-def judged_text(row: Mapping[str, Any], record: Mapping[str, Any]) -> tuple[str, bool]:
-    """As `answer_of`, of a row of predictions with the answer prefix that it holds."""
-    return answer_of(row["pred"], record, row.get("answer_prefix", ""))
-
-
 _CELL = {
     "run": "name of the run, the folder in outputs/predictions",
     "model": "name of the model, its folder in the run",
@@ -373,7 +368,7 @@ def judged(cell: Cell) -> Rows:
                 "given; take the row out of the file, or evaluate it again"
             )
         # The rule of the task gives the score; the strict one stands beside it.
-        text, unfinished = judged_text(row, cell.record)
+        text, unfinished = answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
         strict = judge.strict(text, references)
         # What the server counted, where the row has it.
         usage = row.get("usage") or {}

@@ -152,9 +152,9 @@ def _floors(scores: "pd.DataFrame") -> dict[str, float]:
     """The floor (0 to 1) of each task by its settings, which stand in the rows."""
     families = {family.family: family for family in FAMILIES}
     floors = {}
-    for task, name, knobs in scores[["task", "family", "settings"]].drop_duplicates("task").values:
-        family, settings = families[name], json.loads(knobs)
-        known = {knob: settings[knob] for knob in family.knobs() if knob in settings}
+    for task, name, text in scores[["task", "family", "settings"]].drop_duplicates("task").values:
+        family, settings = families[name], json.loads(text)
+        known = {key: settings[key] for key in family.setting_names() if key in settings}
         floors[task] = family(name=task, **known).floor
     return floors
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded, use
-from rulerkit.generation.tasks.base import RULES, Reading
+from rulerkit.generation.tasks.base import PROTOCOLS, RULES, Reading
 from rulerkit.generation.tasks.base import Task as Task
 
 FAMILIES: dict[str, tuple[str, str]] = {
@@ -66,35 +66,40 @@ def _family(letters: str) -> type[Task]:
     return family
 
 
-def task(spec: str | Mapping[str, Any] | Task, protocol: str = "clean") -> Task:
-    """The task that a name, or a mapping with `base` and settings, describes, under a protocol.
+def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> Task:
+    """The task that a name, or a mapping with `base` and settings, describes, under a protocol:
+    `clean`, unless it is named here or by the task that is given.
 
     A variant that is equal to a named task is that task. Any other is named after what it changes,
     `niah_multikey_1-num_keys_8`, unless `name` says otherwise.
     """
-    if isinstance(spec, Task):
-        return spec
     if isinstance(spec, str):
         # Plug-ins are asked where a name is none of ours.
         known = {spec: _ours(spec)} if spec in TASKS else all_tasks()
         check_known("task", spec, known, command="rulerkit tasks")
-        return known[spec].with_protocol(protocol)
+        spec = known[spec]
+    if isinstance(spec, Task):
+        if protocol is None:
+            return spec
+        check_known("protocol", protocol, PROTOCOLS)
+        under: Any = {"protocol": protocol}
+        return replace(spec, **under)
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(
             f"a task is a name or a mapping with `base: NAME` and settings; seen: {shortened(spec)}"
         )
     base = task(spec["base"], protocol)
-    knobs = {name: value for name, value in spec.items() if name not in ("base", "name")}
-    for knob in knobs:
-        check_known(f"setting of {base.name}", knob, [*base.knobs(), "suite"])
-    variant = replace(base, **knobs)
+    settings = {name: value for name, value in spec.items() if name not in ("base", "name")}
+    for setting in settings:
+        check_known(f"setting of {base.name}", setting, [*base.setting_names(), "suite"])
+    variant = replace(base, **settings)
     names = list(all_tasks() if is_outside(type(base)) else TASKS)
 
     # Without a name of its own it is the task that it equals, or is named after what it changes.
     name = str(spec.get("name") or "")
     if not name:
         changes = sorted(vars(variant).items() - vars(base).items())
-        name = "-".join([base.name, *(f"{knob}_{value}" for knob, value in changes)])
+        name = "-".join([base.name, *(f"{setting}_{value}" for setting, value in changes)])
         for other in names:
             if task(other, protocol) == replace(variant, name=other):
                 name = other
@@ -154,13 +159,13 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for letters, (place, _) in FAMILIES.items():
-        is_named = place.partition(":")[0] == family
-        if is_named if family else _begins_with(name, letters):
-            return _family(letters)
+    ours = {place.partition(":")[0]: letters for letters, (place, _) in FAMILIES.items()}
+    letters = ours.get(family, "") if family else re.split("[^a-zA-Z]", name, maxsplit=1)[0]
+    if letters in FAMILIES:
+        return _family(letters)
     of_plugins = [*all_families()][len(FAMILIES) :]
     for one in of_plugins:
-        if one.family == family if family else _begins_with(name, one.short_name):
+        if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
     names = ", ".join([*FAMILIES, *[one.short_name for one in of_plugins]])
     raise unknown(
@@ -171,17 +176,14 @@ def family_of(name: str, family: str = "") -> type[Task]:
 def category_of(name: str) -> str:
     """The category of a task by the first letters of its name, so that variants have one too; ''
     where they tell none."""
-    for letters, (_, category) in FAMILIES.items():
-        if _begins_with(name, letters):
-            return category
+    # No family of ours is imported for its category.
+    letters = re.split("[^a-zA-Z]", name, maxsplit=1)[0]
+    if letters in FAMILIES:
+        return FAMILIES[letters][1]
     try:
         return family_of(name).category
     except UserError:
         return ""
-
-
-def _begins_with(name: str, letters: str) -> bool:
-    return bool(re.match(rf"{letters}(?![a-zA-Z])", name))
 
 
 def all_tasks() -> dict[str, Task]:
@@ -268,7 +270,7 @@ def recorded_task(settings: Mapping[str, Any]) -> Task | None:
         except UserError:
             return None
     # A record may lack what the family learned since, and says None of what is unknown.
-    names = ("name", "protocol", *family.knobs())
+    names = ("name", "protocol", *family.setting_names())
     given: Any = {name: settings[name] for name in names if settings.get(name) is not None}
     return family(**given)
 

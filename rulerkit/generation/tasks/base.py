@@ -14,9 +14,9 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from rulerkit.common.errors import UserError, check_known, shortened, unknown
+from rulerkit.common.errors import UserError, shortened, unknown
 from rulerkit.common.plugins import errors_of, is_outside
-from rulerkit.generation.corpora import BASES, KINDS, Source, choices, load
+from rulerkit.generation.corpora import BASES, KINDS, choices
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
 from rulerkit.generation.match_rules import (
     Strict,
@@ -205,7 +205,7 @@ class Task(ABC):
 
     name: str
     protocol: Protocol = "clean"
-    """It belongs to the study, not to the task's settings: see `with_protocol`."""
+    """It belongs to the study, not to the task's settings."""
     suite: str = ""
     """The suite that a task is of. No mean, table or threshold mixes suites: `ruler` (what a family
     is of that says nothing), `small`, or one of a plug-in's. A family says `suite = NAME`,
@@ -235,7 +235,7 @@ class Task(ABC):
         setting = str(first["loc"][0]) if first["loc"] else ""
         seen = first["input"]
         if first["type"] == "unexpected_keyword_argument":
-            raise unknown(f"setting of {name}", setting, cls.knobs())
+            raise unknown(f"setting of {name}", setting, cls.setting_names())
         if first["type"] == "value_error":  # what a family says of several settings
             raise UserError(f"{name}: {first['ctx']['error']}")
         if first["type"] == "literal_error":
@@ -376,7 +376,7 @@ class Task(ABC):
         its family says."""
         family = type(self)
         settings: dict[str, Any] = {"name": self.name}
-        for name in self.knobs():
+        for name in self.setting_names():
             if getattr(self, name) is not None:
                 settings[name] = getattr(self, name)
         settings |= {
@@ -393,7 +393,7 @@ class Task(ABC):
         return settings
 
     @classmethod
-    def knobs(cls) -> list[str]:
+    def setting_names(cls) -> list[str]:
         """The names of the settings that a variant of this task may change."""
         return [
             field.name for field in fields(cls) if field.name not in ("name", "protocol", "suite")
@@ -411,20 +411,9 @@ class Task(ABC):
             return []
 
         # The variant differs in this one setting, so a difference in score is its effect.
-        knob, value = self.baseline
-        variant = replace(self, **{knob: value}, name=f"{self.name}-{knob}_{value}")
-        return [] if getattr(self, knob) == value else [variant]
-
-    def sources(self) -> dict[str, Source]:
-        """The corpora that this task reads, by setting; wonderwords' lists have no source."""
-        loaded = {knob: load(kind, getattr(self, knob)) for kind, knob in self.corpora}
-        return {knob: corpus.source for knob, corpus in loaded.items() if corpus.source}
-
-    def with_protocol(self, protocol: str) -> Self:
-        """The same task, with its name, under a protocol."""
-        check_known("protocol", protocol, PROTOCOLS)
-        setting: Any = {"protocol": protocol}
-        return replace(self, **setting)
+        setting, value = self.baseline
+        variant = replace(self, **{setting: value}, name=f"{self.name}-{setting}_{value}")
+        return [] if getattr(self, setting) == value else [variant]
 
     def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
         """The same task over the `original` corpora, the `builtin` synthetic texts, or files: a
@@ -433,11 +422,11 @@ class Task(ABC):
         # Only names of built-in corpora are swapped; a path that was set in the task stays.
         chosen = choices(corpora)
         swapped = BASES[chosen["base"]]
-        names = {
-            knob: chosen.get(kind, swapped.get(name, name))
-            for kind, knob in self.corpora
-            if (name := getattr(self, knob)) in KINDS[kind].named
-        }
+        names: Any = {}
+        for kind, setting in self.corpora:
+            name = getattr(self, setting)
+            if name in KINDS[kind].named:
+                names[setting] = chosen.get(kind, swapped.get(name, name))
         return replace(self, **names)
 
 
