@@ -68,9 +68,9 @@ def empty(tmp_path, monkeypatch):
     """No folder of real data, an empty cache of corpora, and nothing remembered from other tests."""
     monkeypatch.delenv("RULERKIT_DATA", raising=False)
     monkeypatch.setenv("RULERKIT_CACHE", str(tmp_path / "cache"))
-    corpora._LOADED.clear()
+    corpora.LOADED.clear()
     yield tmp_path / "cache"
-    corpora._LOADED.clear()
+    corpora.LOADED.clear()
 
 
 QUICK = ("builtin", "llama-2", "qwen2.5", "gpt-neox", "rwkv", "cl100k_base")

@@ -112,11 +112,11 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
         (original_text(data)[1:], True, "paul_graham is a substitute: "),
     ):
         file.write_text(json.dumps({"text": text}))
-        corpora._LOADED.clear()
+        corpora.LOADED.clear()
         source = corpora.load("essay", "paul_graham").source
         assert source.stand_in == stand_in
         assert source.note.startswith(note)
-    corpora._LOADED.clear()
+    corpora.LOADED.clear()
     scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
     table = " ".join(task_table_text(rk.summarize(scores), "perfect", "main").split())
     assert "Not comparable with the paper: reference readers, synthetic texts" in table

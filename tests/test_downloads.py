@@ -13,6 +13,7 @@ from rulerkit.cli import downloads
 from rulerkit.cli.downloads import Download
 from rulerkit.common.errors import UserError
 from rulerkit.generation import corpora
+from rulerkit.generation.questions import Question
 
 
 class Server:
@@ -101,7 +102,7 @@ def test_fetch_fills_the_cache_and_goes_on_where_it_stopped(empty, server, small
 
     qa = corpora.load("qa", "squad")
     assert qa.documents == ["Tin is a metal."]
-    assert qa.questions == [corpora.Question("What is tin?", ("a metal",), (0,), ())]
+    assert qa.questions == [Question("What is tin?", ("a metal",), (0,), ())]
     assert corpora.load("essay", "paul_graham").source.note.endswith("essays: 3 of 4")
 
     server.asked.clear()

@@ -281,7 +281,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     assert rk.example_of(row).digest == row["digest"]
 
     words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
-    corpora._LOADED.clear()  # as another process, which reads it anew
+    corpora.LOADED.clear()  # as another process, which reads it anew
     with pytest.raises(UserError, match=r"corpus words\.txt \(words\) is another"):
         rk.example_of(row)
     monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))

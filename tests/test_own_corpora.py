@@ -129,11 +129,11 @@ def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
         file = home / name
         content = file.read_text(encoding="utf-8")
         file.write_text(content.replace(old, new), encoding="utf-8")
-        own_texts._LOADED.clear()  # as another process, which reads them anew
+        own_texts.LOADED.clear()  # as another process, which reads them anew
         with pytest.raises(UserError, match=r"sources\.\w+\.fingerprint"):
             rk.evaluate(study(home, **asked), progress=False)
         file.write_text(content, encoding="utf-8")
-        own_texts._LOADED.clear()
+        own_texts.LOADED.clear()
     (home / "moved").mkdir()
     for name in ("texts", "qa.jsonl", "words.txt"):
         (home / name).rename(home / "moved" / name)

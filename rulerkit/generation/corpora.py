@@ -17,21 +17,19 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import distribution
 from pathlib import Path
-from typing import Annotated, Any
+from pkgutil import resolve_name
+from typing import Any
 
 import numpy as np
-from pydantic import Field, StringConstraints, ValidationError
 
 from rulerkit.common.errors import UserError, check_known, first_line, shortened
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, resolve
-from rulerkit.common.settings import Keys
 
 ESSAYS = "essays/PaulGrahamEssays.json"
 SQUAD = "squad/dev-v2.0.json"
@@ -109,29 +107,6 @@ class Haystack:
     restart: int
 
 
-@dataclass(frozen=True)
-class Question:
-    """A question, its distinct answers in order of appearance, the indices of the documents that
-    hold the answer (`gold`) and of the question's own other documents (`related`; empty in SQuAD's
-    shape)."""
-
-    text: str
-    answers: tuple[str, ...]
-    gold: tuple[int, ...]
-    related: tuple[int, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class QASet:
-    """`documents`: distinct, stripped at both ends; `groups`: the article number of each
-    document."""
-
-    source: Source
-    documents: list[str]
-    groups: list[int]
-    questions: list[Question]
-
-
 @dataclass(frozen=True, eq=False)
 class Words:
     """wonderwords' lists, each sorted; `everything` is the union of nouns, adjectives and verbs. A
@@ -143,30 +118,15 @@ class Words:
     source: Source | None = None
 
 
-_Text = Annotated[str, StringConstraints(strip_whitespace=True, min_length=1)]
-_Texts = Annotated[list[_Text], Field(min_length=1)]
-
-
-class QuestionKeys(Keys):
-    """A line of a file of questions."""
-
-    question: _Text
-    answers: _Texts
-    """Any of them is right."""
-    gold_documents: _Texts
-    """Together they give the answer."""
-    other_documents: list[_Text] = Field([])
-    """They do not."""
-
-
 @dataclass(frozen=True)
 class CorpusKind:
-    """A key of `corpora:`. `named`: the corpora that need no path, with what makes a corpus of a
-    name and the content of its file; `own`: the same of the text in a file of the user's; `takes`:
-    what such a file holds, for messages."""
+    """A key of `corpora:`. `named`: the corpora that need no path, with the function that makes a
+    corpus of a name and the content of its file; `own`: that for the text in a file of the user's;
+    `takes`: what such a file holds, for messages. A function is named by its file in this folder,
+    which is imported when such a corpus is read."""
 
-    named: Mapping[str, Callable[[str, Any], Any]]
-    own: Callable[[str, str], Any]
+    named: Mapping[str, str]
+    own: str
     takes: str
 
 
@@ -186,7 +146,7 @@ def choices(corpora: str | Mapping[str, Any]) -> dict[str, Any]:
     return chosen
 
 
-_LOADED: dict[tuple[str, str | Path], Any] = {}
+LOADED: dict[tuple[str, str | Path], Any] = {}
 """Kind and name or path -> the corpus, which a process reads once."""
 
 
@@ -199,26 +159,15 @@ def load(kind: str, name: str) -> Any:
     """
     has_name = name in KINDS[kind].named
     key = (kind, name if has_name else resolve(name))
-    if key not in _LOADED:
-        _LOADED[key] = _read_named(kind, name) if has_name else _read_own(kind, resolve(name))
-    return _LOADED[key]
-
-
-def known_questions() -> Iterator[QASet]:
-    """All question sets at hand: the files that were read, those that need no download, the
-    originals."""
-    for (kind, name), corpus in list(_LOADED.items()):
-        if kind == "qa" and isinstance(name, Path):
-            yield corpus
-    for name in reversed(list(KINDS["qa"].named)):
-        with suppress(UserError):  # without its file, no prompt of a data set was made here
-            yield load("qa", name)
+    if key not in LOADED:
+        LOADED[key] = _read_named(kind, name) if has_name else _read_own(kind, resolve(name))
+    return LOADED[key]
 
 
 def _read_named(kind: str, name: str) -> Any:
     """A corpus that has a name: built in, or the first file of an original that exists, plain or
     gzipped, in $RULERKIT_DATA, then in the cache."""
-    read = KINDS[kind].named[name]
+    read = resolve_name(f"rulerkit.generation.{KINDS[kind].named[name]}")
     if name == "wonderwords":
         return read(name, None)
     if name not in _FILES:
@@ -287,7 +236,8 @@ def _read_own(kind: str, path: Path) -> Any:
         texts = []
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
-        corpus = KINDS[kind].own(path.name, "\n\n".join(texts))
+        read = resolve_name(f"rulerkit.generation.{KINDS[kind].own}")
+        corpus = read(path.name, "\n\n".join(texts))
     except (OSError, ValueError) as error:
         raise UserError(
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
@@ -300,7 +250,7 @@ def _read_own(kind: str, path: Path) -> Any:
 # --- essays ---------------------------------------------------------------------------------------
 
 
-def _essays(name: str, content: Any) -> Haystack:
+def essays(name: str, content: Any) -> Haystack:
     """Paul Graham's essays, or the built-in prose, which says itself where a second pass begins."""
     # Upstream splits essays at any white space and joins the words by single blanks.
     text = content["text"]
@@ -320,7 +270,7 @@ def _essays(name: str, content: Any) -> Haystack:
     return Haystack(Source(name, digest(" ".join(words)), note=note), words, starts, restart)
 
 
-def _own_essays(name: str, text: str) -> Haystack:
+def own_essays(name: str, text: str) -> Haystack:
     """A sentence starts with every paragraph, and by the rule of `sentence_starts`."""
     words, starts, paragraphs = list[str](), list[int](), list[str]()
     for paragraph in re.split(r"\n\s*\n", text):
@@ -363,103 +313,10 @@ def sentence_starts(words: list[str]) -> np.ndarray:
     return np.array(starts, dtype=np.int64)
 
 
-# --- question answering ---------------------------------------------------------------------------
-
-
-def _qa_set(name: str, documents: dict[str, int], rows: list[Any], note: str = "") -> QASet:
-    """The set of these documents (with their groups) and questions: of each question the text, its
-    answers, the documents that hold the answer, and its own other documents.
-
-    Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
-    paragraphs and 257 of its questions carry blanks there).
-    """
-    # Questions name their documents by number.
-    numbers = {document: number for number, document in enumerate(documents)}
-    questions = []
-    for text, answers, gold, related in rows:
-        if not gold or not answers or not all(a.strip() for a in answers):
-            raise ValueError(f"the question {text!r} has no answer or no document")
-
-        # A document may be named twice by one question.
-        gold_numbers = tuple(dict.fromkeys(numbers[document] for document in gold))
-        related_numbers = tuple(dict.fromkeys(numbers[document] for document in related))
-        answers = tuple(dict.fromkeys(answers))
-        questions.append(Question(text.strip(), answers, gold_numbers, related_numbers))
-    if not questions:
-        raise ValueError("it holds no questions")
-
-    # The fingerprint covers the questions, too: other answers are another benchmark.
-    lines = [f"{q.text}\t{q.answers}\t{q.gold}\t{q.related}" for q in questions]
-    source = Source(name, digest("\n".join([*documents, *lines])), note=note)
-    return QASet(source, list(documents), list(documents.values()), questions)
-
-
-def _squad(name: str, content: Any) -> QASet:
-    # A paragraph that stands in several articles belongs to the first.
-    documents, rows = dict[str, int](), list[Any]()
-    for group, article in enumerate(content["data"]):
-        for paragraph in article["paragraphs"]:
-            text = paragraph["context"].strip()
-            documents.setdefault(text, group)
-            # SQuAD 2.0 also has questions that its paragraph does not answer.
-            answerable = [qa for qa in paragraph["qas"] if not qa.get("is_impossible", False)]
-            for qa in answerable:
-                answers = [answer["text"] for answer in qa["answers"]]
-                rows.append((qa["question"], answers, [text], []))
-    return _qa_set(name, documents, rows)
-
-
-def _hotpotqa(name: str, content: Any) -> QASet:
-    documents, titles, rows = dict[str, int](), dict[str, int](), list[Any]()
-    for row in content:
-        # HotpotQA gives each question ten paragraphs, of which two hold the answer.
-        supporting = {title for title, _ in row["supporting_facts"]}
-        gold, related = list[str](), list[str]()
-        for title, sentences in row["context"]:
-            text = f"{title}\n{''.join(sentences)}".strip()
-            documents.setdefault(text, titles.setdefault(title, len(titles)))
-            (gold if title in supporting else related).append(text)
-        rows.append((row["question"], [row["answer"]], gold, related))
-    note = f"HotpotQA: {len(rows)} of 7405 questions" if len(rows) < 7405 else ""
-    return _qa_set(name, documents, rows, note)
-
-
-def _invented(name: str, content: Any) -> QASet:
-    """The built-in sets, whose questions name their documents by number."""
-    documents = content["documents"]
-    rows = [
-        (text, answers, [documents[i] for i in gold], [documents[i] for i in related])
-        for text, answers, gold, related in content["questions"]
-    ]
-    return _qa_set(name, dict(zip(documents, content["groups"], strict=True)), rows)
-
-
-def _own_questions(name: str, text: str) -> QASet:
-    documents, rows = dict[str, int](), list[Any]()
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip():
-            continue
-        try:
-            row = QuestionKeys.model_validate_json(line)
-        except ValidationError as error:
-            first = error.errors()[0]
-            field = "".join(f"{part}: " for part in first["loc"])
-            raise ValueError(f"line {number}: {field}{first['msg']}") from error
-
-        # Each document is a group of its own: nobody says which ones belong together.
-        gold, others = row.gold_documents, row.other_documents
-        for document in (*gold, *others):
-            documents.setdefault(document, len(documents))
-        rows.append((" ".join(row.question.split()), row.answers, gold, others))
-    if any(len(documents) == len({*gold}) for _, _, gold, _ in rows):
-        raise ValueError("it holds no documents beside the gold ones of a question")
-    return _qa_set(name, documents, rows)
-
-
 # --- words ----------------------------------------------------------------------------------------
 
 
-def _wonderwords(name: str, content: None) -> Words:
+def wonderwords(name: str, content: None) -> Words:
     """The lists of the wonderwords package (MIT), read without importing it: it reads them in the
     encoding of the locale."""
     folder = Path(str(distribution("wonderwords").locate_file("wonderwords/assets")))
@@ -474,7 +331,8 @@ def _wonderwords(name: str, content: None) -> Words:
 _LONGEST_WORD = 100  # letters
 
 
-def _own_words(name: str, text: str) -> Words:
+def own_words(name: str, text: str) -> Words:
+    """A list of one's own, one word a line: nouns, adjectives and everything alike."""
     # A word with a blank or a comma in it could not be told from two answers.
     words = sorted({line.strip() for line in text.split("\n")} - {""})
     # And one of thousands of letters is no word: prompts of them are fitted for minutes.
@@ -488,23 +346,25 @@ KINDS = {
     "essay": CorpusKind(
         # Paul Graham's essays, as in the paper; all rights reserved, downloaded, not redistributed.
         # 400,000 words of readable prose, invented; no download, no licence.
-        {"paul_graham": _essays, "prose": _essays},
-        _own_essays,
+        {"paul_graham": "corpora:essays", "prose": "corpora:essays"},
+        "corpora:own_essays",
         "texts in UTF-8 (a folder: *.txt, *.md)",
     ),
     "qa": CorpusKind(
         {
             # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
-            "squad": _squad,
+            "squad": "questions:squad",
             # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
-            "hotpotqa": _hotpotqa,
+            "hotpotqa": "questions:hotpotqa",
             # Questions about invented people, places and dates in the shape of either; no download
-            "fictional": _invented,
-            "fictional_two_hop": _invented,
+            "fictional": "questions:invented",
+            "fictional_two_hop": "questions:invented",
         },
-        _own_questions,
-        f"JSON lines of {', '.join(QuestionKeys.model_fields)}",
+        "questions:own_questions",
+        "JSON lines of question, answers, gold_documents, other_documents",
     ),
-    "words": CorpusKind({"wonderwords": _wonderwords}, _own_words, "a list, one word a line"),
+    "words": CorpusKind(
+        {"wonderwords": "corpora:wonderwords"}, "corpora:own_words", "a list, one word a line"
+    ),
 }
 """Key of `corpora:` -> what it takes."""

@@ -31,7 +31,7 @@ budget."""
 
 _FITTING_ROUNDS = 12
 
-_Unfilled = tuple[Draft, int, Example]
+_Made = tuple[Draft, int, Example]
 """What was made, the seed of the example's second stream, and the example without its context."""
 
 
@@ -117,19 +117,19 @@ class Examples:
         with errors_of(
             type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
         ):
-            unfilled = self._unfilled(index)
+            made = self._make(index)
             upstreams = self._upstreams_size if self.task.protocol != "clean" else None
             if upstreams:
-                return self._as_upstream(unfilled, *upstreams)
+                return self._as_upstream(made, *upstreams)
 
             # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
             if piece_encoder(self.prompt_format.tokenizer).exact:
-                example = self._filled(unfilled)
+                example = self._fill(made)
                 if example is None or example.whole_ids is None:
                     return example
-            return self._fitted(unfilled)
+            return self._fitted(made)
 
-    def _unfilled(self, index: int) -> _Unfilled:
+    def _make(self, index: int) -> _Made:
         """What example `index` asks, and the example without its context."""
         # Everything is drawn from the stream of this example, in this order, so that any example
         # can be made on its own.
@@ -182,12 +182,12 @@ class Examples:
         )
         return draft, second_seed, example
 
-    def _filled(
-        self, unfilled: _Unfilled, tokens: int | None = None, size: int | None = None
+    def _fill(
+        self, made: _Made, tokens: int | None = None, size: int | None = None
     ) -> Example | None:
         """The example with a context of so many tokens, of all that are left, or of so many lines,
         words or documents, however long; None where it does not hold the needles."""
-        draft, second_seed, frame = unfilled
+        draft, second_seed, frame = made
         if tokens is None:
             tokens = self._most_tokens - frame.num_tokens
         if size is not None:
@@ -211,16 +211,16 @@ class Examples:
             return example
         return replace(example, whole_ids=self._encoded(example.prompt))
 
-    def _fitted(self, unfilled: _Unfilled) -> Example | None:
+    def _fitted(self, made: _Made) -> Example | None:
         """The fullest example within the length where pieces cannot be joined exactly: the whole is
         encoded, and the budget corrected by what was over or missing, a few times."""
         most = self._most_tokens
-        *_, frame = unfilled
+        *_, frame = made
         num_fixed = len(self._encoded(frame.prompt))
         tokens = 2 * (most - num_fixed)  # pieces count for more alone than together
         best: Example | None = None
         for _ in range(_FITTING_ROUNDS):
-            example = self._filled(unfilled, tokens)
+            example = self._fill(made, tokens)
             if example is None:
                 break
             excess = example.num_tokens - most
@@ -248,11 +248,11 @@ class Examples:
 
     # --- the protocols `paper` and `upstream` -----------------------------------------------------
 
-    def _as_upstream(self, unfilled: _Unfilled, size: int, step: int) -> Example | None:
+    def _as_upstream(self, made: _Made, size: int, step: int) -> Example | None:
         """The example in the size that upstream finds with its first one, shortened in upstream's
         steps until it fits."""
         while size > 0:
-            example = self._filled(unfilled, size=size)
+            example = self._fill(made, size=size)
             if example is None or example.num_tokens <= self._most_tokens:
                 return example
             # Upstream would try the smallest size for ever.
@@ -264,20 +264,20 @@ class Examples:
         """How many lines, words or documents upstream's first example has, and its step; where that
         depends on the words that are drawn, the median over several examples, which may as well be
         first. None where upstream has no such task."""
-        draft, *_ = self._unfilled(0)
+        draft, *_ = self._make(0)
         growth = self.task.growth(draft, self.length)
         if growth is None:
             return None
-        sizes = sorted(self._size_of(self._unfilled(i), growth) for i in range(growth.draws))
+        sizes = sorted(self._size_of(self._make(i), growth) for i in range(growth.draws))
         return sizes[len(sizes) // 2], growth.step
 
-    def _size_of(self, unfilled: _Unfilled, growth: Growth) -> int:
+    def _size_of(self, made: _Made, growth: Growth) -> int:
         """The size that upstream finds with an example."""
         answer = self.prompt_format.tokenizer.count(growth.answer)
         room = self._most_tokens if growth.answer_is_free else self.length
 
         def is_too_long(number: int) -> bool:
-            example = self._filled(unfilled, size=growth.start + number * step)
+            example = self._fill(made, size=growth.start + number * step)
             return example is not None and example.num_tokens + answer > room
 
         # Twice as far each time, until it is too long or there is no more; then by halves.

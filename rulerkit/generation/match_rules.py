@@ -189,7 +189,6 @@ class Strict(NamedTuple):
     """Judged by all that was said, each 0..1; `exact` asks for everything right and nothing
     else."""
 
-    precision: float
     f1: float
     exact: float
 
@@ -215,8 +214,8 @@ def not_written(text: str, references: Iterable[str]) -> tuple[str, ...]:
 
 
 def strict_items(prediction: str, references: Iterable[str], blanks: bool = False) -> Strict:
-    """Precision and F1 over the distinct items named: a wrong word costs, and so does a sentence
-    around the answer. `blanks`: whether blanks, too, stand between items."""
+    """F1 over the distinct items named: a wrong word costs, and so does a sentence around the
+    answer. `blanks`: whether blanks, too, stand between items."""
     named = named_items(prediction)
     wanted = []
     for reference in references:
@@ -240,10 +239,7 @@ def strict_items(prediction: str, references: Iterable[str], blanks: bool = Fals
 def strict_answer(prediction: str, references: Iterable[str]) -> Strict:
     """SQuAD's normalised exact match and F1 over words, the best over the references."""
     said = _squad_words(prediction)
-    return max(
-        (overlap(said, _squad_words(reference)) for reference in references),
-        key=lambda s: (s.f1, s.exact),
-    )
+    return max(overlap(said, _squad_words(reference)) for reference in references)
 
 
 def _squad_words(text: str) -> list[str]:
@@ -261,5 +257,5 @@ def strict_share(right: int, said: Collection[str], wanted: Collection[str]) -> 
     """The strict score of so many right items; both sides empty is right."""
     if not said or not wanted:
         same = float(said == wanted)
-        return Strict(same, same, same)
-    return Strict(right / len(said), 2 * right / (len(said) + len(wanted)), float(said == wanted))
+        return Strict(same, same)
+    return Strict(2 * right / (len(said) + len(wanted)), float(said == wanted))

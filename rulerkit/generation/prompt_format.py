@@ -96,7 +96,19 @@ class PromptFormat:
     def thought(self) -> tuple[str, str] | None:
         """How the model marks the beginning and the end of a thought: `thinking_marks`, else what
         the template names; None where neither names any."""
-        return self.thinking_marks or marks_in(self.form)
+        if self.thinking_marks:
+            return self.thinking_marks
+        for marks in KNOWN:
+            beginning = re.search(marks.beginning, self.form)
+            end = re.search(marks.end, self.form)
+            if beginning and end:
+                return beginning[0], end[0]
+            # Many templates write only one of the two: the other one is written by the model.
+            if beginning:
+                return beginning[0], _like(beginning[0], marks.usual[0], marks.usual[1])
+            if end:
+                return _like(end[0], marks.usual[1], marks.usual[0]), end[0]
+        return None
 
     @property
     def opens_thought(self) -> bool:
@@ -338,22 +350,6 @@ KNOWN = (
 
 ENDS = tuple(marks.usual[1] for marks in KNOWN)
 """The ends as they are usually written, for messages."""
-
-
-def marks_in(template: str) -> tuple[str, str] | None:
-    """The beginning and the end of a thought that a chat template names; None where it names
-    none."""
-    for marks in KNOWN:
-        beginning = re.search(marks.beginning, template)
-        end = re.search(marks.end, template)
-        if beginning and end:
-            return beginning[0], end[0]
-        # Many templates write only one of the two: the other one is written by the model.
-        if beginning:
-            return beginning[0], _like(beginning[0], marks.usual[0], marks.usual[1])
-        if end:
-            return _like(end[0], marks.usual[1], marks.usual[0]), end[0]
-    return None
 
 
 def _like(seen: str, usual: str, other: str) -> str:

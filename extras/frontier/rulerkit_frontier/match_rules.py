@@ -31,11 +31,11 @@ def _wanted_items(references: Iterable[str], item_form: ItemForm = comparable) -
 def _strict_list(
     text: str, references: Sequence[str], item_form: ItemForm, in_order: bool = False
 ) -> Strict:
-    """Precision and F1 over the items of the answer line; `in_order` counts those of the longest
+    """F1 over the items of the answer line; `in_order` counts those of the longest
     common subsequence alone."""
     said, wanted = (final_items(text, item_form), _wanted_items(references, item_form))
     if said is None:
-        return Strict(0.0, 0.0, 0.0)
+        return Strict(0.0, 0.0)
     if in_order:
         return strict_share(_longest_common(said, wanted), said, wanted)
     return overlap(sorted(said), sorted(wanted))
@@ -110,7 +110,7 @@ def strict_score(
     if rule in WHOLE:
         match = match_count if rule == "count" else match_ratio
         value = match(text, references)
-        return Strict(value, value, value)
+        return Strict(value, value)
     return _strict_list(text, references, item_form, in_order=rule == "ordered")
 
 

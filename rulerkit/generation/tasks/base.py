@@ -331,13 +331,13 @@ class Task(ABC):
         return match(text, references)
 
     def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        """The answer judged by all that it says; a `score` of one's own is its F1 and precision."""
+        """The answer judged by all that it says; a `score` of one's own is its F1."""
         if self.match == "part":
             return strict_answer(text, references)
         if self.match == "all":
             return strict_items(text, references, blanks=self.separator == " ")
         value = self.score(text, references)
-        return Strict(value, value, float(value == 1))
+        return Strict(value, float(value == 1))
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""

@@ -43,10 +43,11 @@ import numpy as np
 from pydantic.dataclasses import dataclass
 
 from rulerkit.common.errors import UserError
-from rulerkit.generation.corpora import QASet, Question, known_questions, load
+from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.prompt_format import DIRECT
+from rulerkit.generation.questions import QASet, Question, known_questions
 from rulerkit.generation.tasks.base import (
     CorpusName,
     Growth,
