@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -54,6 +55,9 @@ class Question:
 class Questions:
     """A lazy sequence of questions that remembers what it was asked for."""
 
+    task = SimpleNamespace(
+        suite="ruler", threshold=None, judges_prefix=False, beginning_scores=False
+    )
     count: int = 10
     seed: int = 42
     length: int = 1024

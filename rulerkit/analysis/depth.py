@@ -19,7 +19,7 @@ import pandas as pd
 from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, remark
-from rulerkit.common.progress import with_progress
+from rulerkit.common.progress import progress_bar
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import judge_of
 from rulerkit.scoring.scores import answer_of, as_scores
@@ -83,7 +83,7 @@ def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
         results = answers_of(results, cells=cells.values(), report=report)
     rows: list[tuple[Any, ...]] = []
     groups = results.groupby(CELL, sort=False)
-    for key, answers in with_progress(groups, "cells"):
+    for key, answers in progress_bar(groups, "cells", delay=3):
         cell = cells[key]
         make = remaker(cell)
         # As the examples: read once, and only where an answer has several items.

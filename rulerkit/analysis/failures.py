@@ -16,7 +16,7 @@ from rulerkit.analysis.failure_rules import definitions as definitions
 from rulerkit.analysis.failure_rules import find_label
 from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import shorten
-from rulerkit.common.progress import with_progress
+from rulerkit.common.progress import progress_bar
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
 from rulerkit.generation.tasks import by_name, judge_of
@@ -67,7 +67,7 @@ def label(
         no_context = no_context_answers(cells)
 
     rows: list[dict[Any, Any]] = []
-    for cell in with_progress(cells, "cells"):
+    for cell in progress_bar(cells, "cells", delay=3):
         rows += _label_cell(cell, no_context, {} if made is None else made)
     labels = only_rows(pd.DataFrame(rows, columns=COLUMNS), given)
     labels = labels.assign(name=scoring.own_labels(labels, "name"))

@@ -15,7 +15,7 @@ from rulerkit.analysis.failures import NoContext, label, no_context_answers
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.paths import install_command
-from rulerkit.common.progress import with_progress
+from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
 from rulerkit.scoring.scores import COLUMNS, as_scores, lacking_line, score
@@ -100,7 +100,7 @@ def answers_of(
     index = scores["index"].to_numpy()
     positions_of: Any = scores.groupby(CELL, sort=False).indices
     made, of_cell = dict[str, Example](), ("", 0)
-    for key in with_progress(sorted(positions_of, key=lambda key: key[2:]), "cells"):
+    for key in progress_bar(sorted(positions_of, key=lambda key: key[2:]), "cells", delay=3):
         cell, positions = cell_of[key], positions_of[key]
         if key[2:] != of_cell:
             made, of_cell = {}, key[2:]

@@ -86,22 +86,15 @@ def project_files(folder: str, suffix: str) -> dict[str, Path]:
     return {path.stem: path for path in files}
 
 
-def _on_disk(path: str | Path) -> str:
-    """A path as Python opens it, without `~`: in a locale that does not have its letters, by the
-    bytes of its name in UTF-8."""
-    name = os.path.expanduser(path)
-    try:
-        os.fsencode(name)
-    except UnicodeEncodeError:
-        return os.fsdecode(name.encode("utf-8", "surrogatepass"))
-    return str(name)
-
-
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
     folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
     of the params/ and notebooks/ of the kit and of plug-ins."""
-    path = _on_disk(path)
+    path = os.path.expanduser(path)
+    try:
+        os.fsencode(path)
+    except UnicodeEncodeError:  # the locale does not have its letters: its name in UTF-8
+        path = os.fsdecode(path.encode("utf-8", "surrogatepass"))
     place = home() / path
     first = Path(path).parts[:1]
     if first == (PACKAGE.name,):
@@ -127,8 +120,8 @@ def from_root(path: Path) -> str:
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
     project root, else params/ and notebooks/ of the kit and of plug-ins."""
-    path = Path(_on_disk(name))
-    return path.absolute() if path.exists() else resolve(path)
+    here = resolve(Path.cwd() / os.path.expanduser(name))
+    return here if here.exists() else resolve(name)
 
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:

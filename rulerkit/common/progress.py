@@ -5,19 +5,9 @@ import sys
 import time
 from collections.abc import Iterable
 from datetime import timedelta
-from functools import partial
 from typing import Any
 
 from rulerkit.common.errors import remark
-
-
-def progress_bar(tokens: int, disable: bool = False) -> Any:
-    """A bar over many cells, in tokens, with the time left; in a notebook a line of text, of which
-    the tokens and the time remain."""
-    interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
-    return _kind_of_bar()(
-        total=tokens, disable=disable, unit=" tokens", unit_scale=True, mininterval=interval
-    )
 
 
 def in_notebook() -> bool:
@@ -26,12 +16,16 @@ def in_notebook() -> bool:
     return ipython is not None and hasattr(ipython.get_ipython(), "kernel")
 
 
-def _kind_of_bar() -> Any:
-    """tqdm's bar or, in the kernel of a notebook, one that shows its text in one output."""
+def progress_bar(items: Iterable[Any] | None = None, unit: str = "tokens", **options: Any) -> Any:
+    """tqdm's bar over items, or over what its caller counts (`total`); in a notebook a line of
+    text, of which the count and the time remain. It is shown in a terminal or notebook alone, but
+    with `disable=False`."""
     from tqdm import tqdm
 
+    options = {"iterable": items, "unit": f" {unit}", **options}
     if not in_notebook():
-        return partial(tqdm, disable=None)
+        interval = 0.2 if sys.stderr.isatty() else 5.0  # a job's log keeps every refresh
+        return tqdm(**{"disable": None, "mininterval": interval, **options})
     ipython = sys.modules["IPython"]
 
     class Line(tqdm):  # type: ignore[type-arg]
@@ -53,7 +47,7 @@ def _kind_of_bar() -> Any:
                 done = f"{self.format_sizeof(self.n)}{self.unit}"
                 self.display(f"{done} in {self.format_dict['elapsed']:.0f} s")
 
-    return partial(Line, disable=False, file=io.StringIO())
+    return Line(**{"disable": False, "file": io.StringIO(), **options})
 
 
 def tell_time_left(bar: Any, cell_ended: bool) -> None:
@@ -70,9 +64,3 @@ def tell_time_left(bar: Any, cell_ended: bool) -> None:
     if seconds >= 60:
         left = timedelta(seconds=round(seconds))
         remark(f"about {left} left, at the pace of the first cell")
-
-
-def with_progress(items: Iterable[Any], unit: str) -> Any:
-    """The items; a bar in a terminal or notebook counts them where they take more than three
-    seconds."""
-    return _kind_of_bar()(items, unit=f" {unit}", delay=3)

@@ -68,7 +68,9 @@ def evaluate(
     tokens = sum(missing.values())
     cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
-        bar = stack.enter_context(progress_bar(tokens, disable=not progress or not tokens))
+        is_hidden = not progress or not tokens
+        bar = progress_bar(total=tokens, unit_scale=True, disable=is_hidden)
+        stack.enter_context(bar)
         if session is None:
             session = Session()
             stack.callback(session.close)
@@ -197,13 +199,14 @@ def _fitting(study: Study, model: Any, call: _Call) -> Asked:
 def _ask_models(study: Study, call: _Call) -> list[Cell]:
     """Let the models of a study answer one after the other; returns their cells. All are checked
     before the first one is asked; one whose server fails then is left out."""
-    cells = list[Cell]()
-    ready: list[tuple[Any, Any, Asked]] = []
+    session, cells = call.session, list[Cell]()
+    ready: list[tuple[Any, Model, Asked]] = []
     for described in study.models:
         # Nothing is loaded here: a model reads its weights when it answers first.
-        session = call.session
-        is_open = session.model is not None and described == session.described
-        model = session.model if is_open else load_model(described)
+        if session.model is not None and described == session.described:
+            model = session.model
+        else:
+            model = load_model(described)
         try:
             ready.append((described, model, _fitting(study, model, call)))
         except ModelError as error:
@@ -211,7 +214,11 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
             cells += _stored(replace(study, models=(described,)))
 
     for described, model, asked in ready:
-        call.session.use(described, model)
+        # The model before is closed, whoever made it: two may not fit on one GPU.
+        if model is not session.model:
+            if session.model is not None:
+                session.model.close()
+            session.model, session.described = model, described
         of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
         is_code = isinstance(described, Model) or "entry" in described
@@ -332,13 +339,6 @@ class Session(AbstractContextManager["Session"]):
     """The model that was used last and still holds its memory, its GPU or its server."""
     described: JSON | Model | None = None
     """The mapping that it was made from, or the model itself."""
-
-    def use(self, described: JSON | Model, model: Model) -> None:
-        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
-        if model is not self.model:
-            if self.model is not None:
-                self.model.close()
-            self.model, self.described = model, described
 
     def close(self) -> None:
         """Free the memory and the GPU, and end the server of the model that is loaded. A model that

@@ -21,7 +21,6 @@ from rulerkit.common.progress import in_notebook, progress_bar, tell_time_left
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
-from rulerkit.generation.tasks import Task
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
 from rulerkit.scoring.effective_length import StoppingRule
 from rulerkit.scoring.scores import answer_of
@@ -46,7 +45,8 @@ def predict(
 ) -> Cell:
     """Let a model answer the examples of one cell that have no answer yet, as `ask_length` does;
     returns the cell with all its rows."""
-    with progress_bar(len(examples) * examples.length, disable=not progress) as bar:
+    tokens = len(examples) * examples.length
+    with progress_bar(total=tokens, unit_scale=True, disable=not progress) as bar:
         return ask_length(model, [examples], [folder], fresh, bar)[0]
 
 
@@ -174,15 +174,12 @@ class CellWriter:
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
 
-        # Examples from elsewhere need not have a task. Its suite and threshold say what its scores
-        # may be held against, the source of a family from outside how they come about.
-        task = getattr(examples, "task", None)
-        self._task = task if isinstance(task, Task) else None
-        self._settings = {**settings, "suite": "ruler", "threshold": None}
-        if self._task:
-            self._settings |= {"suite": self._task.suite, "threshold": self._task.threshold}
-            if "module" in self._task.settings():
-                self._settings["family_source"] = source_digest(type(task).__module__)
+        # The suite and threshold of a task say what its scores may be held against, the source of a
+        # family from outside how they come about.
+        task = examples.task
+        self._settings = {**settings, "suite": task.suite, "threshold": task.threshold}
+        if "module" in self.result["task"]:
+            self._settings["family_source"] = source_digest(type(task).__module__)
         # Few models read prompts in a way of their own; the records of others do not mention it.
         if note := getattr(model, "protocol_note", None):
             self._settings["protocol_note"] = note
@@ -297,13 +294,14 @@ class CellWriter:
         if answer.usage:
             row["usage"] = dict(answer.usage)
         # What is judged with the answer is kept with it.
-        prefix = example.answer_prefix if self._task and self._task.judges_prefix else ""
+        task = self.examples.task
+        prefix = example.answer_prefix if task.judges_prefix else ""
         if prefix:
             row["answer_prefix"] = prefix
-        if self._task and self._task.beginning_scores:
+        if task.beginning_scores:
             beginning = prefix + copy_beginning(example, self.examples.prompt_format.tokenizer)
             text, _ = answer_of(row["pred"], {"result": self.result}, row.get("answer_prefix", ""))
-            row["copied"] = self._task.score(beginning, example.references)
+            row["copied"] = task.score(beginning, example.references)
             row["is_copy"] = begins_alike(text, beginning)
         # What could not be read again is not written.
         try:

@@ -20,7 +20,7 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
-from rulerkit.common.progress import with_progress
+from rulerkit.common.progress import progress_bar
 from rulerkit.generation.prompt_format import without_thought
 from rulerkit.generation.tasks import family_of
 from rulerkit.report.tables.notes import names_of, remarks
@@ -78,7 +78,7 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
     remake = {key: remaker(cell) for key, cell in stored.items()}
     digest, prompt = "", None  # of the last row: models are asked the same
     examples = []
-    for row in with_progress(rows.to_dict("records"), "answers"):
+    for row in progress_bar(rows.to_dict("records"), "answers", delay=3):
         if digest != row["digest"] or prompt is None:
             key = tuple(row[name] for name in CELL)
             digest, prompt = row["digest"], _prompt(remake[key], row)
