@@ -60,10 +60,10 @@ lab: $(VENV)/.core
 test: $(VENV)/.dev $(VENV)/.torch
 	$(PYTEST) -m "not slow"
 
-test-slow: $(VENV)/.dev $(VENV)/.torch $(VENV)/.inspect
+test-slow: $(VENV)/.dev $(VENV)/.torch $(VENV)/.harnesses
 	$(PYTEST) -m slow
 
-test-all: $(VENV)/.dev $(VENV)/.torch $(VENV)/.inspect
+test-all: $(VENV)/.dev $(VENV)/.torch $(VENV)/.harnesses
 	RULERKIT_FAULTS=600 $(PYTEST)
 
 test-vllm: .venv-vllm/.made
@@ -146,9 +146,9 @@ $(VENV)/.torch: $(VENV)/.dev $(VENV)/.models
 	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]")
 	@touch $@
 
-# inspect_ai, whose providers are asked through openai's client.
-$(VENV)/.inspect: $(VENV)/.torch
-	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]" -e extras/inspect openai)
+# The other harnesses: lm-eval, and inspect_ai, whose providers are asked through openai's client.
+$(VENV)/.harnesses: $(VENV)/.torch
+	$(call INSTALL,--quiet -e ".[dev$(comma)transformers$(comma)rwkv]" -e extras/inspect -e extras/lm_eval openai)
 	@touch $@
 
 comma := ,

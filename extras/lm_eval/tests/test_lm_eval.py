@@ -13,6 +13,7 @@ from rulerkit.generation.tasks import read_answer
 
 # Its folder extras/lm_eval alone would be importable as `lm_eval`, too.
 lm_eval = pytest.importorskip("lm_eval.evaluator", reason="pip install extras/lm_eval")
+pytestmark = pytest.mark.slow
 
 TASKS = Path(__file__).parents[1] / "rulerkit_lm_eval" / "tasks"
 LENGTHS, NUM_EXAMPLES = ["2K", "4K"], 2
@@ -112,7 +113,6 @@ def test_a_limit_leaves_as_many_examples_of_each_length(tmp_path):
     assert list(rows["index"]) == [0, 0, 1, 1, 2, 2]
 
 
-@pytest.mark.slow
 def test_the_command_runs_a_model_and_its_log_is_reported(tmp_path, rulerkit):
     """`lm_eval run --model hf` with the small Llama, as the page says."""
     folder = subprocess.run(
