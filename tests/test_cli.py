@@ -207,7 +207,7 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
 
 def test_a_model_alone_gets_a_first_look_that_says_how_to_go_on(project, rulerkit):
     ended = rulerkit("evaluate", "perfect", "-y", "run: first")
-    assert list(table(ended.out)) == ["vt", "niah_multikey_1", "fwe"]
+    assert list(table(ended.out)) == ["niah_multikey_1", "vt", "fwe"]
     assert f"6 cells, 0 of 60 examples are answered; {3 * 10 * 3072:,} tokens left" in ended.out
     assert "n = 10 examples" in ended.out
     assert "rulerkit evaluate perfect -f params/sizes/paper.yaml" in ended.out

@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from rulerkit.store.cells import Cell
 
 FIRST_LOOK: dict[str, Any] = {
-    "tasks": ["vt", "niah_multikey_1", "fwe"],
+    "tasks": ["niah_multikey_1", "vt", "fwe"],
     "lengths": [1024, 2048],
     "num_examples": 10,
 }
@@ -63,7 +63,7 @@ def evaluate(
 ) -> None:
     """Run a model on tasks and lengths, store its predictions, and print the scores.
 
-    With MODEL alone: vt, niah_multikey_1 and fwe at 1K and 2K, 10 examples each. The benchmark as
+    With MODEL alone: niah_multikey_1, vt and fwe at 1K and 2K, 10 examples each. The benchmark as
     in the paper: -f params/sizes/paper.yaml. Run the same command again to resume: stored answers
     are kept. The exit status is 3 where examples have no answer.
 
