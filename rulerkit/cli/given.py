@@ -151,6 +151,11 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     changes = changes or {}
     if isinstance(described, str) and described.lstrip().startswith("{"):
         described = parse_yaml(described, f"MODEL {described!r}")
+    is_mapping = isinstance(described, dict)
+    if is_mapping and "base_url" in described and not {"base", "path"} & described.keys():
+        # What is served there says which model is meant.
+        described = {"base": described["base_url"], **described}
+        del described["base_url"]
     if is_address(described):
         return model_at(described, changes) | changes
     if isinstance(described, dict) and is_address(described.get("base")):

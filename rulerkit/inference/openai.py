@@ -9,6 +9,7 @@ import re
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import ceil
 
 from rulerkit.common.errors import ModelError, UserError, remark
 from rulerkit.common.hidden import hide
@@ -70,6 +71,9 @@ class OpenAI(ServerEngine):
         super().__init__(spec)
         self.base_url: str = spec.get("base_url", OPENAI).rstrip("/")
         self._ignores_limits = self._has_doubts = False
+        self.is_approximate = False
+        """Whether the tokenizer may be another one than the server's, as a caller says who compares
+        answers to the same prompts: texts are sent, and lengths are approximate."""
         self._extra: JSON = dict(spec.get("extra_body", {}))
         kwargs = self.given(("enable_thinking",)) | spec.get("chat_template_kwargs", {})
         if kwargs and spec.get("prompt_path") == "chat":
@@ -165,6 +169,8 @@ class OpenAI(ServerEngine):
     def too_long(self, length: int) -> str | None:
         """Whether a length is beyond `max_length`, or beyond what the server says it takes."""
         limit = self.spec.get("max_length") or self.server.limit
+        if self.is_approximate:
+            length = ceil(length * max(1, self.server.counts.ratio))
         # A service puts a frame around a chat that nobody sees, and a thought comes beside it.
         unseen = self.beside
         if self.prompt_path == "chat" and not any(self.prompt_format.around):
@@ -202,7 +208,10 @@ class OpenAI(ServerEngine):
         facts = ServerFacts(entry.get("id", self.path), self.longest, about=about)
 
         wanted = self.spec.get("prompt_path", "auto")
-        paths = ("ids", "text", "chat") if wanted == "auto" else (wanted,)
+        paths = ["ids", "text", "chat"] if wanted == "auto" else [str(wanted)]
+        if self.is_approximate and wanted == "auto":
+            # Ids of another vocabulary would be other words.
+            paths.remove("ids")
         for path in paths:
             facts.path = path
             try:
@@ -234,6 +243,9 @@ class OpenAI(ServerEngine):
                 continue
             added = len(tokenizer.leading_ids)
             # A token behind the prompt would end it.
+            if self.is_approximate:
+                counts.known, counts.ratio = count is not None, (count or ours) / ours
+                continue
             closing = len(tokenizer.closing_ids)
             is_closed = way == path and closing > 0 and count == ours + added + closing
             if is_closed or count not in (None, ours, ours + max(1, added), ours + added + closing):
@@ -332,7 +344,7 @@ class OpenAI(ServerEngine):
             part = sample_of(example.input)
             count = None
             with suppress(RequestError):
-                count = self._count(connection, facts, "chat", part)
+                count = self._count(connection, facts, facts.path, part)
             counts.learn(example.task, count, self.tokenizer().count(part))
 
         sampling = self.sampling(example)

@@ -5,11 +5,13 @@ import json
 import re
 import shlex
 import sys
+import time
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -27,8 +29,11 @@ from rulerkit.cli.options import (
     Tasks,
 )
 from rulerkit.cli.printing import echo, end_in_order
-from rulerkit.common.errors import UserError, check_known, shortened
+from rulerkit.common.errors import UserError, check_known, counted, shortened
+from rulerkit.common.hidden import hide_address
+from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import home_text
+from rulerkit.common.urls import is_address
 
 if TYPE_CHECKING:
     from rulerkit.analysis.compare import Comparison
@@ -95,7 +100,15 @@ Pressure = Annotated[
 Seed = Annotated[
     int | None, typer.Option(min=0, help="With --serving: the same seed asks the same prompts.")
 ]
-
+BaselineKey = Annotated[
+    str | None,
+    typer.Option(help="The environment variable that holds the key of the baseline's server."),
+]
+CandidateKey = Annotated[str | None, typer.Option(help="The same for the candidate's server.")]
+Verbose = Annotated[
+    bool,
+    typer.Option("--verbose", help="Also the table of all places, and each answer that changed."),
+]
 
 _USES = (*EXAMPLES, *["num_examples", "max_examples", "max_failures", "run", "outputs"])
 """The parameters of a study that a gate uses: its verdict is always of 95 %, over one answer to
@@ -130,6 +143,9 @@ def gate(
     format: Format = "text",
     page: PageFile = None,
     resume: Resume = False,
+    baseline_key: BaselineKey = None,
+    candidate_key: CandidateKey = None,
+    verbose: Verbose = False,
     requests: Requests = 200,
     pressure: Pressure = "200K",
     seed: Seed = None,
@@ -145,29 +161,65 @@ def gate(
 
     Example: rulerkit gate http://localhost:8000 --serving
     """
-    from rulerkit_gate.rounds import run_gate
-
+    started = time.monotonic()
     check_known("format", format, ("text", "github"))
     end_in_order()
     given = Given(None, tasks, lengths, num_examples, files, settings)
     if serving:
-        for name, value in (("CANDIDATE", candidate), ("--tasks", tasks), ("-n", num_examples)):
+        for name, value in (
+            ("CANDIDATE", candidate),
+            ("--candidate-key", candidate_key),
+            ("--tasks", tasks),
+            ("-n", num_examples),
+        ):
             if value is not None:
                 raise UserError(
                     f"--serving checks one server against itself: leave out {name} {value}"
                 )
+        server = _with_key(baseline, baseline_key)
         limits = _limits_of(None, budget)
-        checked = _check_serving(baseline, given, limits, minutes, requests, pressure, seed)
-        _report_serving(checked, as_json, format, page)
+        checked = _check_serving(server, given, limits, minutes, requests, pressure, seed)
+        _report_serving(checked, as_json, format, page, verbose)
         raise typer.Exit(checked.status)
     if candidate is None:
         raise UserError(
             "Missing argument 'CANDIDATE': the second model, or --serving to check one server "
             "against itself; `rulerkit gate --help` tells more"
         )
+    _say_where(baseline, candidate)
     limits = _limits_of(max_examples, budget)
-    names = (baseline, candidate)
-    planned = _planned(names, given, suite, margin, noise, by, limits, minutes, resume)
+    keys = (baseline_key, candidate_key)
+    described = [_with_key(one, key) for one, key in zip((baseline, candidate), keys, strict=True)]
+    planned = _planned(described, given, suite, margin, noise, by, limits, resume)
+    planned = replace(planned, minutes=minutes, started=started)
+    _ask_and_report(planned, as_json, format, page, verbose)
+
+
+def _with_key(name: str, key: str | None) -> str | dict[str, Any]:
+    """A model with the environment variable that holds the key of its server."""
+    from rulerkit.common.yaml_files import parse_yaml
+
+    if key is None:
+        return name
+    if name.lstrip().startswith("{"):
+        return {**parse_yaml(name, f"MODEL {name!r}"), "api_key_env": key}
+    return {"base": name, "api_key_env": key}
+
+
+def _say_where(*described: Any) -> None:
+    """Name the servers that are to be found, which may take a while. Of a mapping, which may hold
+    secrets, the address is shown alone."""
+    places = [place for place in map(_address_in, described) if is_address(place)]
+    if places:
+        _say(f"looks at {' and '.join(map(hide_address, places))}")
+
+
+def _ask_and_report(
+    planned: "Gate", as_json: bool, format: str, page: Path | None, verbose: bool
+) -> None:
+    """Say what it takes, ask, and end with the verdict and its status."""
+    from rulerkit_gate.rounds import run_gate
+
     design = planned.design
     least, most = (
         planned.cost(dict.fromkeys(design.cells, size)).text()
@@ -177,10 +229,15 @@ def gate(
         f"{planned.b.name} against {planned.a.name}, run {planned.study.run}: at least {least}, at "
         f"most {most}. {planned.stored_text}"
     )
-    if text := home_text():
-        _say(text)
-    result = run_gate(planned, _say)
-    _report(result, as_json, format, page)
+    for text in (planned.too_few(), home_text()):
+        if text:
+            _say(text)
+    try:
+        result = run_gate(planned, _say)
+    except (KeyboardInterrupt, SystemExit):
+        _say("stopped: the answers so far are kept, and the same command with --resume goes on")
+        raise
+    _report(result, as_json, format, page, verbose)
     raise typer.Exit(result.verdict.status)
 
 
@@ -188,14 +245,13 @@ def gate(
 
 
 def _planned(
-    names: tuple[str, str],
+    described: list[Any],
     given: Given,
     suite: str,
     margin: float,
     noise: str | None,
     by: str,
     limits: dict[str, tuple[str, float]],
-    minutes: float | None,
     resume: bool,
 ) -> "Gate":
     """The study, the two parties and the design; checked, and nothing asked but how the two make
@@ -209,7 +265,7 @@ def _planned(
     values, changes = given.parameters(_USES)
     is_named = "tasks" in values or "lengths" in values
     study = _study_of(values, suite)
-    a, b = _parties(names, study, changes, resume)
+    a, b = _parties(described, study, changes, resume)
     has_prices = any(getattr(party.model, "spec", {}).get("prices") for party in (a, b))
     if "dollars" in limits and not has_prices:
         raise UserError(
@@ -231,7 +287,7 @@ def _planned(
     cells = tuple((t.name, n) for n in study.lengths for t in study.tasks)
     design = Design(cells, study.num_examples, margin, _noise_of(noise))
     stored = parts.stored_before(study, a, b)
-    return parts.Gate(study, a, b, design, by, limits, minutes, stored)
+    return parts.Gate(study, a, b, design, by, limits, None, stored)
 
 
 def _study_of(values: "JSON", suite: str) -> "Study":
@@ -257,36 +313,58 @@ def _study_of(values: "JSON", suite: str) -> "Study":
     return rk.study({**defaults, **used, "model": None})
 
 
-def _parties(
-    names: tuple[str, str], study: "Study", changes: "JSON", resume: bool
-) -> list["Party"]:
+def _parties(described: list[Any], study: "Study", changes: "JSON", resume: bool) -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
-    from rulerkit.inference.model import load_model
     from rulerkit.store.places import find_cells
     from rulerkit_gate.rounds import Party
 
-    asked = [name for name in names if not _is_stored(name, study)]
-    described = iter(models_of(asked, changes))
+    asked = [one for one in described if not _is_stored(one, study)]
+    loaded = iter(_loaded(asked, changes))
     parties = []
-    for name in names:
-        if name in asked:
-            (one,) = rk.study(model=next(described)).models
-            model = load_model(one)
-            parties.append(Party(model.label, one, model, resumes=resume))
+    for one in described:
+        if one in asked:
+            mapping, model = next(loaded)
+            parties.append(Party(model.label, mapping, model, resumes=resume))
         else:
-            parties.append(Party(name, stored=find_cells([name], outputs=study.outputs, scan=True)))
+            parties.append(Party(one, stored=find_cells([one], outputs=study.outputs, scan=True)))
     # Two folders may hold models of one name. Mappings and addresses may hold secrets.
-    is_plain = not any("{" in name or "://" in name for name in names)
-    if parties[0].name == parties[1].name and names[0] != names[1] and is_plain:
-        for party, name in zip(parties, names, strict=True):
+    is_plain = all(isinstance(one, str) and not re.search("{|://", one) for one in described)
+    if parties[0].name == parties[1].name and described[0] != described[1] and is_plain:
+        for party, name in zip(parties, described, strict=True):
             party.name = name
     return parties
 
 
-def _is_stored(name: str, study: "Study") -> bool:
+def _loaded(described: list[Any], changes: "JSON") -> list[tuple[Any, Any]]:
+    """Models that are asked, each as it is described, and loaded."""
+    from rulerkit_gate.served import with_tokenizers
+
+    # The tokenizer that a server names need not be here, but one that is given must be.
+    are_named = [
+        "tokenizer" in changes or "tokenizer" in str(one) or not is_address(_address_in(one))
+        for one in described
+    ]
+    mappings = [rk.study(model=one).models[0] for one in models_of(described, changes)]
+    return with_tokenizers(mappings, are_named, _say)
+
+
+def _address_in(described: Any) -> Any:
+    """What may be an address in a model as it is given."""
+    from rulerkit.common.yaml_files import parse_yaml
+
+    if isinstance(described, str) and described.lstrip().startswith("{"):
+        described = parse_yaml(described, f"MODEL {described!r}")
+    if isinstance(described, dict):
+        return described.get("base", described.get("base_url"))
+    return described
+
+
+def _is_stored(name: Any, study: "Study") -> bool:
     """Whether a name means answers that are stored, and not a model."""
     from rulerkit.common.model_files import is_known_model
 
+    if not isinstance(name, str):
+        return False
     return is_folder_of_answers(name, str(study.outputs)) or (
         "/" not in name
         and (study.predictions / name).is_dir()
@@ -341,7 +419,7 @@ _CROWD_SIZE = 16  # requests that are under way at once, at most
 
 
 def _check_serving(
-    server: str,
+    server: Any,
     given: Given,
     limits: dict[str, tuple[str, float]],
     minutes: float | None,
@@ -360,15 +438,17 @@ def _check_serving(
     study = rk.study({**values, "model": None, "tasks": ["vt"]} | {"lengths": [4096]})
     if _is_stored(server, study):
         raise UserError(f"{server} is a folder of stored answers: --serving asks a server")
-    (described,) = models_of([server], changes)
-    one = read_spec(described)
+    _say_where(server)
+    ((mapping, model),) = _loaded([server], changes)
+    one = read_spec(mapping)
     if not issubclass(engine_class(one["engine"]), ServerEngine):
         raise UserError(
             f"{server} has the engine {one['engine']}: --serving checks a server, by its address "
             "or by a model of the engines openai and vllm"
         )
     # What is sent twice is in the cache the second time.
-    model = load_model({**one, "max_retries": 0, "concurrency": _CROWD_SIZE})
+    checked: Any = load_model({**one, "max_retries": 0, "concurrency": _CROWD_SIZE})
+    checked.is_approximate = getattr(model, "is_approximate", False)
 
     seed = seed if seed is not None else int(datetime.now().timestamp())
     most = {name: number for name, (_, number) in limits.items()}
@@ -381,15 +461,17 @@ def _check_serving(
         max_failures=values.get("max_failures", Limits.max_failures),
     )
     lengths = values.get("lengths", _SERVING_LENGTHS)
-    journal = study.outputs / "serving" / f"{datetime.now():%Y%m%d-%H%M%S}-{model.name}.jsonl"
-    _say(f"asks {model.label}: at most {requests} requests, seed {seed}")
+    journal = study.outputs / "serving" / f"{datetime.now():%Y%m%d-%H%M%S}-{checked.name}.jsonl"
+    _say(f"asks {checked.label}: at most {requests} requests, seed {seed}")
     try:
-        return run_serving(model, lengths, asked, seed, journal, _say)
+        return run_serving(checked, lengths, asked, seed, journal, _say)
     finally:
-        model.close()
+        checked.close()
 
 
-def _report_serving(result: "Result", as_json: bool, format: str, page: Path | None) -> None:
+def _report_serving(
+    result: "Result", as_json: bool, format: str, page: Path | None, verbose: bool
+) -> None:
     """Print what was found, and write the page where there is something to see."""
     from rulerkit_gate import serving_report as report
 
@@ -404,13 +486,15 @@ def _report_serving(result: "Result", as_json: bool, format: str, page: Path | N
     elif format == "github":
         echo(report.markdown_of(result, place), nl=False)
     else:
-        echo(report.text_of(result, place))
+        echo(report.text_of(result, place, verbose))
 
 
 # --- running and telling --------------------------------------------------------------------------
 
 
-def _report(result: "GateResult", as_json: bool, format: str, page: Path | None) -> None:
+def _report(
+    result: "GateResult", as_json: bool, format: str, page: Path | None, verbose: bool
+) -> None:
     """Print the result, and write the page of the answers that changed."""
     from rulerkit.report.comparison import difference_table, flips_text
 
@@ -421,16 +505,61 @@ def _report(result: "GateResult", as_json: bool, format: str, page: Path | None)
         study = result.gate.study
         place = _write_page(found, page or study.outputs / "pages" / f"{study.run}.html")
         asked += f" Page: {place}"
+    notes = [asked, *notes]
     if as_json:
         echo(_json(result), nl=False)
     elif format == "github":
-        echo(_markdown(result, [asked, *notes]), nl=False)
+        echo(_markdown(result, notes), nl=False)
     elif found is None:
-        echo(f"\n{verdict.text}")
-    else:
+        echo("\n".join([verdict.text, *notes]))
+    elif verbose:
         table = difference_table(found, verdict=verdict)
         echo(f"{table}\nexamples that flipped:\n{flips_text(found)}")
-        echo("\n".join([asked, *notes]))
+        echo("\n".join(notes))
+    else:
+        more = "--verbose shows all tasks and lengths, and which examples changed."
+        echo("\n".join([verdict.text, *_short_lines(found), *notes, more]))
+
+
+_MOST_PLACES = 3  # with the largest losses
+
+
+def _short_lines(found: "Comparison") -> list[str]:
+    """What was asked, where most was lost, and what would have been seen, in five lines at most."""
+    from rulerkit.analysis.differences import LEVELS
+    from rulerkit.report.tables.notes import number_range
+
+    rows = found.rows
+    cells = rows[rows["level"] == "cell"]
+    mean = rows.iloc[-1]
+    lines = [
+        f"A: {found.a.name}, {mean['a']:.1f}; B: {found.b.name}, {mean['b']:.1f}; "
+        f"{counted(number_range(cells['n']), 'pair')} of each task and length"
+    ]
+    lost = cells[cells["difference"] < 0].sort_values("difference")
+    largest: Any = lost.head(_MOST_PLACES).itertuples()
+    places = [
+        f"{row.task} at {length_name(row.length)} {row.difference:+.1f} ({row.worse} answers "
+        f"worse, {row.better} better)"
+        for row in largest
+    ]
+    if places:
+        lines.append(f"Lost most: {', '.join(places)}")
+    lines.append(
+        f"{len(found.flips)} of {cells['n'].sum()} answers changed their score: "
+        f"{cells['worse'].sum()} worse, {cells['better'].sum()} better"
+    )
+    weakest = rows.groupby("level")["smallest_loss"].agg(lambda loss: loss.max(skipna=False))
+    levels = LEVELS if len(cells) > 1 else ["all"]
+    seen = [f"{weakest[level]:.1f} of {LEVELS[level]}" for level in levels if weakest[level] > 0]
+    if seen:
+        lines.append(
+            f"The smallest loss that these answers would show, in points: {', '.join(seen)}; a "
+            "true loss must be about 1.5 times as large to be found"
+        )
+    if found.notes:
+        lines.append(f"Note: {'; '.join(found.notes)}")
+    return lines
 
 
 def _noise_notes(result: "GateResult") -> list[str]:

@@ -31,7 +31,15 @@ from rulerkit.generation.tasks import Task
 from rulerkit.scoring.effective_length import Counts
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit_gate.sequential import Design, GateRule, comparison_of, verdict_of
+from rulerkit_gate.sequential import (
+    Design,
+    GateRule,
+    can_show,
+    comparison_of,
+    examples_to_show,
+    verdict_of,
+)
+from rulerkit_gate.served import what_pairs
 
 Say = Callable[[str], None]
 
@@ -189,10 +197,12 @@ def check_pairing(study: Study, a: Party, b: Party) -> None:
         if changes:
             name, old, new, more = describe_first(changes)
             what = f"{name}: {old} | {new}{more}"
+        same = f"{a.name} and {b.name} are not asked the same prompts"
+        if a.is_asked and b.is_asked and (way := what_pairs([a.model, b.model])):
+            raise UserError(f"{same}: {way}")
         raise UserError(
-            f"{a.name} and {b.name} are not asked the same prompts ({what}): give both one "
-            "tokenizer and template (-y 'tokenizer: X'), or pair by the number of the example with "
-            "--by index, which does not compare the prompts"
+            f"{same} ({what}): give both one tokenizer and template (-y 'tokenizer: X'), or pair "
+            "by the number of the example with --by index, which does not compare the prompts"
         )
 
 
@@ -227,6 +237,8 @@ class Gate:
     """The time that this call may take."""
     stored: Mapping[str, JSON]
     """By party: its answers of an earlier call, as `stored_before` found them."""
+    started: float = field(default_factory=time.monotonic)
+    """When the call began, as `time.monotonic` has it: `minutes` count from there."""
 
     @property
     def stored_text(self) -> str:
@@ -246,6 +258,22 @@ class Gate:
                 of_party = cost_of(self.study, getattr(party.model, "spec", {}), sizes)
                 total = total.plus(of_party._replace(examples=0))
         return total
+
+    def too_few(self) -> str:
+        """What it would take, where not even all that may be asked can show *not worse*; else
+        empty."""
+        design = self.design
+        allowed = [n for n in design.sizes if not self.limit_of(dict.fromkeys(design.cells, n))]
+        if not allowed or any(can_show(design, size, 0.0) for size in allowed):
+            return ""
+        needed = examples_to_show(design)
+        way = f"-n {needed}, {self.cost(dict.fromkeys(design.cells, needed)).text()}"
+        if option := self.limit_of(dict.fromkeys(design.cells, needed)):
+            way += f"; raise {option}"
+        return (
+            f"{counted(allowed[-1], 'example')} of each task and length cannot show *not worse* at "
+            f"margin {design.margin:g}; {needed} can, where 1 % of the answers flip each way: {way}"
+        )
 
     def limit_of(self, sizes: Counts) -> str:
         """The first limit that so many examples of each cell exceed, in words; else empty."""
@@ -279,7 +307,7 @@ class _Run:
     """The answers of both so far."""
 
     def __init__(self, gate: Gate) -> None:
-        self.gate, self.started = gate, time.monotonic()
+        self.gate = gate
         self.cells: dict[Party, dict[Key, Cell]] = {gate.a: {}, gate.b: {}}
         self.paired: Any = None
         """The two sides, the pairs and the notes of the last complete round."""
@@ -289,7 +317,7 @@ class _Run:
         `_StoppedError` where they cannot be completed."""
         gate, limit = self.gate, self.gate.minutes
         for party, cells in self.cells.items():
-            if limit is not None and time.monotonic() - self.started > 60 * limit:
+            if limit is not None and time.monotonic() - gate.started > 60 * limit:
                 raise _StoppedError(f"--minutes {limit:g}")
             try:
                 asked = party.cells(gate.study, length, counts)
@@ -342,8 +370,12 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
     with Session() as one, Session() as two:
         gate.a.session = one
         # Two models that compute here may not fit on one GPU together.
-        computes_here = any(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
-        gate.b.session = one if computes_here else two
+        compute_here = all(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
+        gate.b.session = one if compute_here else two
+        for party in (gate.a, gate.b):
+            if party.is_asked and party.session and party.session.model is None:
+                # What was found out about a server is not asked again.
+                party.session.use(party.described, party.model)
         try:
             for length, counts in rounds(rule.wanted):
                 run.ask(length, counts)

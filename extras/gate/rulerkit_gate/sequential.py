@@ -21,8 +21,9 @@ loss; *not worse* takes the mean of all cells, with the same error shared over t
 """
 
 import math
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,7 +40,7 @@ from rulerkit.analysis.differences import (
 )
 from rulerkit.common.errors import counted, listed, points_text
 from rulerkit.common.lengths import length_name
-from rulerkit.scoring.effective_length import Counts, examples_for
+from rulerkit.scoring.effective_length import Counts
 from rulerkit.scoring.statistics import holm
 
 if TYPE_CHECKING:
@@ -51,6 +52,8 @@ FIRST = 10
 """Examples of a cell in the first round."""
 MOST_HIDDEN = 10.0
 """Points: *not worse* needs that no task and no length can have lost more, whatever the mean."""
+FEW_FLIPS = 0.01
+"""The share of answers that flip each way where what it would take is said beforehand."""
 _SUSPECT = 0.01  # a place where a loss of any size is as unlikely by chance is asked for more
 _MAY_BE_BEYOND = 0.2  # ... where the loss may also be larger than the margin
 _MOST_EXAMPLES = 10**7
@@ -259,7 +262,13 @@ class GateRule:
 def examples_needed(design: Design, look: Look) -> int:
     """The examples of a cell with which the mean would be told from the margin, and no task or
     length could hide a large loss, if all stayed as it is."""
-    # More would be asked in a run of its own, whose last size they are.
+    # They would be asked in a run of its own, which has more sizes and so less error at each.
+    first = _needed(design, look)
+    return _needed(replace(design, most=max(first, design.most)), look)
+
+
+def _needed(design: Design, look: Look) -> int:
+    """As `examples_needed`, with the error that the last size of a design has."""
     last = design.alarms(design.most)
     each = last / len(design.places)
     asked = [(look.tests[-1], last, design.margin_of("all"))]
@@ -270,10 +279,41 @@ def examples_needed(design: Design, look: Look) -> int:
 
     most = 0.0
     for test, alarms, points in asked:
-        half = NormalDist().inv_cdf(1 - alarms) * test.mean.error
-        gap = max(abs(test.mean.value + points / 100), 1e-9)
-        most = max(most, examples_for(gap, half, test.size))
+        answers = test.size * len(test.place.cells)
+        # What flips grows with the answers, the two added examples do not.
+        flips = (test.mean.error * (answers + 2)) ** 2 - 2
+        share = max(2 * FEW_FLIPS, flips / answers)
+        quantile = NormalDist().inv_cdf(1 - alarms) ** 2
+        gap = max(abs(test.mean.value + points / 100), 1e-9) ** 2
+        needed = quantile * share + math.sqrt((quantile * share) ** 2 + 8 * gap * quantile)
+        most = max(most, needed / (2 * gap) / len(test.place.cells))
     return min(_MOST_EXAMPLES, math.ceil(most))
+
+
+def can_show(design: Design, size: int, flips: float) -> bool:
+    """Whether so many examples of a cell can show *not worse* where nothing is lost, and a share
+    of the answers flips each way."""
+    for place in design.places:
+        alarms, points = design.alarms(size), design.margin_of("all")
+        if place.level in ("task", "length"):
+            alarms, points = alarms / len(design.places), design.most_hidden(place.level)
+        elif place.level == "cell":
+            continue
+        answers = size * len(place.cells)
+        error = math.sqrt(2 * flips * answers + 2) / (answers + 2)
+        if NormalDist().inv_cdf(1 - alarms) * error >= points / 100:
+            return False
+    return True
+
+
+def examples_to_show(design: Design) -> int:
+    """The examples of a cell with which a run can show *not worse* where `FEW_FLIPS` of the answers
+    flip each way."""
+
+    def is_enough(most: int) -> bool:
+        return can_show(replace(design, most=most), most, FEW_FLIPS)
+
+    return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=is_enough)
 
 
 # --- what is said ---------------------------------------------------------------------------------

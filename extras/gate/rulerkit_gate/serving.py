@@ -171,12 +171,12 @@ class Run:
     num_tokens: int = 0
     differing: dict[str, int] = field(default_factory=dict)
     """By probe, pairs with equal scores whose texts differ."""
+    started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.prompts = Prompts(self.model.prompt_format, self.seed)
         self.random = Random(f"sizes of {self.seed}")
         self.has_salts = False
-        self.started = time.monotonic()
         self.cases: list[tuple[Sent, Sent]] = []
         """Cold answers of each case: to A, and to the clone of its twin."""
         self.controls: list[Sent] = []
@@ -702,6 +702,7 @@ def run_serving(
 
     Raises `UserError` where nothing can be asked.
     """
+    started = time.monotonic()
     kept = []
     for length in sorted(lengths):
         if reason := model.too_long(length):
@@ -713,4 +714,4 @@ def run_serving(
     journal.parent.mkdir(parents=True, exist_ok=True)
     with suppress(FileNotFoundError):
         journal.unlink()
-    return Run(model, kept, limits, seed, journal, say).go()
+    return Run(model, kept, limits, seed, journal, say, started=started).go()

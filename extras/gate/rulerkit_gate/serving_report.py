@@ -52,24 +52,23 @@ def _table(result: Result) -> list[tuple[str, ...]]:
     return table
 
 
-def first_text(result: Result) -> str:
-    """Where the first leak or loss was seen; empty where there was none."""
+def seen_texts(result: Result) -> list[str]:
+    """Where each leak and each loss was seen, leaks first."""
     run = result.run
-    if run.leaks:
-        leak, sent = run.leaks[0]
-        what = f"wrote {leak.value}, which is request {leak.of}'s"
-    elif run.losses:
-        loss = run.losses[0]
-        sent = loss.probe
+    seen = [(sent, f"wrote {leak.value}, which is request {leak.of}'s") for leak, sent in run.leaks]
+    for loss in run.losses:
         what = f"did not write {', '.join(loss.lost[:3])} (token {loss.position:,})"
-    else:
-        return ""
-    cached = ""
-    if sent.cached:
-        size = run.block_size
-        block = f" ({sent.cached // size} blocks of {size})" if size > 1 else ""
-        cached = f", {sent.cached:,} from the cache{block}"
-    return f"first: request {sent.number}, {sent.probe}, {sent.tokens:,} tokens{cached}: {what}"
+        seen.append((loss.probe, what))
+
+    texts = []
+    for sent, what in seen:
+        cached = ""
+        if sent.cached:
+            size = run.block_size
+            block = f" ({sent.cached // size} blocks of {size})" if size > 1 else ""
+            cached = f", {sent.cached:,} from the cache{block}"
+        texts.append(f"request {sent.number}, {sent.probe}, {sent.tokens:,} tokens{cached}: {what}")
+    return texts
 
 
 def asked_text(result: Result) -> str:
@@ -81,17 +80,18 @@ def asked_text(result: Result) -> str:
     )
 
 
-def notes_of(result: Result) -> list[str]:
-    """What stands below the table."""
+def notes_of(result: Result, most_seen: int = 1) -> list[str]:
+    """What stands below the table, with the first leaks and losses."""
     reasons: dict[str, list[str]] = {}
     for probe, reason in result.run.not_tested.items():
         reasons.setdefault(reason, []).append(probe)
     notes = [f"{', '.join(names)}: not tested: {reason}" for reason, names in reasons.items()]
-    return [*filter(None, [first_text(result)]), *notes]
+    first = [f"first: {text}" for text in seen_texts(result)[:most_seen]]
+    return [*first, *notes]
 
 
-def text_of(result: Result, page: str = "") -> str:
-    """The verdict, the table, the first loss and what it took."""
+def text_of(result: Result, page: str = "", verbose: bool = False) -> str:
+    """The verdict, the table, the first loss (`verbose`: all) and what it took."""
     table = [_HEAD, *_table(result)]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [f"{result.word.upper()}: {result.text}."]
@@ -99,7 +99,7 @@ def text_of(result: Result, page: str = "") -> str:
         cells = [name.ljust(widths[0])]
         cells += [field.rjust(width) for field, width in zip(fields, widths[1:], strict=True)]
         lines.append("  " + "  ".join(cells).rstrip())
-    lines += notes_of(result)
+    lines += notes_of(result, len(result.run.sent) if verbose else 1)
     lines.append(asked_text(result) + (f". Page: {page}" if page else "."))
     return "\n".join(lines)
 

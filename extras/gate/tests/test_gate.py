@@ -127,6 +127,98 @@ def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     assert content["asked"]["examples"] == sum(cell["examples"] for cell in content["examples"])
 
 
+def test_two_addresses_are_enough(nowhere, serve, rulerkit):
+    """A server whose tokenizer nobody knows gets texts, whatever it counts, and no ids."""
+    servers = serve(), serve()
+    for server in servers:
+
+        def amend(body, reply):
+            reply["usage"]["prompt_tokens"] = round(1.15 * reply["usage"]["prompt_tokens"])
+
+        server.amend = amend
+    urls = [server.url for server in servers]
+    said = rulerkit("gate", *urls, *GRID, "--margin", "20")
+    assert said.status == 0, said
+    known = [line for line in said.lines if "is not known: lengths are approximate" in line]
+    assert len(known) == 1
+    first, *others = said.out.splitlines()
+    assert first.startswith("NOT WORSE: mean ")
+    assert len(others) <= 10
+    assert any("about 1.5 times as large" in line for line in others)
+    assert {type(body["prompt"]) for server in servers for body in server.seen} == {str}
+    verbose = rulerkit("gate", *urls, *GRID, "-n", "10", "--verbose")
+    assert "B - A (points)" in verbose.out
+
+
+@pytest.mark.parametrize("takes_chats", [True, False])
+def test_one_line_says_what_pairs_chats_with_completions(nowhere, serve, rulerkit, takes_chats):
+    def lacks(key):
+        return lambda body: (404, {}, {"error": {"message": "no"}}) if key in body else None
+
+    before, after = serve(), serve()
+    after.behave = lacks("prompt")
+    if not takes_chats:
+        before.behave = lacks("messages")
+    both = ("gate", before.url, after.url, "--tasks", "niah_single_1", "--lengths", "1K")
+    refused = rulerkit(*both, "-n", "10")
+    assert refused.status == 2
+    way = re.search(r"takes chats alone; -y '(.+)' sends both the same", refused.lines[-1])[1]
+    assert way == ("prompt_path: chat" if takes_chats else "template: gpt-4")
+    assert rulerkit(*both, "-n", "10", "-y", way, "--margin", "90").status == 0
+
+
+def test_each_server_gets_its_own_key(nowhere, serve, rulerkit, monkeypatch):
+    before, after = serve(), serve()
+    monkeypatch.setenv("BEFORE", "secret-of-before")
+    monkeypatch.setenv("AFTER", "secret-of-after")
+    keys = ("--baseline-key", "BEFORE", "--candidate-key", "AFTER")
+    few = ("--tasks", "niah_single_1", "--lengths", "1K", "-n", "10")
+    for candidate in (after.url, f"{{base_url: '{after.url}'}}"):
+        said = rulerkit("gate", before.url, candidate, *keys, *few)
+        assert said.status == 3, said
+        assert before.authorization == "Bearer secret-of-before"
+        assert after.authorization == "Bearer secret-of-after"
+        assert "secret-of" not in said.out + said.err
+        after.authorization = None
+
+
+def test_what_it_would_take_is_said_before_anything_is_asked(nowhere, rulerkit):
+    grid = ("--tasks", "niah_single_1", "--lengths", "1K")
+    said = rulerkit("gate", "perfect", "{base: perfect, name: other}", *grid, "-n", "20")
+    (line,) = [line for line in said.lines if "cannot show" in line]
+    assert said.lines.index(line) < said.lines.index(
+        "round 1: to 10 examples of all tasks and lengths"
+    )
+    needed = re.search(r"margin 1; (\d+) can, .+: -n (\d+), \d+ examples, [\d,]+ tokens", line)
+    enough = rulerkit("gate", "perfect", "{base: perfect, name: more}", *grid, "-n", needed[2])
+    assert (said.status, enough.status) == (3, 0)
+    assert "cannot show" not in enough.err
+    limited = rulerkit("gate", "perfect", "mute", *grid, "--max-examples", "30")
+    assert "raise --max-examples 30" in limited.err
+
+
+def test_sigterm_leaves_the_answers(nowhere, serve):
+    server = serve()
+
+    def slow(body):
+        time.sleep(0.05)
+
+    server.behave = slow
+    code = "from rulerkit.cli import main; main()"
+    command = [sys.executable, "-c", code, "gate", server.url, server.url, *GRID]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as process:
+        while num_rows(nowhere) < 5 and process.poll() is None:
+            time.sleep(0.05)
+        process.send_signal(signal.SIGTERM)
+        out, err = process.communicate(timeout=30)
+    assert (process.returncode, out) == (128 + signal.SIGTERM, "")
+    assert "the same command with --resume goes on" in err
+    assert num_rows(nowhere) >= 5
+    assert err.splitlines()[0] == f"looks at {server.url} and {server.url}"
+
+
 @pytest.mark.slow
 def test_equal_servers_are_not_worse_and_their_noise_is_measured(nowhere, serve, rulerkit):
     server = serve()
