@@ -140,10 +140,12 @@ def test_main_results_of_one_model(tmp_path):
             ".md",
             ".csv",
             ".tex",
+            "-notes.tex",
             "-tasks.md",
             "-against-paper.csv",
             "-claims.csv",
             "-claims.tex",
+            "-claims-notes.tex",
         )
     }
     assert files(outputs / "tables/main/01_main_results") == made
@@ -203,8 +205,8 @@ def test_saved_tables_say_what_they_show(tmp_path):
     asked = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 2}
     run("15_depth", tmp_path, models=models, **asked)
     folder = tmp_path / "outputs/tables/main/15_depth"
-    assert files(folder) == {"ra+rb.csv", "ra+rb.tex"}
-    text = (folder / "ra+rb.tex").read_text(encoding="utf-8")
+    assert files(folder) == {"ra+rb.csv", "ra+rb.tex", "ra+rb-notes.tex"}
+    text = "\n" + (folder / "ra+rb-notes.tex").read_text(encoding="utf-8")
     for note in (
         "Models: Ours [ra], Ours [rb].",
         "n = 2 examples per task and length, scores in percent.",

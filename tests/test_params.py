@@ -11,7 +11,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.cli.given import Given
 from rulerkit.common.errors import UserError
-from rulerkit.common.render import render
+from rulerkit.common.render import render, table_files
 from rulerkit.common.settings import Keys, Parameters
 from rulerkit.evaluation.notebook import known_names, notebook_parameters
 from rulerkit.evaluation.study import load_files, study
@@ -235,19 +235,19 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     frame = pd.DataFrame({"a_b": ["50 %", None], "n": [-1.23456, math.nan], "k": [131072, 2]})
     csv = asked.save_table(frame, "numbers")
     assert csv.read_text().startswith("a_b,n,k\n50 %,-1.23456,131072\n")
-    *_, head, _, first, second, _, _ = csv.with_suffix(".tex").read_text().splitlines()
+    tex = csv.with_suffix(".tex")
+    *_, head, _, first, second, _, _ = tex.read_text().splitlines()
     assert head == r"\textbf{a\_b} & \textbf{n} & \textbf{k} \\"
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     asked.save_table(frame, "numbers", latex=frame[["k"]])
-    only_k = csv.with_suffix(".tex").read_text()
-    assert only_k.startswith("\\begin{tabular}{r}\n\\toprule\n\\textbf{k} \\\\\n")
+    assert "\\begin{tabular}{r}\n\\toprule\n\\textbf{k} \\\\\n" in tex.read_text()
     pdf, png = study(notebook="00_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
     assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")
     assert png.read_bytes().startswith(b"\x89PNG")
     tables = [asked.save_table(frame, "x", notes=["n = 5 %"]), asked.save_table(frame[:0], "x")]
     assert tables[0] == tables[1]
-    assert not tables[1].with_suffix(".tex").exists(), "nothing to print"
+    assert not [*tables[1].parent.glob("*x*.tex")], "nothing to print"
     many, others = (
         study(models=[f"reader-{window}" for window in (*range(1000, 1006), last)]).title
         for last in (1006, 1007)
@@ -257,12 +257,15 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     assert many != others, "one would overwrite the other"
 
 
-def test_long_texts_are_broken_into_lines_and_notes_stay_small():
+def test_latex_breaks_long_texts_and_keeps_notes_in_a_file_of_their_own(tmp_path):
     table = pd.DataFrame({"claim": ["long " * 20, "a"], "verdict": "holds", "n": [1.0, 2.0]})
-    text = render(table, "latex", ["n = 5 %"])
-    assert text.startswith("\\begin{tabular}{p{0.3\\linewidth}lr}\n")
-    assert text.endswith("{\\par\\smallskip\\footnotesize\nn = 5 \\%\n\\par}\n")
-    assert render(table[["verdict", "n"]], "latex").startswith("\\begin{tabular}{lr}\n")
+    long = r">{\raggedright\arraybackslash}p{0.85\linewidth}"
+    body, notes = table_files(tmp_path / "t.tex", render(table, "latex", ["n = 5 %"])).items()
+    assert f"\\begin{{tabular}}{{{long}lr}}\n" in body[1]
+    assert body[1].endswith("\n\\end{tabular}}}\n")
+    assert notes[0] == tmp_path / "t-notes.tex"
+    assert notes[1] == "{\\par\\smallskip\\footnotesize\\raggedright\nn = 5 \\%\n\\par}\n"
+    assert "{lr}\n" in render(table[["verdict", "n"]], "latex")
 
 
 # --- several models -------------------------------------------------------------------------------

@@ -266,15 +266,18 @@ def _print_scorers(cells: "list[Cell]", names: list[str]) -> None:
 
 
 def _write(text: str, output: Path | None) -> None:
-    """Print a text, or write it to a file."""
+    """Print a text, or write it to a file; LaTeX to two, the table and its notes."""
+    from rulerkit.common.render import table_files
     from rulerkit.store.files import disk, write_whole
 
     if not output:
         echo(text, nl=False)
         return
-    with disk(output, "choose another file"):
-        write_whole(output, text)
-    echo(f"written: {output}")
+    files = table_files(output, text)
+    for file, content in files.items():
+        with disk(file, "choose another file"):
+            write_whole(file, content)
+    echo(f"written: {', '.join(map(str, files))}")
 
 
 def _write_data(rows: "pd.DataFrame", kind: str, output: Path | None) -> None:

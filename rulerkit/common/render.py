@@ -1,8 +1,10 @@
 """The one builder of tables: a DataFrame as plain text, Markdown, LaTeX (booktabs), HTML, CSV or
 JSON."""
 
+import re
 import textwrap
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from rulerkit.common import escape
@@ -48,7 +50,8 @@ _LATEX = r"""
 [[ "\\underline{" ~ text ~ "}" if f.marked else text ]]
 [[- "\\textsubscript{" ~ f.small ~ "}" if f.small ]]
 {%- endmacro -%}
-\begin{tabular}{[[ columns ]]}
+{\footnotesize\setlength{\tabcolsep}{3pt}%
+\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{[[ columns ]]}
 \toprule
 {% for name in header %}\textbf{[[ name ]]}[[ " & " if not loop.last ]]{% endfor %} \\
 \midrule
@@ -59,15 +62,19 @@ _LATEX = r"""
 {% for f in row %}[[ field(f) ]][[ " & " if not loop.last ]]{% endfor %} \\
 {% endfor %}
 \bottomrule
-\end{tabular}
+\end{tabular}}}
 {% if notes %}
-{\par\smallskip\footnotesize
+% Notes below the table
+{\par\smallskip\footnotesize\raggedright
 {% for note in notes %}
 [[ note ]]
 {% endfor %}
 \par}
+% End of notes
 {% endif %}
 """
+_NOTES = re.compile(r"^% Notes below the table\n(.*?)^% End of notes\n", re.MULTILINE | re.DOTALL)
+"""A per cent sign of a text is escaped: no text can look like these lines."""
 
 _HTML = """\
 {% macro field(f) -%}
@@ -94,7 +101,10 @@ _MEDIA = {
     "html": (escape.html, _HTML),
 }
 """How a format escapes a text, and its template."""
-_LONG = 25  # letters; LaTeX breaks longer texts into lines, of which three stand side by side
+_LONG = 25  # letters; LaTeX breaks longer texts into lines
+_LINE = 70
+"""Letters that fill the width of the columns of long texts."""
+_LETTER = 0.014  # of a line of a page with one column
 
 
 def render(
@@ -109,6 +119,9 @@ def render(
     Its values are texts, numbers (shown to three decimals, nothing where one is missing), or a
     `Field`: a name in the first column, a number in the others. `groups` says the group of each
     row: LaTeX and HTML draw a line between neighbours of two groups.
+
+    LaTeX needs the packages booktabs, array and graphicx: a table wider than its column or page is
+    made as small as that.
     """
     if format == "csv":
         return escape.csv_text(frame, "%.4f")
@@ -126,23 +139,46 @@ def render(
     body = [[f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in rows]
     names = list(groups) if groups is not None else []
     firsts = [n for n in range(1, len(names)) if names[n] != names[n - 1]]
-    columns = ""
-    for position in range(len(header)):
-        values = [value for value in frame.iloc[:, position] if value is not None]
-        if all(type(value) is str for value in values):
-            is_long = any(len(value) > _LONG for value in values)
-            columns += r"p{0.3\linewidth}" if is_long else "l"
-        else:
-            is_name = position == 0 and isinstance(values[0], Field)
-            columns += "l" if is_name else "r"
     return escape.fill(
         template,
         header=list(map(escaped, header)),
         rows=body,
         firsts=firsts,
-        columns=columns,
+        columns=_columns(frame),
         notes=list(map(escaped, notes)),
     )
+
+
+def _columns(frame: "pd.DataFrame") -> str:
+    """The columns of a table in LaTeX: names and texts on the left, numbers on the right; long
+    texts are broken into lines, and share the width by their lengths."""
+    kinds = []
+    longest = dict[int, int]()
+    words = dict[int, int]()
+    for position in range(frame.shape[1]):
+        values = [value for value in frame.iloc[:, position] if value is not None]
+        is_text = all(type(value) is str for value in values)
+        is_name = position == 0 and isinstance(values[0], Field)
+        kinds.append("l" if is_text or is_name else "r")
+        # An identifier has no place to break.
+        lengths = [len(value) for value in values if is_text and " " in value]
+        if max(lengths, default=0) > _LONG:
+            longest[position] = max(lengths)
+            words[position] = max(map(len, " ".join(values).split()))
+    for position, length in longest.items():
+        share = 0.85 * length / max(_LINE, sum(longest.values()))
+        share = max(share, words[position] * _LETTER)
+        kinds[position] = rf">{{\raggedright\arraybackslash}}p{{{share:.2f}\linewidth}}"
+    return "".join(kinds)
+
+
+def table_files(path: Path, text: str) -> dict[Path, str]:
+    """What is written where a table goes to a file. LaTeX is two files, so that a caption may stand
+    between them: NAME.tex has the table, NAME-notes.tex its notes, empty where there are none."""
+    if path.suffix != ".tex":
+        return {path: text}
+    notes = "".join(_NOTES.findall(text))
+    return {path: _NOTES.sub("", text), path.with_name(f"{path.stem}-notes.tex"): notes}
 
 
 def _field(value: Any) -> Field:

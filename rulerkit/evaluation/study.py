@@ -123,22 +123,25 @@ class Study:
         """Write a table; the file is named after the models it shows, and `name`.
 
         A DataFrame is written without its index as CSV and, where it has rows, as LaTeX (booktabs)
-        with `notes` below: whole, or what of it is fit to print, `latex`.
+        with `notes`: whole, or what of it is fit to print, `latex`. LaTeX is two files, the table
+        and its notes.
         """
         from rulerkit.common.escape import csv_text
-        from rulerkit.common.render import render
+        from rulerkit.common.render import render, table_files
 
         if not isinstance(table, str):
             if table.empty:
                 # An older one would be of other data.
-                self._place("tables", name, ".tex").unlink(missing_ok=True)
+                for old in table_files(self._place("tables", name, ".tex"), ""):
+                    old.unlink(missing_ok=True)
             else:
                 text = render(table if latex is None else latex, "latex", list(notes))
                 self.save_table(text, name, ".tex")
             table, suffix = csv_text(table), ".csv"
         path = self._place("tables", name, suffix)
-        with disk(path):
-            path.write_text(table, encoding="utf-8", errors="backslashreplace")
+        for file, text in table_files(path, table).items():
+            with disk(file):
+                file.write_text(text, encoding="utf-8", errors="backslashreplace")
         return path
 
     def save_figure(self, figure: "Figure | Axes", name: str = "") -> list[Path]:

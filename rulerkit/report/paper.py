@@ -77,6 +77,18 @@ def paper_summary(version: str = "v3", category: str | None = None) -> "pd.DataF
     return _rows_of("summary", version, category)
 
 
+def printed_models() -> "pd.DataFrame":
+    """The models of version 3 as printed in its Table 4: the columns of models.csv."""
+    rows = _table("models")
+    return rows[rows["paper_versions"].str.contains("v3")].reset_index(drop=True)
+
+
+def printed_tasks() -> "pd.DataFrame":
+    """The settings of the thirteen tasks as printed in Table 5, as texts: the columns of
+    tasks.csv."""
+    return pd.read_csv(_DATA / "tasks.csv", dtype=str, keep_default_na=False)
+
+
 @cache
 def _printed(version: str, category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""

@@ -15,4 +15,5 @@ from rulerkit.report.tables.notes import cell_notes as cell_notes
 from rulerkit.report.tables.notes import names_of as names_of
 from rulerkit.report.tables.notes import saved_notes as saved_notes
 from rulerkit.report.tables.notes import show as show
+from rulerkit.report.tables.paper import paper_table as paper_table
 from rulerkit.report.tables.tasks import task_table_text as task_table_text

@@ -48,8 +48,8 @@ def task_table_text(
     if num_tasks > 1:
         suite = cells["suite"].iloc[0]
         kind = "" if suite == "ruler" else f" {suite}"
-        texts = map(_score_text, means.to_dict("records"))
-        rows.append([f"mean of {num_tasks}{kind} tasks", *texts])
+        fields = map(_score_field, means.to_dict("records"))
+        rows.append([f"mean of {num_tasks}{kind} tasks", *fields])
 
     complete = cells.loc[cells["complete"], "n"]
     marks = [
@@ -80,11 +80,12 @@ def _effective_notes(models: pd.DataFrame) -> list[str]:
     return notes
 
 
-def _score_text(row: Any) -> str:
+def _score_field(row: Any, marks: Sequence[str] = ()) -> Field:
+    """A score with its interval, and marks behind it; or what there is of an incomplete one."""
     if row["have"]:
-        return str(row["have"])
+        return Field(str(row["have"]), small=" ".join(marks))
     wider = max(row["high"] - row["score"], row["score"] - row["low"])
-    return f"{row['score']:.1f} ±{wider:.1f}"
+    return Field(f"{row['score']:.1f}", small=" ".join([f"±{wider:.1f}", *marks]))
 
 
 _COUNT_MARKS = {
@@ -102,4 +103,4 @@ def _cell_field(cell: Any) -> Field:
     marks = [f"{letter}{cell[name]}" for name, (letter, _) in _COUNT_MARKS.items() if cell[name]]
     if cell["reasoning_tokens"]:
         marks.append(f"w{cell['reasoning_tokens']:.0f}")
-    return Field(_score_text(cell), small=" ".join(marks))
+    return _score_field(cell, marks)
