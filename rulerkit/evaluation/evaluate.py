@@ -5,7 +5,7 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 `writer.ask_length` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +23,6 @@ from rulerkit.evaluation.writer import ask_length
 from rulerkit.generation.generate import Examples, generate
 from rulerkit.inference.model import Model, load_model
 from rulerkit.store.cells import Cell, DamagedCell, load_cell
-from rulerkit.store.places import is_table
 
 _MOST_NAMED = 10  # incomplete cells that are named one by one
 _ALWAYS_FITS = 4096
@@ -108,8 +107,7 @@ class _Call:
 
 def _studies_of(given: Any, parameters: JSON) -> list[Study]:
     """The studies that are given, or the one that a model and parameters describe."""
-    is_one = isinstance(given, str | Mapping) or is_table(given)
-    if isinstance(given, Iterable) and not is_one:
+    if isinstance(given, tuple | Iterator):
         given = list(given)
     several = given if isinstance(given, list) else [given]
     are_studies = [isinstance(one, Study) for one in several]

@@ -34,7 +34,6 @@ from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import StoppingRule, family_threshold, threshold_of
 from rulerkit.store.files import SEED_FILE, disk
-from rulerkit.store.places import is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -273,10 +272,9 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
             f"two models are named: {shortened(source)}, and one as model= or models=: leave one "
             "of the two out"
         )
-    is_one = isinstance(source, str | Mapping | Model) or is_table(source)
-    if is_one or not isinstance(source, Iterable):
-        return {"model": source, **parameters}
-    return {"models": list(source), **parameters}
+    if isinstance(source, list | tuple | Iterator):
+        return {"models": list(source), **parameters}
+    return {"model": source, **parameters}
 
 
 def _fresh_seed(values: Parameters) -> int:

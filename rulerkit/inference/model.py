@@ -78,11 +78,9 @@ class Model(Protocol):
     def environment(self) -> JSON:
         """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder
         lies."""
-        return {}
 
     def too_long(self, length: int) -> str | None:
         """Why a length cannot be run here and what would make it fit; None where it can."""
-        return None
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """Each example with its answer or why it has none, as they finish, in any order; reads only
@@ -151,6 +149,14 @@ class Engine(Model):
         """What tables say of the way in which it reads prompts."""
         self.repetition = 0
         """Which of several answers to the same prompts is asked for."""
+
+    def environment(self) -> JSON:
+        """Nothing, where an engine does not say more."""
+        return {}
+
+    def too_long(self, length: int) -> str | None:
+        """Every length can be run, where an engine does not say otherwise."""
+        return None
 
     def given(self, keys: Iterable[str]) -> JSON:
         """The values of those of these keys that stand in the spec."""
