@@ -1,14 +1,16 @@
-"""Draws the pictures of README.md and docs/ that need no language model again.
+"""Draws the pictures of README.md and docs/ that need no language model again; docs/browser.png is
+a photograph of a page.
 
     python scripts/draw_pictures.py
-    python scripts/draw_pictures.py table_3 frontier
+    python scripts/draw_pictures.py figure_2 figure_4 frontier
     RULERKIT_DATA=FOLDER python scripts/draw_pictures.py scorers
 
-The first draws docs/effective_length.png, in seconds; the second docs/table_3.png and .pdf and
-docs/frontier.png, in minutes; the third docs/scorers.png, from the references of SQuAD's questions.
+The first draws docs/effective_length.png, in seconds; the second three pictures of reference
+readers, in minutes; the third docs/scorers.png, from the references of SQuAD's questions.
 """
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -32,8 +34,26 @@ def effective_length() -> None:
     panels[0].figure.savefig(DOCS / "effective_length.png")
 
 
-def table_3() -> None:
-    """The models of the paper's Table 3 in grey, and a reference reader in front."""
+def figure_2() -> None:
+    """Figure 2 by its notebook, with a reference reader that finds less the further it looks."""
+    import papermill
+
+    with TemporaryDirectory() as folder:
+        parameters = {
+            "model": "reader-fading",
+            "plugins": ["tests.planted_readers"],
+            "lengths": [4096, 8192, 16384, 32768, 65536, 131072],
+            "num_examples": 10,
+            "outputs": folder,
+        }
+        notebook = DOCS.parent / "notebooks/19_paper_figures.ipynb"
+        papermill.execute_notebook(notebook, None, parameters, progress_bar=False)
+        (picture,) = Path(folder).rglob("*figure_2.png")
+        shutil.copy(picture, DOCS / "figure_2.png")
+
+
+def figure_4() -> None:
+    """The left half of Figure 4: a reference reader over two models of the paper."""
     study = rk.study(
         model="reader-32768",
         lengths=["4K", "8K", "16K", "32K", "64K", "128K"],
@@ -41,14 +61,16 @@ def table_3() -> None:
         run="pictures",
     )
     summary = rk.summarize(rk.score(rk.evaluate(study)))
-    axes = rk.plots.score_by_length(
-        summary.lengths,
-        rk.plots.thresholds(summary.models),
-        rk.plots.remarks(summary.cells),
-        published="all",
+    rows = summary.lengths.query("category == 'all'")
+    axes = rk.plots.series_by_length(
+        rows,
+        "label",
+        dashed_beyond=rk.plots.training_lengths(rows),
+        note=rk.plots.remarks(summary.cells),
+        published={"": rk.paper.published_scores(["lwm-7b-chat-1m", "lwm-7b-base-1m"])},
     )
-    axes.figure.savefig(DOCS / "table_3.png")
-    axes.figure.savefig(DOCS / "table_3.pdf", metadata={"CreationDate": None})
+    axes[0].figure.savefig(DOCS / "figure_4.png")
+    axes[0].figure.savefig(DOCS / "figure_4.pdf", metadata={"CreationDate": None})
 
 
 def scorers() -> None:
@@ -119,7 +141,8 @@ def frontier() -> None:
 
 PICTURES = {
     "effective_length": effective_length,
-    "table_3": table_3,
+    "figure_2": figure_2,
+    "figure_4": figure_4,
     "scorers": scorers,
     "frontier": frontier,
 }
