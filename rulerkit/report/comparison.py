@@ -81,7 +81,10 @@ def _notes(comparison: Comparison) -> list[str]:
     for level, name in LEVELS.items():
         loss = smallest[level]
         losses.append(f"{name} {'none' if math.isnan(loss) else format(loss, '.1f')}")
-    power = f"Power: smallest detectable loss in points: {', '.join(losses)}"
+    power = (
+        f"Power: the smallest loss that these answers would show, in points: {', '.join(losses)}; "
+        "a true one must be about 1.5 times as large to be found in most runs"
+    )
     # Equal scores at 0 or 100 are no sign that two models are alike.
     unable = cells["unable"].sum()
     if unable:

@@ -373,9 +373,10 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
         compute_here = all(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
         gate.b.session = one if compute_here else two
         for party in (gate.a, gate.b):
-            if party.is_asked and party.session and party.session.model is None:
+            session = party.session
+            if party.is_asked and session and session.model is None:
                 # What was found out about a server is not asked again.
-                party.session.use(party.described, party.model)
+                session.model, session.described = party.model, party.described
         try:
             for length, counts in rounds(rule.wanted):
                 run.ask(length, counts)

@@ -91,15 +91,23 @@ def notes_of(result: Result, most_seen: int = 1) -> list[str]:
 
 
 def text_of(result: Result, page: str = "", verbose: bool = False) -> str:
-    """The verdict, the table, the first loss (`verbose`: all) and what it took."""
-    table = [_HEAD, *_table(result)]
+    """The verdict, the conditions, the first loss and what it took, in eleven lines at most;
+    `verbose`: all conditions, leaks and losses."""
+    is_worse = result.word == "worse"
+    rows = _table(result)
+    if is_worse and not verbose:
+        # Those where something was lost or leaked.
+        leaked = {sent.probe for _, sent in result.run.leaks}
+        rows = [row for row in rows if row[2] != "0" or row[0] in leaked]
+    table = [_HEAD, *rows]
     widths = [max(map(len, column)) for column in zip(*table, strict=True)]
     lines = [f"{result.word.upper()}: {result.text}."]
     for name, *fields in table:
         cells = [name.ljust(widths[0])]
         cells += [field.rjust(width) for field, width in zip(fields, widths[1:], strict=True)]
         lines.append("  " + "  ".join(cells).rstrip())
-    lines += notes_of(result, len(result.run.sent) if verbose else 1)
+    most_seen = len(result.run.leaks) + len(result.run.losses) if verbose else int(is_worse)
+    lines += notes_of(result, most_seen)
     lines.append(asked_text(result) + (f". Page: {page}" if page else "."))
     return "\n".join(lines)
 

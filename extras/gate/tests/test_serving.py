@@ -268,6 +268,7 @@ def test_the_command_checks_a_server(nowhere, rulerkit, path):
     assert said.out.startswith("SOUND: m at 127.0.0.1")
     rows = [line.split()[0] for line in said.out.splitlines()[2:10]]
     assert rows == list(PROBES)
+    assert len(said.out.splitlines()) <= 11
     turned = [body for body in server.seen if len(body.get("messages", ())) > 2]
     assert bool(turned) == (path != "text")
     server.shutdown()
