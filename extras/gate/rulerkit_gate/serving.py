@@ -545,10 +545,10 @@ class Run:
 
         # What requests side by side left in the cache is read by the next one.
         clones = ((controls[0], prompts[0]), (controls[-1], beside[1]))
-        lost = [one for one, p in clones if self.pair("after", one, self.ask("after", p))]
+        harmed = [one for one, p in clones if self.pair("after", one, self.ask("after", p))]
         self.look()
         # Where a new cold prompt is as bad, it is not what the crowd left.
-        if lost and self.ask("cold", self.clone(lost[0].prompt)).score == lost[0].score:
+        if harmed and self.ask("cold", self.clone(harmed[0].prompt)).score == harmed[0].score:
             self._crowd_with_controls("after", layout, beside)
 
     def _crowd_with_controls(self, probe: str, layout: Prompt, beside: Sequence[Prompt]) -> None:
