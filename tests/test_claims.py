@@ -248,8 +248,10 @@ def test_a_claim_of_ones_own_and_what_is_refused():
     ):
         with pytest.raises(UserError, match=match):
             rk.claims(frame, listed=[own | wrong])
-    with pytest.raises(UserError, match="unknown section of the claims '5'"):
-        rk.claims(frame, "5")
+    with pytest.raises(UserError, match="unknown section of the claims '7'"):
+        rk.claims(frame, "7")
+    of_section_6 = [section for section in SECTIONS if section.startswith("6, ")]
+    assert list(rk.claims(frame, "6")["section"].unique()) == of_section_6
     with pytest.raises(UserError, match="unknown model among those shown 'mine'"):
         rk.claims(frame, reference="mine")
     with pytest.raises(

@@ -471,7 +471,7 @@ def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_pa
     assert "holds no words" in rulerkit("report", "--by", "task", "some.words", fails=True, **here)
     rulerkit("notebooks", "mine", **here)
     assert (tmp_path / "mine/params/sizes/bare.yaml").exists()
-    assert (tmp_path / "mine/notebooks/00_tasks.ipynb").exists()
+    assert (tmp_path / "mine/notebooks/17_tasks.ipynb").exists()
 
 
 def test_the_core_works_without_the_extras(tmp_path):

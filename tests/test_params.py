@@ -241,8 +241,8 @@ def test_tables_and_figures_are_named_after_the_models_they_show(project):
     assert (first, second) == (r"50 \% & $-$1.235 & 131072 \\", r" &  & 2 \\")
     asked.save_table(frame, "numbers", latex=frame[["k"]])
     assert "\\begin{tabular}{r}\n\\toprule\n\\textbf{k} \\\\\n" in tex.read_text()
-    pdf, png = study(notebook="00_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
-    assert pdf == project / "outputs/figures/main/00_tasks/figure_1.pdf"
+    pdf, png = study(notebook="17_tasks", model=None).save_figure(Figure().subplots(), "figure_1")
+    assert pdf == project / "outputs/figures/main/17_tasks/figure_1.pdf"
     assert pdf.read_bytes().startswith(b"%PDF")
     assert png.read_bytes().startswith(b"\x89PNG")
     tables = [asked.save_table(frame, "x", notes=["n = 5 %"]), asked.save_table(frame[:0], "x")]

@@ -42,7 +42,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
     empty.mkdir()
     wheel = zipfile.ZipFile(built)
     names = [file for file in wheel.namelist() if file.startswith("rulerkit/data/project/")]
-    assert "rulerkit/data/project/notebooks/00_tasks.ipynb" in names
+    assert "rulerkit/data/project/notebooks/17_tasks.ipynb" in names
     assert "rulerkit/data/project/params/models/llama-3.1-8b.yaml" in names
     models = [file for file in wheel.namelist() if file.endswith(".safetensors")]
     assert models == ["rulerkit/data/small/llama/model.safetensors"]

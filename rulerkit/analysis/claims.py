@@ -36,9 +36,10 @@ def claims(
     reference: str | None = None,
     trained: Mapping[str, Any] | None = None,
 ) -> pd.DataFrame:
-    """The claims of a section of the paper, or of all, judged by scores: a row per claim, and per
-    model where each is judged by itself. Columns section, claim, verdict (a mark and words), seen
-    (points, with 95 % intervals), missing (without what it cannot be judged).
+    """The claims of a section of the paper (`5, distractors`, or `5`), or of all, judged by scores:
+    a row per claim, and per model where each is judged by itself. Columns section, claim, verdict
+    (a mark and words), seen (points, with 95 % intervals), missing (without what it cannot be
+    judged).
 
     `scores` are what `rk.score` takes or gives, rows of `rk.failures.label`, or
     `rk.paper.score_rows()`. `listed` are claims of your own in place of the paper's, written as in
@@ -48,9 +49,12 @@ def claims(
     """
     chosen = package_data("paper/claims.yaml") if listed is None else listed
     if section is not None:
-        sections = dict.fromkeys(claim["section"] for claim in chosen)
-        check_known("section of the claims", section, list(sections))
-        chosen = [claim for claim in chosen if claim["section"] == section]
+        # "5, distractors", or "5" for all of Section 5
+        sections = {claim["section"]: claim["section"].split(",")[0] for claim in chosen}
+        check_known("section of the claims", section, [*sections, *set(sections.values())])
+        chosen = [
+            claim for claim in chosen if section in (claim["section"], sections[claim["section"]])
+        ]
 
     for claim in chosen:
         _check(claim)
