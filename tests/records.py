@@ -1,9 +1,19 @@
-"""Records and rows as `predict` writes them, for tests that write predictions themselves."""
+"""`predict` asks one cell; records and rows as it writes them, for tests that write predictions
+themselves."""
 
 import json
 
+from rulerkit.common.progress import progress_bar
+from rulerkit.evaluation.writer import ask_length
 from rulerkit.store.cells import cell_files
 from rulerkit.store.records import FORMAT, result_digest, row_line
+
+
+def predict(model, examples, folder, fresh=False, progress=True):
+    """Let a model answer the examples of one cell that have no answer yet."""
+    tokens = len(examples) * examples.length
+    with progress_bar(total=tokens, unit_scale=True, disable=not progress) as bar:
+        return ask_length(model, [examples], [folder], fresh, bar)[0]
 
 
 def record_of(name="m", **fields):

@@ -14,13 +14,13 @@ import rulerkit.inference.http as requests
 from rulerkit.common.errors import UserError
 from rulerkit.common.settings import MODEL_KEYS
 from rulerkit.common.urls import is_address, url_of
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import load_model
 from rulerkit.inference.reply import Reply
 from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
+from tests.records import predict
 from tests.test_openai import ask_and_check, client, error, serving, some
 from tests.text_server import Handler, ReaderServer
 

@@ -10,12 +10,11 @@ import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.cli.many_models import print_leaderboard
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.writer import predict
 from rulerkit.inference.model import load_model
 from rulerkit.report.tables import footnotes
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
-from tests.records import change_record
+from tests.records import change_record, predict
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")

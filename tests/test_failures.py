@@ -12,14 +12,13 @@ from rulerkit.analysis.failures import definitions, label, no_context_answers
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.common.plugins import is_outside
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import all_families, task
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
-from tests.records import record_of
+from tests.records import predict, record_of
 
 LENGTH = 2048
 

@@ -20,14 +20,13 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation import generate
 from rulerkit.generation.example import ExampleStream
 from rulerkit.inference.model import Answer, Failure
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Lock, Log
 from rulerkit.store.records import row_line
-from tests.records import lines_of
+from tests.records import lines_of, predict
 
 
 @dataclass

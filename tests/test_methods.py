@@ -11,13 +11,13 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import ModelError
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.example import split_prompt
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import load_model, model
+from tests.records import predict
 
 SMALL = "rulerkit/data/small"
 

@@ -13,12 +13,12 @@ import pytest
 import rulerkit as rk
 import rulerkit.inference.http as requests
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.match_rules import string_match_all
 from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure, load_model
+from tests.records import predict
 from tests.text_server import HALF, PROBE, RESET, ReaderServer
 from tests.tiny_llama import save_tokenizer
 

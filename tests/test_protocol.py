@@ -9,7 +9,6 @@ import pytest
 
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.study import study
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
@@ -21,6 +20,7 @@ from rulerkit.report.tables import task_table_text
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import summarize
 from rulerkit.store.comparable import check_same
+from tests.records import predict
 
 DATA = os.environ.get("RULERKIT_DATA")
 NEEDS_DATA = pytest.mark.skipif(DATA is None, reason="RULERKIT_DATA names no original corpora")

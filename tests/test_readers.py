@@ -3,13 +3,13 @@ is."""
 
 import pytest
 
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks import task
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.statistics import wilson
+from tests.records import predict
 
 MANY = 120
 

@@ -13,11 +13,11 @@ import pytest
 from tiny_recurrent import NETWORKS, SHAPES, VOCABULARY, build, torch, transformers, write_pth
 
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.corpora import load
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import task
 from rulerkit.inference.model import load_model, model
+from tests.records import predict
 from tests.tiny_llama import save_tokenizer
 
 needs_rwkv = pytest.mark.skipif(

@@ -10,12 +10,12 @@ import rulerkit as rk
 from rulerkit.batch.checks import FAIL, Case, check_case
 from rulerkit.batch.plan import plan_text
 from rulerkit.common.errors import UserError
-from rulerkit.evaluation.writer import predict
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import KNOWN, PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.report.tables import usage_notes
 from rulerkit.scoring.scores import answer_of
+from tests.records import predict
 from tests.test_openai import client, server, some  # noqa: F401
 
 OPEN = "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"

@@ -212,11 +212,7 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
             cells += _stored(replace(study, models=(described,)))
 
     for described, model, asked in ready:
-        # The model before is closed, whoever made it: two may not fit on one GPU.
-        if model is not session.model:
-            if session.model is not None:
-                session.model.close()
-            session.model, session.described = model, described
+        session.use(described, model)
         of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
         is_code = isinstance(described, Model) or "entry" in described
@@ -337,6 +333,13 @@ class Session(AbstractContextManager["Session"]):
     """The model that was used last and still holds its memory, its GPU or its server."""
     described: JSON | Model | None = None
     """The mapping that it was made from, or the model itself."""
+
+    def use(self, described: JSON | Model, model: Model) -> None:
+        """Close the model that was used before, whoever made it, as two may not fit on one GPU."""
+        if model is not self.model:
+            if self.model is not None:
+                self.model.close()
+            self.model, self.described = model, described
 
     def close(self) -> None:
         """Free the memory and the GPU, and end the server of the model that is loaded. A model that

@@ -17,7 +17,7 @@ from typing import Any
 from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
-from rulerkit.common.progress import in_notebook, progress_bar, tell_time_left
+from rulerkit.common.progress import in_notebook, tell_time_left
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
@@ -38,16 +38,6 @@ from rulerkit.store.records import (
 )
 
 _LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process writes
-
-
-def predict(
-    model: Model, examples: Examples, folder: Path, fresh: bool = False, progress: bool = True
-) -> Cell:
-    """Let a model answer the examples of one cell that have no answer yet, as `ask_length` does;
-    returns the cell with all its rows."""
-    tokens = len(examples) * examples.length
-    with progress_bar(total=tokens, unit_scale=True, disable=not progress) as bar:
-        return ask_length(model, [examples], [folder], fresh, bar)[0]
 
 
 def ask_length(
