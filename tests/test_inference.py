@@ -453,9 +453,9 @@ def test_each_example_is_made_once(tmp_path, monkeypatch):
     """At a length below 4K all are made to see that they fit, and at others the first one."""
     made = Counter()
 
-    def counted(seed, name, index):
-        made[name, index] += 1
-        return ExampleStream(seed, name, index)
+    def counted(seed, index, random):
+        made[random.getstate()] += 1
+        return ExampleStream(seed, index, random)
 
     monkeypatch.setattr(generate, "ExampleStream", counted)
     asked = {"tasks": ["vt", "cwe", "niah_single_2"], "lengths": ["2K", "4K"], "num_examples": 5}

@@ -9,7 +9,7 @@ import re
 
 from rulerkit.common.plugins import errors_of
 from rulerkit.generation.tasks import all_families, read_prompt, recorded_task
-from rulerkit.generation.tasks.base import JudgedAnswer, Rule
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer
 
 OTHER_FORM = "right, in another form"
 
@@ -127,37 +127,39 @@ def _squeezed(text: str) -> str:
 
 
 _FIRST_RULES = (
-    Rule("complete", "Everything asked for was written.", lambda a: "" if a.score == 1 else None),
-    Rule(
+    FailureRule(
+        "complete", "Everything asked for was written.", lambda a: "" if a.score == 1 else None
+    ),
+    FailureRule(
         "cut in its thought",
         "The thought of a thinking model never ended, so there is no answer.",
         lambda a: "" if a.in_thought else None,
     ),
-    Rule("empty", "Nothing was written.", lambda a: None if a.text else ""),
-    Rule(
+    FailureRule("empty", "Nothing was written.", lambda a: None if a.text else ""),
+    FailureRule(
         OTHER_FORM,
         "All that was asked for stands at the end, in a form that is not judged as right.",
         _other_form,
     ),
-    Rule("refused", "The model declined, or said that the answer is not there.", _refused),
-    Rule(
+    FailureRule("refused", "The model declined, or said that the answer is not there.", _refused),
+    FailureRule(
         "copied demonstration",
         "The answer of the solved example, at least half of its items, or another stretch of it "
         "word for word.",
         _demonstration,
     ),
-    Rule(
+    FailureRule(
         "copied beginning",
         f"Its first {_COPIED_WORDS} words stand together in the first {_BEGINNING} words of the "
         "input or of its context.",
         _beginning,
     ),
-    Rule(
+    FailureRule(
         "function words",
         "Nothing but function words (the, an, a) or letters of the alphabet.",
         _function_words,
     ),
-    Rule(
+    FailureRule(
         "duplicated values",
         "A right answer stands there twice while another one is missing.",
         _duplicated,
@@ -165,15 +167,15 @@ _FIRST_RULES = (
 )
 # after those of the family, which know better what a cut or partial answer is
 _LAST_RULES = (
-    Rule(
+    FailureRule(
         "cut off",
         "The answer was cut at its last token, and none of the labels above fits.",
         lambda a: "" if a.finish_reason == "length" else None,
     ),
-    Rule(
+    FailureRule(
         "partial", "A part of what was asked for, and nothing wrong that is recognised.", _partial
     ),
-    Rule(
+    FailureRule(
         "nothing recognised",
         "Nothing of what was asked for, and nothing that is recognised.",
         lambda _: "",

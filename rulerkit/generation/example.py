@@ -135,16 +135,12 @@ class ContextBudget:
 
 @dataclass(frozen=True)
 class ExampleStream:
-    """The random stream of one example, keyed by seed, task name and index: the same at every
-    length."""
+    """What one example is drawn from. `random` begins with the cell's seed, the task's name and the
+    index: it is the same at every length."""
 
     seed: int
-    task: str
     index: int
-
-    @cached_property
-    def random(self) -> Random:
-        return Random(f"{self.seed}/{self.task}/{self.index}")
+    random: Random
 
 
 @dataclass(frozen=True)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import accumulate, pairwise
 from math import ceil
+from random import Random
 
 import numpy as np
 
@@ -133,9 +134,10 @@ class Examples:
         """What example `index` asks, and the example without its context."""
         # Everything is drawn from the stream of this example, in this order, so that any example
         # can be made on its own.
-        stream = ExampleStream(self.seed, self.task.name, index)
+        random = Random(f"{self.seed}/{self.task.name}/{index}")
+        stream = ExampleStream(self.seed, index, random)
         draft = self.task.make(stream, self.length)
-        second_seed = stream.random.getrandbits(32)
+        second_seed = random.getrandbits(32)
         if is_outside(type(self.task)):
             _check_references(self.task, index, draft.references)
 

@@ -93,7 +93,7 @@ class JudgedAnswer:
         return pieces
 
 
-class Rule(NamedTuple):
+class FailureRule(NamedTuple):
     """A label for what went wrong with an answer, its definition in one sentence, and its test: the
     detail that was seen, or None where the label does not fit."""
 
@@ -183,7 +183,7 @@ class Task(ABC):
     thresholds are for its thirteen tasks: `scoring.effective_length`."""
     separator: ClassVar[str] = ", "
     """What stands between several items of an answer."""
-    failure_rules: ClassVar[tuple[Rule, ...]] = ()
+    failure_rules: ClassVar[tuple[FailureRule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
     beginning_scores: ClassVar[bool] = False
     """Whether the beginning of the context, copied, names some of what is asked for: then tables

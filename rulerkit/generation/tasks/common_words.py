@@ -36,11 +36,11 @@ from rulerkit.generation.match_rules import Strict, named_items, strict_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.tasks.base import (
     CorpusName,
+    FailureRule,
     Growth,
     JudgedAnswer,
     Positive,
     Reading,
-    Rule,
     Task,
     distinct,
     shuffled_alike,
@@ -75,7 +75,7 @@ class WordCount(Task):
     category = "aggregation"
     beginning_scores = True
     failure_rules = (
-        Rule(
+        FailureRule(
             "less frequent word",
             "A word of the list or text that stands there less often.",
             _less_frequent_words,

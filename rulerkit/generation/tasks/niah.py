@@ -37,11 +37,11 @@ from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,
     CorpusName,
+    FailureRule,
     Growth,
     JudgedAnswer,
     Positive,
     Reading,
-    Rule,
     Task,
     distinct,
     shuffled_alike,
@@ -139,14 +139,16 @@ class Needles(Task):
         r"mentioned in the provided text\?"
     )
     failure_rules = (
-        Rule(
+        FailureRule(
             "near distractor",
             f"The value of another key whose needle stands within {NEAR} tokens of the one asked "
             "for.",
             partial(_value_of_other_key, within=NEAR),
         ),
-        Rule("other key", "The value of another key, from farther away.", _value_of_other_key),
-        Rule(
+        FailureRule(
+            "other key", "The value of another key, from farther away.", _value_of_other_key
+        ),
+        FailureRule(
             "incomplete uuid",
             "A part of the UUID asked for, not all of its 32 digits.",
             _incomplete_uuid,

@@ -50,10 +50,10 @@ from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.questions import QASet, Question, known_questions
 from rulerkit.generation.tasks.base import (
     CorpusName,
+    FailureRule,
     Growth,
     JudgedAnswer,
     Reading,
-    Rule,
     Task,
     shuffled_alike,
 )
@@ -117,12 +117,12 @@ class QuestionAnswering(Task):
     new_tokens = (32, 1)
     question_form = r"(?<=do not output any other words\.)\n\nQuestion: (.*)"
     failure_rules = (
-        Rule(
+        FailureRule(
             "no-context answer",
             "A wrong answer, the same that the model gives to the question alone.",
             _answer_without_context,
         ),
-        Rule(
+        FailureRule(
             "other document",
             "What was written stands in a document that does not hold the answer.",
             _other_document,

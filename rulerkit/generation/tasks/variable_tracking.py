@@ -38,11 +38,11 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.tasks.base import (
+    FailureRule,
     Growth,
     JudgedAnswer,
     Positive,
     Reading,
-    Rule,
     Task,
     distinct,
 )
@@ -90,7 +90,7 @@ class VariableTracking(Task):
     new_tokens = (30, 5)
     question_form = r"Find all variables that are assigned the value (\d+) in the text"
     failure_rules = (
-        Rule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
+        FailureRule("wrong chain", "A variable of another chain.", _variables_of_other_chains),
     )
 
     num_chains: Annotated[Positive, Field(le=_MOST_CHAINS)] = 1

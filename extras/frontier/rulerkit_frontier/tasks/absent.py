@@ -41,10 +41,10 @@ from rulerkit.generation.match_rules import plain
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import (
     CorpusName,
+    FailureRule,
     JudgedAnswer,
     Positive,
     Reading,
-    Rule,
     distinct,
 )
 from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
@@ -124,18 +124,18 @@ class Absent(Frontier):
         "Please list all that apply\\."
     )
     failure_rules = (
-        Rule("false none", "None is said where a key has a value.", said_nothing),
-        Rule(
+        FailureRule("false none", "None is said where a key has a value.", said_nothing),
+        FailureRule(
             "value of a near key",
             "The value of a key that shares a word with one that is asked for.",
             partial(_value_of_other_key, near=True),
         ),
-        Rule(
+        FailureRule(
             "value of another key",
             "The value of a key that shares no word with them.",
             partial(_value_of_other_key, near=False),
         ),
-        Rule("invented number", "A number that is not in the text.", _invented_number),
+        FailureRule("invented number", "A number that is not in the text.", _invented_number),
     )
 
     num_queries: Positive = 4

@@ -36,7 +36,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
-from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule, distinct
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.answer_line import said_number
 from rulerkit_frontier.tasks.base import (
@@ -144,18 +144,18 @@ class Count(Frontier):
     new_tokens = (32, 1)
     question_form = r"How many (orders in the log are for|different people bought) a (\w+) (\w+)\?"
     failure_rules = (
-        Rule(
+        FailureRule(
             "people for orders",
             "The number of orders for that of people, or the other way round.",
             _the_other_number,
         ),
-        Rule(
+        FailureRule(
             "too many",
             "More than fit, and no more than with all that share colour or thing.",
             _too_many,
         ),
-        Rule("too few", "Less than fit.", _too_few),
-        Rule("no number", "The answer line says no number.", _no_number),
+        FailureRule("too few", "Less than fit.", _too_few),
+        FailureRule("no number", "The answer line says no number.", _no_number),
     )
 
     ask: Literal["orders", "people"] = "orders"

@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -191,23 +191,23 @@ class Graph(Frontier):
         r"(?P<depth>\d+)|Find the parents of node (?P<node>\w+)"
     )
     failure_rules = (
-        Rule(
+        FailureRule(
             "wrong depth",
             "A node that lies at another distance from the one asked for.",
             _wrong_depth,
         ),
-        Rule(
+        FailureRule(
             "revisited node",
             "A node that so many steps reach, though it lies nearer: it was visited before.",
             lambda answer: named(_revisited(answer)),
         ),
-        Rule(
+        FailureRule(
             "children for parents",
             "A node that an edge leads to from the one whose parents are asked for.",
             _children,
         ),
-        Rule("invented node", "A node that no edge names.", _invented),
-        Rule(
+        FailureRule("invented node", "A node that no edge names.", _invented),
+        FailureRule(
             "said nothing",
             "The answer says that there is nothing, and there is something.",
             said_nothing,

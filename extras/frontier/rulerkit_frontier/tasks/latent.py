@@ -39,10 +39,10 @@ from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Pie
 from rulerkit.generation.match_rules import plain
 from rulerkit.generation.tasks.base import (
     CorpusName,
+    FailureRule,
     JudgedAnswer,
     Positive,
     Reading,
-    Rule,
     distinct,
     shuffled_alike,
 )
@@ -139,13 +139,15 @@ class Latent(Frontier):
         re.escape(relation.question).replace(r"\{y\}", "(?:.+?)") for relation in RELATIONS
     )
     failure_rules = (
-        Rule(
+        FailureRule(
             "other person of the relation",
             "The person of another needle.",
             partial(_names, known=True),
         ),
-        Rule("person not in the text", "A name that no needle has.", partial(_names, known=False)),
-        Rule("said nobody", "Nobody is said where somebody is right.", said_nothing),
+        FailureRule(
+            "person not in the text", "A name that no needle has.", partial(_names, known=False)
+        ),
+        FailureRule("said nobody", "Nobody is said where somebody is right.", said_nothing),
     )
 
     num_distractors: Annotated[Positive, Field(le=_MOST_DISTRACTORS)] = 3

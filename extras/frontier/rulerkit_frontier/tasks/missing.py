@@ -38,7 +38,7 @@ from pydantic.dataclasses import dataclass
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.match_rules import plain
-from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
+from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -127,16 +127,16 @@ class Missing(Frontier):
     new_tokens = (160, 8)
     question_form = re.escape(_QUESTION.strip())
     failure_rules = (
-        Rule(
+        FailureRule(
             "neighbour of a missing line",
             "A line that stands in both parts, beside one that is missing.",
             _neighbours,
         ),
-        Rule(
+        FailureRule(
             "line of both parts", "A line that stands in the list and in the copy.", _line_of_both
         ),
-        Rule("invented line", "A line that stands nowhere.", _invented),
-        Rule(
+        FailureRule("invented line", "A line that stands nowhere.", _invented),
+        FailureRule(
             "said nothing",
             "The answer says that there is nothing, and there is something.",
             said_nothing,

@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
+from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -114,21 +114,21 @@ class Order(Frontier):
         r"List everything in the order of the (?P<by>day|text)"
     )
     failure_rules = (
-        Rule(
+        FailureRule(
             "order of the text",
             "Everything that was asked for, in the order in which the text names it.",
             _in_order_of_text,
         ),
-        Rule(
+        FailureRule(
             "thing of another person", "Something that another person brought.", _of_another_person
         ),
-        Rule("one left out", "All but one, in the right order.", _one_left_out),
-        Rule(
+        FailureRule("one left out", "All but one, in the right order.", _one_left_out),
+        FailureRule(
             "invented thing",
             "Something that nobody brought.",
             lambda answer: named(wrong_items(answer)),
         ),
-        Rule(
+        FailureRule(
             "said nothing",
             "The answer says that there is nothing, and there is something.",
             said_nothing,

@@ -17,7 +17,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
-from rulerkit.generation.tasks.base import JudgedAnswer, Positive, Reading, Rule
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading
 from rulerkit.generation.tasks.haystacks import by_depth, interleaved, part_of, pool_size
 from rulerkit_frontier.data_files import read_data
 from rulerkit_frontier.tasks.base import FrontierTask
@@ -136,18 +136,18 @@ class OrdinalCopy(FrontierTask):
         r"Do not include any other text in your response\.\n"
     )
     failure_rules = (
-        Rule(
+        FailureRule(
             "other ordinal",
             f"Another reply to the same request (ratio above {_ALIKE}).",
             partial(_other_reply, same_request=True),
         ),
-        Rule(
+        FailureRule(
             "near request",
             "The reply to a request that differs in one word.",
             partial(_other_reply, same_request=False),
         ),
-        Rule("no hash", "The answer lacks the hash.", _no_hash),
-        Rule("cut copy", "The beginning of the right reply, and no more.", _cut_copy),
+        FailureRule("no hash", "The answer lacks the hash.", _no_hash),
+        FailureRule("cut copy", "The beginning of the right reply, and no more.", _cut_copy),
     )
 
     num_replies: Annotated[Positive, Field(ge=2, le=len(ORDINALS))] = 8

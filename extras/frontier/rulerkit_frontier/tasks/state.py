@@ -36,7 +36,7 @@ from pydantic.dataclasses import dataclass
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import encode_units, joined
-from rulerkit.generation.tasks.base import CorpusName, JudgedAnswer, Positive, Reading, Rule
+from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -164,20 +164,22 @@ class State(Frontier):
     new_tokens = (32, 1)
     question_form = r"What is in locker (\d{5}) at the end of the log\?"
     failure_rules = (
-        Rule(
+        FailureRule(
             "stale value",
             "Something that was in the locker before.",
             partial(_in_group, itself=True),
         ),
-        Rule(
+        FailureRule(
             "other locker of the group",
             "Something that was in a locker with which the one asked about has to do.",
             _in_group,
         ),
-        Rule(
+        FailureRule(
             "said empty", "The answer says that the locker is empty, and it is full.", said_nothing
         ),
-        Rule("said full", "The answer names something, and the locker is empty.", _said_full),
+        FailureRule(
+            "said full", "The answer names something, and the locker is empty.", _said_full
+        ),
     )
 
     num_operations: Annotated[Positive, Field(ge=3, le=1000)] = 4
