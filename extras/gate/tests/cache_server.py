@@ -262,8 +262,11 @@ class CacheServer(ReaderServer):
             self.journal.append((len(ids), salt, cached))
         until = time.monotonic() + 1
         time.sleep(self.gather)
-        while len(self.batch) < self.arrived and time.monotonic() < until:
-            time.sleep(self.gather)
+        # Where several came, no further one for a while: a busy machine starts threads late.
+        number = 1
+        while not len(self.batch) == self.arrived == number and time.monotonic() < until:
+            number = self.arrived
+            time.sleep(10 * self.gather)
         with self.lock:
             shown = self.tokenizer.decode(self.cache.alone(seen, list(self.batch)))
         answer = self.flipped(read_answer(shown) or "I do not know.")
