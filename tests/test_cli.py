@@ -90,7 +90,7 @@ def builtin(name):
 def table(text):
     """Task -> its scores, of the tables that evaluate and score print."""
     lines = (re.match(r"([\w.-]+) +(-|\d+\.\d .*)", line) for line in text.splitlines())
-    return {line[1]: re.findall(r"(\d+\.\d) ±", line[2]) for line in lines if line}
+    return {line[1]: re.findall(r"(\d+\.\d) \(", line[2]) for line in lines if line}
 
 
 # --- help -----------------------------------------------------------------------------------------
@@ -115,7 +115,7 @@ def test_help_of_each_command_teaches(rulerkit, monkeypatch):
 # --- tasks, show, generate ------------------------------------------------------------------------
 
 
-def test_tasks_lists_all_with_their_knobs(rulerkit):
+def test_tasks_lists_all_with_their_settings(rulerkit):
     lines = rulerkit("tasks").out.split("\n\n")[0].splitlines()
     names = [line.removeprefix("+").split()[0] for line in lines]
     assert names[: len(TASKS)] == list(TASKS), "those of plug-ins come behind"

@@ -93,7 +93,7 @@ def test_the_paper_has_37_models_and_our_tasks_have_its_settings():
     names |= {"num_keys", "num_values"}
     ours = [rk.task(name) for name in rk.THIRTEEN]
     for row, task in zip(printed.to_dict("records"), ours, strict=True):
-        for name in names & {*task.knobs()}:
+        for name in names & {*task.setting_names()}:
             if row[name] and row[name] != "full haystack":
                 assert float(row[name]) == getattr(task, name), (task.name, name)
     text = rk.tables.paper_table(5, "markdown")

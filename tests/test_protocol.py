@@ -188,7 +188,7 @@ def test_what_copying_scores_stands_below_its_task_and_copies_are_counted(tmp_pa
     assert 20 <= copied < 100
     assert np.isnan(whole.cells["copied"].iloc[1])
     text = task_table_text(whole, "perfect")
-    assert "100.0 ±56.1\n  copying the beginning" in text
+    assert "100.0 (43.9-100.0)\n  copying the beginning" in text
     assert text.count("copying the beginning") == 1
     assert "answers that begin as" not in text
 

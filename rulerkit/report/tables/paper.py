@@ -59,11 +59,11 @@ def _examples() -> tuple[pd.DataFrame, list[str]]:
         shown = shown or [example.context_text]
         texts = [textwrap.shorten(text, _WIDTH, placeholder="") for text in shown]
         question = example.text_of("question").strip().rpartition("\n")[2]
-        knobs = [f"{knob}={getattr(task, knob)}" for knob in _SETTINGS[task.family]]
+        settings = [f"{name}={getattr(task, name)}" for name in _SETTINGS[task.family]]
         rows.append(
             {
                 "task": name,
-                "settings": ", ".join(knobs),
+                "settings": ", ".join(settings),
                 "example": f"… {' … '.join(texts)} … {question}",
                 "answer": textwrap.shorten(", ".join(example.references), _WIDTH, placeholder=" …"),
             }

@@ -57,7 +57,7 @@ def task_table_text(
     ]
     if cells["reasoning_tokens"].any():
         marks.append("w: mean tokens of a thought")
-    details = [f"± is the wider side of the {100 * summary.confidence:g} % interval", *marks]
+    details = [f"in brackets the {100 * summary.confidence:g} % interval", *marks]
     if len(complete):
         details.insert(
             0, f"Scores in percent, n = {counted(number_range(complete), 'example')} each"
@@ -84,8 +84,8 @@ def _score_field(row: Any, marks: Sequence[str] = ()) -> Field:
     """A score with its interval, and marks behind it; or what there is of an incomplete one."""
     if row["have"]:
         return Field(str(row["have"]), small=" ".join(marks))
-    wider = max(row["high"] - row["score"], row["score"] - row["low"])
-    return Field(f"{row['score']:.1f}", small=" ".join([f"±{wider:.1f}", *marks]))
+    interval = f"({row['low']:.1f}-{row['high']:.1f})"
+    return Field(f"{row['score']:.1f}", small=" ".join([interval, *marks]))
 
 
 _COUNT_MARKS = {
