@@ -4,9 +4,11 @@ a photograph of a page.
     python scripts/draw_pictures.py
     python scripts/draw_pictures.py figure_2 figure_4 frontier
     RULERKIT_DATA=FOLDER python scripts/draw_pictures.py scorers
+    python scripts/draw_pictures.py the_paper
 
 The first draws docs/effective_length.png, in seconds; the second three pictures of reference
-readers, in minutes; the third docs/scorers.png, from the references of SQuAD's questions.
+readers, in minutes; the third docs/scorers.png, from the references of SQuAD's questions; the last
+photographs notebooks/00_the_paper.ipynb with chromium.
 """
 
 import json
@@ -26,6 +28,7 @@ from rulerkit.report.scorers import scorers_text
 from rulerkit.store.other_formats import read_predictions
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
+PART_OF_THE_PAPER = (90, 2626, 970, 3558)  # left, upper, right and lower border in pixels
 
 
 def effective_length() -> None:
@@ -139,12 +142,35 @@ def frontier() -> None:
     panels[0].figure.savefig(DOCS / "frontier.png")
 
 
+def the_paper() -> None:
+    """The figure of Section 4 and the first claims below it, as a browser shows the notebook."""
+    import subprocess
+
+    from PIL import Image
+
+    notebook = DOCS.parent / "notebooks" / "00_the_paper.ipynb"
+    with TemporaryDirectory() as folder:
+        page, shot = Path(folder, "00_the_paper.html"), Path(folder, "shot.png")
+        convert = ["jupyter", "nbconvert", "--to", "html", "--output-dir", folder, str(notebook)]
+        subprocess.run(convert, check=True)
+        subprocess.run(
+            [
+                *("chromium", "--headless", "--no-sandbox", "--hide-scrollbars"),
+                *("--window-size=1000,4200", "--virtual-time-budget=20000"),
+                *(f"--screenshot={shot}", page.as_uri()),
+            ],
+            check=True,
+        )
+        Image.open(shot).crop(PART_OF_THE_PAPER).save(DOCS / "the_paper.png", optimize=True)
+
+
 PICTURES = {
     "effective_length": effective_length,
     "figure_2": figure_2,
     "figure_4": figure_4,
     "scorers": scorers,
     "frontier": frontier,
+    "the_paper": the_paper,
 }
 
 if __name__ == "__main__":
