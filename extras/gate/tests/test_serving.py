@@ -158,7 +158,7 @@ def test_a_sound_server_is_sound(tmp_path, flips):
 def test_sound_and_noisy_servers_raise_no_false_alarm(tmp_path, setting):
     found = [
         checked(tmp_path, BlockCache(**SETTINGS[setting]), seed, flips=flips, details=seed % 2 == 0)
-        for seed in range(12)
+        for seed in range(4)
         for flips in (0.0, 0.02, 0.1)
     ]
     assert [one.text for one in found if one.word == "worse"] == []
