@@ -554,7 +554,11 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     for cell in cells[0]:  # vLLM ends the thought; the model itself does not
         for row in cell.rows:
             assert row["usage"]["reasoning_tokens"] <= 12 + 1
-    assert not rk.score(cells[0])["cut_thought"].any()
+    # A random model may also stop inside its thought, before the budget ends it.
+    texts = [row["pred"] for cell in cells[0] for row in cell.rows]
+    open_ones = ["</think>" not in text for text in texts]
+    assert list(rk.score(cells[0])["cut_thought"]) == open_ones
+    assert not all(open_ones)
     assert rk.score(cells[2])["cut_thought"].any()
     (row,) = rk.summarize(rk.score(cells[0])).cells.query("n > 0").itertuples()
     assert (row.n, row.low < row.high) == (2, True)  # three answers to each of two examples
