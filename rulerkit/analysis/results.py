@@ -127,8 +127,8 @@ def answers_of(
     if len(values) < len(scores):
         scores = scores.iloc[sorted(values)]
     in_order = [values[position] for position in sorted(values)]
-    answers = pd.DataFrame(in_order, scores.index, names)
-    # a column of None only would be one of objects
+    # texts stay Python's own: pyarrow refuses half of a surrogate pair, which a model may write
+    answers = pd.DataFrame(in_order, scores.index, names, dtype=object)
     numbers = [name for name in _NUMBERS if name in names]
     answers = answers.astype(dict.fromkeys(numbers, float))
     answers = pd.concat([answers, _settings(scores)], axis=1)

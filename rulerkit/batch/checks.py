@@ -299,9 +299,7 @@ def _findings(study: Study, model: Model, ask: bool | None) -> Iterator[Finding]
     try:
         yield from check_model(model, study.tasks, study.lengths, study.seed)
         if ask is None:
-            # A server that this process would have to start first is not cheap.
-            starts = getattr(model, "startable", False)
-            ask = model.engine in _CHEAP and not starts
+            ask = model.engine in _CHEAP
         if ask:
             yield from check_answers(model, study.lengths[0], study.seed)
     except UserError as error:

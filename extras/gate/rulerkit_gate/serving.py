@@ -33,7 +33,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.match_rules import string_match_all
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Failure
-from rulerkit_gate.evidence import Evidence, Leak, Pair
+from rulerkit_gate.evidence import PROBES, Evidence, Leak, Pair
 from rulerkit_gate.twins import Prompt, Prompts
 
 _SHARES = (0.95, 0.5, 0.75, 0.25)
@@ -668,8 +668,6 @@ class Run:
         )
 
     def _worse_text(self) -> str:
-        from rulerkit_gate.evidence import PROBES
-
         if self.evidence.has_leaked:
             leak, sent = self.leaks[0]
             values = {one.value for one, of in self.leaks if of is sent}

@@ -24,25 +24,21 @@ _FEW = 5
 """Items of a field, below which a share of them says little."""
 
 
-def recall_by_depth(
-    bins: "pd.DataFrame", note: str = "", ax: "Panels" = None, by: str = "depth"
-) -> "list[Axes]":
-    """Recall over depth, or over the 'distance' to the item before, with intervals, a line per
-    length, a panel per model and task. `bins` is what `depth.by_bin` gives."""
+def recall_by_depth(bins: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+    """Recall over depth, with intervals, a line per length, a panel per model and task. `bins` is
+    what `depth.by_bin` gives."""
     groups: Any = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
-
-    place = "Depth (%)" if by == "depth" else "Distance to the item before (%)"
     with draw_in(len(groups), columns, 1.2, ax, note, shown=bins) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
-            rows = _all_bins(rows, by)
+            rows = _all_bins(rows)
             # Lines of several lengths are moved apart a little, so that their bars can be seen.
             for i, length in enumerate(lengths):
                 line = rows[rows["length"] == length]
-                x = (line[f"{by}_from"] + line[f"{by}_to"]) / 2 + (i - len(lengths) / 2) * 1.2
+                x = (line["depth_from"] + line["depth_to"]) / 2 + (i - len(lengths) / 2) * 1.2
                 line_with_bars(axes, x, line, length_name(int(length)), properties_of(i))
             set_title(axes, name, TASK_NAMES.get(task, task))
-            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel=place, ylabel="Recall (%)")
+            axes.set(xlim=(0, 100), ylim=(0, 102), xlabel="Depth (%)", ylabel="Recall (%)")
         handles, names = panels[0].get_legend_handles_labels()
         add_legend(panels[0], dict(zip(names, handles, strict=True)), of_figure=ax is None)
     return panels
@@ -63,11 +59,11 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     with draw_in(len(models), columns, 1.8, ax, *notes, series=series, shown=bins) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
-            scores = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="score")
+            scores = _all_bins(rows).pivot(index=edges, columns="length", values="score")
             scores.index = [f"{start:.0f}–{end:.0f}" for start, end in scores.index]
             scores = scores.rename(columns=length_name)
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
-            counts = _all_bins(rows, "depth").pivot(index=edges, columns="length", values="n")
+            counts = _all_bins(rows).pivot(index=edges, columns="length", values="n")
             few = np.ma.masked_invalid(np.where(counts < _FEW, 0.0, np.nan))
             axes.pcolor(few, hatch="////", alpha=0, edgecolor="0.45", linewidth=0)
             set_title(axes, name, TASK_NAMES.get(task, task))
@@ -75,9 +71,9 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     return panels
 
 
-def _all_bins(rows: "pd.DataFrame", by: str) -> "pd.DataFrame":
+def _all_bins(rows: "pd.DataFrame") -> "pd.DataFrame":
     """The bins of each length, with those that hold no item."""
-    start, end = f"{by}_from", f"{by}_to"
+    start, end = "depth_from", "depth_to"
     edges = np.linspace(0, 100, round(100 / (rows[end] - rows[start]).iloc[0]) + 1)
     bins = pd.DataFrame({start: edges[:-1], end: edges[1:]})
     return rows[["length"]].drop_duplicates().merge(bins, how="cross").merge(rows, how="left")
