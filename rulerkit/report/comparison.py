@@ -26,7 +26,7 @@ def difference_table(
     comparison: Comparison, format: str = "text", verdict: Decision | None = None
 ) -> str:
     """The verdict, then the differences B - A in points, a row per task and a column per length,
-    with the wider side of their intervals; marked where the interval leaves out 0.
+    with their intervals; marked where the interval leaves out 0.
 
     `format` is text, markdown, latex or html; 'csv' and 'json' are `Comparison.rows`. `verdict`
     stands in place of the comparison's own, such as that of the gate.
@@ -42,10 +42,9 @@ def difference_table(
     fields = dict[Any, Field]()
     each_row: Any = rows.itertuples()
     for row in each_row:
-        wider = max(row.high - row.difference, row.difference - row.low)
         is_marked = row.low > 0 or row.high < 0
-        field = Field(f"{row.difference:+z.1f}", is_marked, small=f"±{wider:.1f}")
-        fields[row.task, row.length] = field
+        interval = f"({row.low:+z.1f} to {row.high:+z.1f})"
+        fields[row.task, row.length] = Field(f"{row.difference:+z.1f}", is_marked, small=interval)
 
     lengths = [*sorted(set(rows["length"]) - {0}), 0]
     header = ["B - A (points)", *map(length_name, lengths[:-1]), "all lengths"]
@@ -70,9 +69,8 @@ def _notes(comparison: Comparison) -> list[str]:
     cells = rows[rows["level"] == "cell"]
     examples = counted(number_range(cells["n"]), "pair")
     sides = (
-        f"A: {a.name} ({a.label}); B: {b.name} ({b.label}); {examples} per task and length; ± is "
-        f"the wider side of the {100 * comparison.confidence:g} % interval, marked where it leaves "
-        "out 0."
+        f"A: {a.name} ({a.label}); B: {b.name} ({b.label}); {examples} per task and length; in "
+        f"brackets the {100 * comparison.confidence:g} % interval, marked where it leaves out 0."
     )
 
     # The weakest row of each level: what could have gone unseen somewhere.
