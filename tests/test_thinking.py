@@ -4,11 +4,9 @@ never scored, and answers that are drawn."""
 import re
 
 import pytest
-import yaml
 
 import rulerkit as rk
 from rulerkit.batch.checks import FAIL, Case, check_case
-from rulerkit.batch.plan import plan_text
 from rulerkit.common.errors import UserError
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import KNOWN, PromptFormat
@@ -273,48 +271,3 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
     check_same(cells[:1])
     with pytest.raises(UserError, match="thinking_room"):
         check_same(cells)
-
-
-def test_a_budget_ends_a_run_that_resumes_with_a_larger_one(server, tmp_path):  # noqa: F811
-    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "concurrency": 8}
-    model |= {"name": "m", "prices": {"prompt": 1000, "completion": 0}}  # about a dollar a prompt
-    asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 12}
-    asked |= {"outputs": tmp_path}
-
-    def run(budget):
-        study = rk.study(model={**model, "budget": budget}, **asked)
-        problems = []
-        cells = rk.evaluate(study, progress=False, failed=problems.append)
-        return len(cells[0].coverage.have), " ".join(map(str, problems))
-
-    spent, problem = run(4.0)
-    assert spent == 5  # the last one crosses the budget, whatever is under way
-    assert "budget of $4 is spent" in problem
-    asked_before = len(server.real)
-    assert run(4.0)[0] == spent
-    assert len(server.real) == asked_before
-    assert run(100.0) == (12, "")
-    (note,) = usage_notes(rk.load(tmp_path))
-    assert note.startswith("The answers of m cost $1")
-    assert "and 1,536 cached ones" in note
-    with pytest.raises(UserError, match="budget needs `prices`"):
-        client(server, budget=1.0)
-
-
-def test_a_plan_tells_what_a_service_bills(server, tmp_path, rulerkit):  # noqa: F811
-    def amend(body, reply):  # answers as long as they may be, nothing cached
-        reply["usage"] |= {"completion_tokens": body["max_tokens"], "prompt_tokens_details": {}}
-
-    server.amend = amend
-    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "name": "m"}
-    model |= {"prices": {"prompt": 10, "completion": 30}}
-    asked = {"tasks": ["niah_single_2", "vt"], "lengths": [4096, 8192], "num_examples": 2}
-    study = rk.study(model=model, outputs=tmp_path, **asked)
-    billed = rk.score(rk.evaluate(study, progress=False))["cost"].sum()
-    text = rulerkit("evaluate", "--dry-run", "-y", yaml.safe_dump({"model": model, **asked})).out
-    planned = float(re.search(r"together: .*\$([\d.]+)", text)[1])
-    assert billed == pytest.approx(planned, rel=0.01)
-    assert billed <= planned + 0.005
-    study = rk.study({"model": "gpt-4-1106", "num_examples": 500}, lengths=["4K", "64K", "128K"])
-    planned = plan_text([(study.models[0], [study])])
-    assert re.findall(r"^gpt-4-1106 +(\w+)", planned, re.MULTILINE) == ["4K", "64K"]

@@ -1,5 +1,4 @@
-"""What models are asked before they are: examples and tokens, and dollars where prices are
-known."""
+"""What models are asked before they are: examples and tokens."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -29,7 +28,6 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
     rows: list[list[Any]] = []
     notes: list[str] = []
     commands: list[str] = []
-    has_prices = False
     total = least = Cost()
     for described, studies in asked:
         model = load_model(described)
@@ -42,15 +40,15 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
                 notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
                 continue
             total, least = total.plus(costs[length]), least.plus(firsts[length])
-            rows.append([model.name, length_name(length), *_texts(costs[length])])
+            asked_for = (f"{number:,}" for number in costs[length])
+            rows.append([model.name, length_name(length), *asked_for])
         # Of a checkpoint that is not here yet nobody knows the arguments.
         with suppress(UserError):
             command = getattr(model, "shown_command", str)()
             commands += [f"{model.name} starts: {command}\n"] if command else []
-        has_prices = has_prices or "prices" in spec
 
     frame = pd.DataFrame(
-        rows, columns=["model", "length", "examples", "prompt tokens", "answer tokens", "$"]
+        rows, columns=["model", "length", "examples", "prompt tokens", "answer tokens"]
     )
     if least == total:
         together = [f"together: {total.text()}"]
@@ -59,13 +57,6 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
             f"at most: {total.text()}",
             f"at least: {least.text()}, the first round of an adaptive run",
         ]
-    if has_prices:
-        notes.append(
-            "dollars are the most: answers as long as they may be, nothing cached, the prices of "
-            "the model's file"
-        )
-    else:
-        frame = frame.drop(columns="$")
     return "\n".join([render(frame, notes=[*together, *notes]), *commands])
 
 
@@ -88,11 +79,6 @@ def _by_length(
         most[length] = most[length].plus(cost_of(study, spec, {(task, length): number}))
         least[length] = least[length].plus(cost_of(study, spec, {(task, length): first}))
     return most, least
-
-
-def _texts(cost: Cost) -> list[str]:
-    dollars = "" if cost.dollars is None else f"{cost.dollars:,.2f}"
-    return [*(f"{n:,}" for n in (cost.examples, cost.prompt_tokens, cost.answer_tokens)), dollars]
 
 
 def _too_long(model: Model, length: int) -> str:

@@ -73,7 +73,7 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Only list the cells, their tokens and dollars, and the server's command; asks no "
+        help="Only list the cells, their tokens, and the server's command; asks no "
         "model and downloads no weights.",
     ),
 ]

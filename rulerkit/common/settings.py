@@ -293,17 +293,6 @@ class VllmKeys(CheckpointKeys, ServerKeys):
     {batch_invariant: true}, which is a variable of its environment"""
 
 
-class Prices(Keys):
-    """Dollars per million tokens."""
-
-    prompt: NonNegativeFloat
-    """dollars per million tokens, 0 or more, beside `completion`"""
-    completion: NonNegativeFloat
-    """dollars per million tokens, 0 or more, beside `prompt`"""
-    cached: NonNegativeFloat | None = None
-    """dollars per million tokens, 0 or more"""
-
-
 class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
     """Any server that speaks OpenAI's protocol."""
 
@@ -312,10 +301,6 @@ class OpenAIKeys(ModelKeys, NetworkKeys, ServerKeys):
     prompt_path: Literal["auto", "ids", "text", "chat"]
     extra_body: Arguments
     """a mapping of further fields of a request; null takes one away"""
-    prices: Prices
-    """a mapping: dollars per million tokens, {prompt: 10, completion: 30, cached: 5}"""
-    budget: NonNegativeFloat
-    """dollars, at the `prices`: no more is asked once a run has cost so much"""
 
 
 ENGINE_KEYS: dict[str, type[ModelKeys]] = {

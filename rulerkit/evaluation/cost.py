@@ -9,13 +9,11 @@ from rulerkit.evaluation.study import Study
 
 
 class Cost(NamedTuple):
-    """Examples, the tokens that are read and written for them, and dollars; None where prices are
-    unknown."""
+    """Examples, and the tokens that are read and written for them."""
 
     examples: int = 0
     prompt_tokens: int = 0
     answer_tokens: int = 0
-    dollars: float | None = None
 
     @property
     def tokens(self) -> int:
@@ -23,26 +21,20 @@ class Cost(NamedTuple):
 
     def plus(self, other: "Cost") -> "Cost":
         """Both together."""
-        known = [cost.dollars for cost in (self, other) if cost.dollars is not None]
         return Cost(
             self.examples + other.examples,
             self.prompt_tokens + other.prompt_tokens,
             self.answer_tokens + other.answer_tokens,
-            sum(known) if known else None,
         )
 
     def text(self) -> str:
         """In words."""
-        text = f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
-        return f"{text}, ${self.dollars:,.2f}" if self.dollars else text
+        return f"{counted(f'{self.examples:,}', 'example')}, {self.tokens:,} tokens"
 
 
 def cost_of(study: Study, spec: Spec, counts: Mapping[tuple[str, int], int]) -> Cost:
     """What so many examples of each task and length cost one model: every prompt fills its length,
-    every answer and thought is as long as it may be, and nothing is cached.
-
-    `spec` is the model's mapping; `prices` in it are dollars for a million tokens.
-    """
+    and every answer and thought is as long as it may be. `spec` is the model's mapping."""
     answer_tokens = {task.name: task.answer_tokens for task in study.tasks}
     thought = spec.get("thinking_tokens", 0)
     # Answers are inside the length, and thoughts only where the model's file says so.
@@ -52,9 +44,4 @@ def cost_of(study: Study, spec: Spec, counts: Mapping[tuple[str, int], int]) -> 
         read += number * (length - answer_tokens[task] - inside)
         written += number * (answer_tokens[task] + thought)
 
-    cost = Cost(sum(counts.values()), read, written)
-    prices = spec.get("prices")
-    if prices:
-        dollars = (read * prices["prompt"] + written * prices["completion"]) / 1e6
-        cost = cost._replace(dollars=dollars)
-    return cost
+    return Cost(sum(counts.values()), read, written)

@@ -235,11 +235,6 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
 def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell]:
     """Let the only model of a study answer at all lengths that it can be given, in one round, or in
     those of an adaptive run; returns its cells. Raises `ModelError` where its work ends early."""
-    # A model with a budget in dollars counts what its stored answers have cost.
-    if getattr(model, "budget", None) is not None:
-        usages = [row.get("usage") or {} for cell in _stored(study) for row in cell.stream()]
-        model.spent = sum(usage.get("cost", 0) for usage in usages)
-
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
     lengths = list(study.lengths)
     anew = set(lengths) if call.fresh else set[int]()  # what is asked first moves old rows aside

@@ -39,8 +39,8 @@ class Answer(NamedTuple):
     """`stop`: it ended by itself; `length`: it was cut at the example's `max_new_tokens`."""
     num_tokens: int
     usage: Spec | None = None
-    """What an engine says beside the text, JSON-able: its own counts of tokens, cost, the server's
-    name for the model."""
+    """What an engine says beside the text, JSON-able: its own counts of tokens, the server's name
+    for the model."""
 
 
 class Failure(NamedTuple):

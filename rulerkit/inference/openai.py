@@ -79,8 +79,6 @@ class OpenAI(ServerEngine):
         if kwargs and spec.get("prompt_path") == "chat":
             # The server renders the template of a chat.
             self._extra.setdefault("chat_template_kwargs", kwargs)
-        if "budget" in spec and "prices" not in spec:
-            raise UserError(f"model {self.name}: budget needs `prices`, by which it is counted")
         if spec.get("prompt_path") == "chat" and spec.get("prefix_in") == "assistant":
             raise UserError(
                 f"model {self.name}: prompt_path: chat has no assistant's turn for the answer "
@@ -436,5 +434,5 @@ class OpenAI(ServerEngine):
             self._ignores_limits = True
         if written is None:
             written = form.tokenizer.count(text)
-        usage = with_reasoning(text, form, reply.about(self.spec.get("prices")))
+        usage = with_reasoning(text, form, reply.about())
         return Answer(text, finish, written, usage)

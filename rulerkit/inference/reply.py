@@ -4,7 +4,6 @@ Servers write the same things in several forms; whatever a field holds, it costs
 most.
 """
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from pydantic import (
@@ -165,20 +164,12 @@ class Reply(BaseModel):
                 return choice
         raise ValueError("choices has none with the index 0")
 
-    def about(self, prices: Mapping[str, float] | None = None) -> JSON:
-        """The server's counts, its names for the end and for the model, seconds and dollars."""
+    def about(self) -> JSON:
+        """The server's counts, its names for the end and for the model, and seconds."""
         # Only what the server said: a count that it left out is not a zero.
         values = self.model_dump(exclude={"choice"}, exclude_none=True)
         if self.choice.finish_reason is not None:
             values["server_finish_reason"] = self.choice.finish_reason
-
-        # Dollars, from the server's own counts and the prices of a million tokens.
-        if prices and "prompt_tokens" in values and "completion_tokens" in values:
-            price, cached = prices["prompt"], self.cached_tokens or 0
-            read = (values["prompt_tokens"] - cached) * price
-            read += cached * prices.get("cached", price)
-            written = values["completion_tokens"] * prices["completion"]
-            values["cost"] = round((read + written) / 1e6, 8)
         return values
 
     def finish(self) -> str:

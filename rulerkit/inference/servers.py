@@ -89,9 +89,6 @@ class ServerEngine(Engine):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self.path: str = spec["path"]
-        self.budget: float | None = spec.get("budget")
-        self.spent = 0.0
-        """Dollars, by the tokens that the service counted."""
         self.connection: Connection | None = None
         self.process: ServerProcess | None = None
         """The server, where this process started it."""
@@ -198,7 +195,6 @@ class ServerEngine(Engine):
         self._queue = queue = PromptQueue(examples)
         if not queue.make():
             return
-        self._check_budget()
         # What does not fit is said before a server is started.
         self.check_fits(queue.waiting[0][1])
         connection = self.open()
@@ -237,17 +233,11 @@ class ServerEngine(Engine):
     def _takes_more(
         self, connection: Connection, under_way: "dict[Future[Answer], Example]"
     ) -> bool:
-        """Whether the server can take another request, and what is under way leaves something of
-        the budget."""
+        """Whether the server can take another request."""
         if len(under_way) >= connection.concurrency:
             return False
         tokens = num_tokens(under_way.values())
-        if len(under_way) > 1 and tokens > self.most_tokens_ahead:
-            return False
-        # About one request crosses the budget, whatever is under way.
-        if self.budget is not None and tokens > 0:
-            return bool(self.spent + tokens * self.spec["prices"]["prompt"] / 1e6 < self.budget)
-        return True
+        return len(under_way) <= 1 or tokens <= self.most_tokens_ahead
 
     def send(self, example: Example, **body: Any) -> Answer | Failure:
         """Send one example now and wait for its answer: for callers that choose the order of their
@@ -259,7 +249,6 @@ class ServerEngine(Engine):
         of several threads are under way at the same time, once the first answer is there. Raises
         UserError where every request would fail.
         """
-        self._check_budget()
         connection = self.wait_until_ready()
         outcome = None
         if not self._queue.stop:
@@ -291,13 +280,9 @@ class ServerEngine(Engine):
         """The answer to an example, or why there is none; None where the failure ends the model:
         what is under way is still waited for."""
         try:
-            answer = future.result()
+            return future.result()
         except RequestError as error:
             failure = error
-        else:
-            self.spent += (answer.usage or {}).get("cost", 0.0)
-            self._check_budget()
-            return answer
 
         # A server of ours that is gone does not come back; it was tried again with growing pauses.
         is_gone = failure.kind == "unreachable" and self.process is not None
@@ -329,11 +314,3 @@ class ServerEngine(Engine):
         address = self.open().address
         words = fatal_words(address, failure.kind, failure.reason, self.path)
         return f"model {self.name}: {words}"
-
-    def _check_budget(self) -> None:
-        """Send no more once the budget is spent."""
-        if self.budget is not None and self.spent >= self.budget:
-            self._queue.stop = self._queue.stop or (
-                f"model {self.name}: its budget of ${self.budget:g} is spent (${self.spent:.2f} by "
-                "the service's own counts): raise `budget` and run the same command again to resume"
-            )

@@ -107,7 +107,6 @@ _ROW = {
     "group": "number of the article that questions share; NaN for other tasks",
     "reasoning_tokens": "tokens of the model's thought, by the server or counted; 0 without one",
     "cached_tokens": "tokens of the prompt that the server had cached, by its own count",
-    "cost": "dollars, by the server's counts and the `prices`; 0 without prices",
 }
 _KINDS: JSON = dict.fromkeys(_ROW, float) | {"index": int}
 _KINDS |= dict.fromkeys(["other_form", "empty", "cut_off", "cut_thought", "is_copy"], bool)
@@ -389,7 +388,6 @@ def judged(cell: Cell) -> Rows:
                 row.get("group"),
                 usage.get("reasoning_tokens") or 0,
                 usage.get("cached_tokens") or 0,
-                usage.get("cost") or 0,
             )
         )
 

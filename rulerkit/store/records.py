@@ -219,7 +219,6 @@ class Usage(TypedDict, total=False):
     completion_tokens: Amount | None
     cached_tokens: Amount | None
     reasoning_tokens: Amount | None
-    cost: Amount | None
     seconds: Amount | None
     server_model: str | None
     system_fingerprint: str | None

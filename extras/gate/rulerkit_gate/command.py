@@ -65,9 +65,7 @@ Noise = Annotated[
 MaxExamples = Annotated[
     int | None, typer.Option(min=1, help="The most examples in all tasks and lengths.")
 ]
-Budget = Annotated[
-    str | None, typer.Option(help="Tokens (500K, 20M) or dollars ($5), of both models.")
-]
+Budget = Annotated[str | None, typer.Option(help="Tokens of both models, such as 20M.")]
 Minutes = Annotated[float | None, typer.Option(min=0, help="The time it may take.")]
 Format = Annotated[str, typer.Option(help="text, or github: Markdown for GitHub and GitLab.")]
 Resume = Annotated[
@@ -266,12 +264,6 @@ def _planned(
     is_named = "tasks" in values or "lengths" in values
     study = _study_of(values, suite)
     a, b = _parties(described, study, changes, resume)
-    has_prices = any(getattr(party.model, "spec", {}).get("prices") for party in (a, b))
-    if "dollars" in limits and not has_prices:
-        raise UserError(
-            f"{limits['dollars'][0]} needs prices: -y 'prices: {{prompt: 0.5, completion: 1.5}}', "
-            "dollars for a million tokens; or give the budget in tokens, such as 20M"
-        )
     study = parts.in_its_run(study, a, b, "run" in values, _say)
 
     for party in (a, b):
@@ -379,15 +371,11 @@ def _limits_of(max_examples: int | None, budget: str | None) -> dict[str, tuple[
     if max_examples is not None:
         limits["examples"] = (f"--max-examples {max_examples}", max_examples)
     if budget is not None:
-        pattern = r"(\$?)\s*(\d+(?:\.\d+)?)\s*([kKmMgG]?)\s*(\$|tokens|dollars)?"
-        match = re.fullmatch(pattern, budget.strip())
+        match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([kKmMgG]?)", budget.strip())
         if not match:
-            raise UserError(
-                f"--budget {budget!r}: give tokens, such as 500K or 20M, or dollars, such as '$5'"
-            )
-        number = float(match[2]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[3].upper()]
-        is_dollars = match[1] or match[4] in ("$", "dollars")
-        limits["dollars" if is_dollars else "tokens"] = (f"--budget {budget}", number)
+            raise UserError(f"--budget {budget!r}: give tokens, such as 500K or 20M")
+        number = float(match[1]) * {"": 1, "K": 1e3, "M": 1e6, "G": 1e9}[match[2].upper()]
+        limits["tokens"] = (f"--budget {budget}", number)
     return limits
 
 
@@ -456,7 +444,6 @@ def _check_serving(
         requests=requests,
         pressure=parse_length(pressure, least=0),
         tokens=most.get("tokens"),
-        dollars=most.get("dollars"),
         minutes=minutes,
         max_failures=values.get("max_failures", Limits.max_failures),
     )
@@ -608,10 +595,9 @@ def _json(result: "GateResult") -> str:
     from rulerkit.report.comparison import json_text
 
     cost, verdict = result.cost, result.verdict
-    dollars = cost.dollars or 0.0
     more: JSON = {
         "stopped_by": result.stopped,
-        "asked": {"examples": cost.examples, "tokens": cost.tokens, "dollars": dollars},
+        "asked": {"examples": cost.examples, "tokens": cost.tokens},
         "stored_before": dict(result.gate.stored),
         "examples": [
             {"task": task, "length": length, "examples": size}

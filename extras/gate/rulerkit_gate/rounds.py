@@ -230,7 +230,7 @@ class Gate:
     design: Design
     by: str
     limits: Mapping[str, tuple[str, float]]
-    """By what is counted (examples, tokens, dollars): the option that limits it, and its number.
+    """By what is counted (examples, tokens): the option that limits it, and its number.
     They count what the verdict rests on, whether it was asked now or before: so a run that was
     stopped ends as one that was not."""
     minutes: float | None
@@ -250,8 +250,8 @@ class Gate:
         return f"Stored before: {'; '.join(parts)}" if parts else "None was stored before"
 
     def cost(self, sizes: Counts) -> Cost:
-        """What so many examples of each cell take. Examples count once, tokens and dollars for each
-        party that is asked."""
+        """What so many examples of each cell take. Examples count once, tokens for each party
+        that is asked."""
         total = Cost(sum(sizes.values()))
         for party in (self.a, self.b):
             if party.is_asked:
@@ -279,7 +279,7 @@ class Gate:
         """The first limit that so many examples of each cell exceed, in words; else empty."""
         cost = self.cost(sizes)
         for name, (option, most) in self.limits.items():
-            if (getattr(cost, name) or 0) > most:
+            if getattr(cost, name) > most:
                 return option
         return ""
 

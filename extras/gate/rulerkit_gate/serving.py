@@ -69,7 +69,6 @@ class Limits:
     pressure: int = 200_000
     """Tokens that may be asked to fill the pool of blocks."""
     tokens: float | None = None
-    dollars: float | None = None
     minutes: float | None = None
     max_failures: float = 0.05
     """Requests that may fail: a share below 1, else a number."""
@@ -303,8 +302,6 @@ class Run:
         if limits.minutes is not None and minutes > limits.minutes:
             raise Enough(f"--minutes {limits.minutes:g}")
         if limits.tokens is not None and self.num_tokens > limits.tokens:
-            raise Enough("--budget")
-        if limits.dollars is not None and self.model.spent > limits.dollars:
             raise Enough("--budget")
 
     @property

@@ -122,11 +122,10 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
 
 
 def usage_notes(scores: pd.DataFrame) -> list[str]:
-    """Lines below a table of rows of `score`: the mean tokens thought at each length, and what the
-    answers of a service cost."""
+    """Lines below a table of rows of `score`: the mean tokens thought at each length, and what is
+    wrong with all answers."""
     notes = []
     for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
-        # Thoughts grow with the length, and with them the price of a score.
         thought = rows.groupby("length")["reasoning_tokens"].mean().round()
         if thought.any():
             means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
@@ -143,10 +142,4 @@ def usage_notes(scores: pd.DataFrame) -> list[str]:
 
         if rows["empty"].all():
             notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
-
-        cost = rows["cost"].sum()
-        if cost:
-            prompt, cached = rows[["num_prompt_tokens", "cached_tokens"]].sum().astype(int)
-            read = f"{prompt - cached:,} prompt tokens and {cached:,} cached ones"
-            notes.append(f"The answers of {label} cost ${cost:,.2f}, for {read} and the answers.")
     return notes
