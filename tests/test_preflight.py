@@ -2,16 +2,15 @@
 
 import json
 from dataclasses import replace
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import rulerkit as rk
 from rulerkit.batch.checks import (
-    CHECKS,
     FAIL,
     Case,
+    bos,
     check,
     check_answers,
     check_case,
@@ -161,39 +160,26 @@ def test_popular_templates_pass(folder, name, prefix_in):
     assert {"template", "needles", "budget"} <= {
         finding.name for finding in found if finding.level == "ok"
     }
-    bos = TEMPLATES[name][2]
-    first = one(model).example.ids[:1]
-    assert bos is None or model.prompt_format.tokenizer.decode(first) == bos
     assert fails(check_answers(model, LENGTH)) == set()
-
-
-def test_a_bos_may_have_the_id_0():
-    token = SimpleNamespace(leading_ids=(0,), leading_tokens=("<s>",))
-    case = SimpleNamespace(
-        tokenizer=token,
-        form=SimpleNamespace(leading_ids=(0,)),
-        example=SimpleNamespace(ids=np.array([0, 7])),
-    )
-    assert CHECKS["BOS"](case) == "<s> once, first"
 
 
 def test_a_bos_that_the_template_leaves_out_is_noted(folder):
     """Our prompts have none either; one that has it is wrong."""
     text = TEMPLATES["gemma"][0].removeprefix("{{ bos_token }}")
     whole = one(asked_of(folder("gemma", template=text)))
-    found = CHECKS["BOS"](whole)
+    found = bos(whole)
     assert found.level == "note"
     assert "no <bos>, because the chat template writes none" in found.seen
-    (bos,) = whole.tokenizer.leading_ids
-    twice = with_ids(whole, np.array([bos, bos, *whole.example.ids]))
-    assert CHECKS["BOS"](twice).level == FAIL
+    (token,) = whole.model.prompt_format.tokenizer.leading_ids
+    twice = with_ids(whole, np.array([token, token, *whole.example.ids]))
+    assert bos(twice).level == FAIL
 
 
 # --- faults put into prompts ----------------------------------------------------------------------
 
 
 def with_ids(whole, ids, example=None):
-    return replace(whole, example=replace(example or whole.example, whole_ids=ids))
+    return whole._replace(example=replace(example or whole.example, whole_ids=ids))
 
 
 def with_blocks(whole, blocks, example=None):
@@ -203,20 +189,22 @@ def with_blocks(whole, blocks, example=None):
 
 
 def ids_of(whole, text):
-    return np.array([*whole.form.bos, *whole.tokenizer.encode(text)], np.int32)
+    form = whole.model.prompt_format
+    return np.array([*form.bos, *form.tokenizer.encode(text)], np.int32)
 
 
 def template_not_counted(whole):
     """Made for the bare tokenizer, and framed afterwards."""
-    made = generate(whole.task, LENGTH, 1, 42, PromptFormat(whole.tokenizer, template="base"))[0]
-    before, after = (Piece(text, "template") for text in whole.form.around)
+    form = whole.model.prompt_format
+    made = generate(whole.task, LENGTH, 1, 42, PromptFormat(form.tokenizer, template="base"))[0]
+    before, after = (Piece(text, "template") for text in form.around)
     *rest, prefix = made.blocks
     return with_blocks(whole, [before, *rest, after, prefix], made)
 
 
 def underfilled(whole):
-    half = generate(whole.task, LENGTH // 2, 1, 42, whole.form)[0]
-    return replace(whole, example=replace(half, length=LENGTH))
+    half = generate(whole.task, LENGTH // 2, 1, 42, whole.model.prompt_format)[0]
+    return whole._replace(example=replace(half, length=LENGTH))
 
 
 def changed_ids(change):

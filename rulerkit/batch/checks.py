@@ -5,11 +5,9 @@ model two short examples.
 """
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
-from itertools import product
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,47 +16,56 @@ from rulerkit.common.lengths import length_name
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat, ends_thought
+from rulerkit.generation.prompt_format import ends_thought
 from rulerkit.generation.tasks import Task, task
-from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
+from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Answer, Failure, Model, load_model
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 EXAMPLES = 3
 """How many examples are checked at the shortest length; at the longest, or a long one, one is."""
-_WELL_FILLED, _POORLY_FILLED = 0.97, 0.9
-BY_DESIGN = "by design: this protocol keeps one layout for all examples, as upstream does"
-_COARSE_BELOW = 4096  # here one document more or less is more than three percent
 _LONG = 32768
+_FILLED = 0.75  # of its length; less says nothing about the length
 _CHEAP = ("reader", "function", "openai")  # engines that answer without loading anything
 _SERVICE_FRAME = 32  # tokens that a chat service adds around a message
 
 
 class Finding(NamedTuple):
     """What a check saw, at which level (`ok`, `note`: worth knowing, `FAIL`: scores would be
-    wrong), and how to fix it."""
+    wrong), how to fix it, and in which example."""
 
+    name: str
+    level: str
     seen: str
     fix: str = ""
-    level: str = FAIL
-    name: str = ""
     where: str = ""
 
 
-CheckResult = Finding | str | None
-"""What a check returns: a fault, or what it saw where all is well; None where it does not apply."""
-Checks = Mapping[str, Callable[..., CheckResult]]
-"""Name -> check, in the order in which they are printed."""
+class Case(NamedTuple):
+    """One example of a model, and the task that it is of."""
+
+    model: Model
+    task: Task
+    example: Example
 
 
-def run_checks(checks: Checks, where: str, *subject: Any) -> Iterator[Finding]:
-    """The findings on one subject: the example or the row that `where` names."""
-    for name, check in checks.items():
-        seen = check(*subject)
-        if isinstance(seen, str):
-            seen = Finding(seen, level=OK)
-        if seen:
-            yield seen._replace(name=name, where=where)
+def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
+    """Findings by model: every check of every task at the shortest and the longest length. An error
+    of a model's files is one of them.
+
+    With `ask` two short examples are sent to each model, by default only where that is cheap.
+    """
+    findings_of = {}
+    for described in study.models:
+        with closing(load_model(described)) as model:
+            findings = findings_of[model.name] = list[Finding]()
+            try:
+                findings += check_model(model, study.tasks, study.lengths, study.seed)
+                if ask or (ask is None and model.engine in _CHEAP):
+                    findings += check_answers(model, study.lengths[0], study.seed)
+            except UserError as error:
+                findings.append(Finding("model", FAIL, str(error)))
+    return findings_of
 
 
 def summary_lines(findings: Iterable[Finding]) -> list[str]:
@@ -79,64 +86,60 @@ def summary_lines(findings: Iterable[Finding]) -> list[str]:
     return lines
 
 
-@dataclass(frozen=True)
-class Case:
-    """One example of a model, and what it should hold."""
-
-    model: Model
-    task: Task
-    example: Example
-
-    @property
-    def form(self) -> PromptFormat:
-        return self.model.prompt_format
-
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self.form.tokenizer
-
-    @property
-    def where(self) -> str:
-        return f"{self.example.task} at {self.example.length}, example {self.example.index}"
-
-    @property
-    def complete_answer(self) -> str:
-        """The references as the family writes them; of several alternatives the shortest."""
-        references = self.example.references
-        if self.task.any_is_enough:
-            return min(references, key=len)
-        return self.task.join(references)
+def check_model(
+    model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
+) -> Iterator[Finding]:
+    """Every check of a few examples of each task at the shortest and the longest length."""
+    # A template that fails is one error, not one for each task.
+    _ = model.prompt_format.around
+    tasks = list(tasks)
+    for length in sorted({min(lengths), max(lengths)}):
+        count = EXAMPLES if length == min(lengths) < _LONG else 1
+        for asked in tasks:
+            examples = generate(asked, length, count, seed, model.prompt_format)
+            try:
+                for index in range(count):
+                    yield from check_case(Case(model, asked, examples[index]))
+            except UserError as error:
+                where = f"{asked.name} at {length_name(length)}"
+                yield Finding("fits", FAIL, str(error), where=where)
 
 
-def _short(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")
+def check_case(case: Case) -> list[Finding]:
+    """All findings on one example."""
+    example = case.example
+    where = f"{example.task} at {example.length}, example {example.index}"
+    found = [look(case) for look in (tokenizer, template, thinking, bos, needles, budget, room)]
+    return [finding._replace(where=where) for finding in found if finding]
 
 
-# --- the template ---------------------------------------------------------------------------------
+# --- prompts --------------------------------------------------------------------------------------
 
 
-def tokenizer_match(case: Case) -> CheckResult:
+def tokenizer(case: Case) -> Finding | None:
     """The tokenizer is the checkpoint's: no id beyond its vocabulary, and the same ids."""
     checkpoint = getattr(case.model, "checkpoint", None)
     if checkpoint is None:
         return None
-    name, highest, size = (case.tokenizer.name, int(case.example.ids.max()), checkpoint.vocab_size)
+    ours = case.model.prompt_format.tokenizer
+    highest, size = int(case.example.ids.max()), checkpoint.vocab_size
 
     # An id beyond the vocabulary ends a GPU kernel without a message.
-    fix = f"drop `tokenizer: {name}`, or name the model's own"
+    fix = f"drop `tokenizer: {ours.name}`, or name the model's own"
     if size and highest >= size:
-        return Finding(f"id {highest} is beyond the model's vocabulary of {size}", fix)
+        seen = f"id {highest} is beyond the model's vocabulary of {size}"
+        return Finding("tokenizer", FAIL, seen, fix)
     try:
         expected = load_tokenizer(checkpoint.tokenizer_spec())
     except UserError as error:
         seen = f"the model's own was not found ({error})"
-        return Finding(seen, "only ids could be compared", NOTE)
+        return Finding("tokenizer", NOTE, seen, "only ids could be compared")
 
     # Two vocabularies of one size may still be different ones.
     prompt = case.example.prompt
-    if not np.array_equal(expected.encode(prompt), case.tokenizer.encode(prompt)):
-        return Finding(f"{name} gives other ids than {expected.name}", fix)
-    return f"{name}: the model's own ids, the highest is {highest}"
+    if not np.array_equal(expected.encode(prompt), ours.encode(prompt)):
+        return Finding("tokenizer", FAIL, f"{ours.name} gives other ids than {expected.name}", fix)
+    return Finding("tokenizer", OK, f"{ours.name}: the model's own ids, the highest is {highest}")
 
 
 _MARK = re.compile(
@@ -144,24 +147,31 @@ _MARK = re.compile(
 )
 
 
-def template(case: Case) -> CheckResult:
+def template(case: Case) -> Finding:
     """The marks of the template are single tokens; those of another model's template are not."""
-    before, after = case.form.around
-    counts = {mark: case.tokenizer.count(mark) for mark in _MARK.findall(before + after)}
+    form = case.model.prompt_format
+    before, after = form.around
 
     # A mark that is several tokens was never seen in training.
-    broken = [f"{mark} is {count} tokens" for mark, count in counts.items() if count != 1]
+    broken = []
+    for mark in _MARK.findall(before + after):
+        count = form.tokenizer.count(mark)
+        if count != 1:
+            broken.append(f"{mark} is {count} tokens")
     if not broken:
-        return f"{_short(case.form.template)}: {_short(before)} ... {_short(after)}"
+        seen = f"{_short(form.template)}: {_short(before)} ... {_short(after)}"
+        return Finding("template", OK, seen)
     seen = ", ".join(broken[:3])
-    if case.form.template == "auto" or not case.tokenizer.chat_template:
-        return Finding(seen, "right only for a model that was trained so", NOTE)
-    return Finding(seen, "the template is another model's: take `template: auto`, or its own name")
+    if form.template == "auto" or not form.tokenizer.chat_template:
+        return Finding("template", NOTE, seen, "right only for a model that was trained so")
+    fix = "the template is another model's: take `template: auto`, or its own name"
+    return Finding("template", FAIL, seen, fix)
 
 
-def thinking(case: Case) -> CheckResult:
+def thinking(case: Case) -> Finding | None:
     """A model that thinks has tokens for it and begins to think; one that should not does not."""
-    form, after = case.form, case.form.around[1]
+    form = case.model.prompt_format
+    after = form.around[1]
     opened = form.opens_thought
     closed = not opened and ends_thought(after, form.thinking_marks)
 
@@ -172,160 +182,91 @@ def thinking(case: Case) -> CheckResult:
             return None
         seen = "the model may think before it answers, and no token is kept free for it"
         fix = "set thinking_tokens, or enable_thinking: false"
-        return Finding(seen, fix, FAIL if opened else NOTE)
+        return Finding("thinking", FAIL if opened else NOTE, seen, fix)
 
     # With tokens for a thought, nothing may have ended it already.
     if closed:
         seen = f"the template ends the thought before it begins: {_short(after)}"
-        return Finding(seen, "set enable_thinking: true, or drop thinking_tokens")
+        return Finding("thinking", FAIL, seen, "set enable_thinking: true, or drop thinking_tokens")
     if form.prefix_in == "assistant":
         seen = "the answer prefix opens the assistant's turn: the model answers without a thought"
-        return Finding(seen, "drop prefix_in, or drop thinking_tokens")
-    return f"{form.thinking_tokens} tokens {form.thinking_room} the length"
+        return Finding("thinking", FAIL, seen, "drop prefix_in, or drop thinking_tokens")
+    return Finding("thinking", OK, f"{form.thinking_tokens} tokens {form.thinking_room} the length")
 
 
-def one_bos(case: Case) -> CheckResult:
+def bos(case: Case) -> Finding:
     """What the tokenizer puts before a text, mostly a beginning-of-sequence token, exactly once and
     first, where the template does not leave it out; two move VT at 128K by 17 points."""
-    tokenizer, ids = case.tokenizer, case.example.ids
-    if not tokenizer.leading_ids:
-        return "the tokenizer adds none"
-    name = "".join(tokenizer.leading_tokens)
-    leading = case.form.leading_ids
-    places = np.flatnonzero(ids == tokenizer.leading_ids[0])
-    begins = ids[: len(leading)].tolist() == list(leading)
-    if places.tolist() == [0] and begins:
-        return f"{name} once, first"
-    if not places.size and case.form.lacks_bos:
+    form, ids = case.model.prompt_format, case.example.ids
+    if not form.tokenizer.leading_ids:
+        return Finding("BOS", OK, "the tokenizer adds none")
+    name = "".join(form.tokenizer.leading_tokens)
+    leading = list(form.leading_ids)
+    places = np.flatnonzero(ids == form.tokenizer.leading_ids[0])
+    if places.tolist() == [0] and ids[: len(leading)].tolist() == leading:
+        return Finding("BOS", OK, f"{name} once, first")
+    if not places.size and form.lacks_bos:
         seen = f"no {name}, because the chat template writes none; vLLM sends none either"
         fix = "if the model was trained with one, give a template that writes it"
-        return Finding(seen, fix, NOTE)
+        return Finding("BOS", NOTE, seen, fix)
     seen = f"{name} {len(places)} times, not once and first"
-    return Finding(seen, "either the template or the tokenizer must write it")
+    return Finding("BOS", FAIL, seen, "either the template or the tokenizer must write it")
 
 
-def needles(case: Case) -> CheckResult:
+def needles(case: Case) -> Finding:
     """Every reference is in the prompt, and is still there when the ids are decoded; of tasks whose
     answers need not stand in the prompt, those that do."""
     example, references = case.example, case.example.references
     if case.task.match != "all":
         references = tuple(text for text in references if text in example.prompt)
-    decoded = case.tokenizer.decode(example.ids)
+    decoded = case.model.prompt_format.tokenizer.decode(example.ids)
     lost = [text for text in references if text not in decoded]
     if not lost:
-        return f"{len(references)} found again after decode(encode(.))"
-    seen = (
-        f"{len(lost)} of {len(references)} are not there after decode(encode(.)): {_short(lost[0])}"
-    )
+        return Finding("needles", OK, f"{len(references)} found again after decode(encode(.))")
+    seen = f"{len(lost)} of {len(references)} are lost in decode(encode(.)): {_short(lost[0])}"
+    fix = "they are not in the prompt either: make it anew"
     if lost[0] in example.prompt:
-        return Finding(seen, "this tokenizer changes what it encodes: no score would mean anything")
-    return Finding(seen, "they are not in the prompt either: make it anew")
+        fix = "this tokenizer changes what it encodes: no score would mean anything"
+    return Finding("needles", FAIL, seen, fix)
 
 
-# --- lengths --------------------------------------------------------------------------------------
-
-
-def budget(case: Case) -> CheckResult:
+def budget(case: Case) -> Finding | None:
     """Prompt, answer and thought together stay within the length and fill it: a score at 128K says
     something about 128K. A question without context fills nothing."""
-    example, task, length = case.example, case.task, case.example.length
-    used = len(example.ids) + example.max_new_tokens + case.form.thinking_inside
-    if used <= length and not example.context_blocks:
+    example, length = case.example, case.example.length
+    form = case.model.prompt_format
+    used = len(example.ids) + example.max_new_tokens + form.thinking_inside
+    if used > length:
+        seen = f"{used} tokens with the answer, more than {length}"
+        fix = "count template, BOS and thought too, with the model's own tokenizer"
+        return Finding("budget", FAIL, seen, fix)
+    if not example.context_blocks:
         return None
     share = used / length
-    if share > 1:
-        fix = "count template, BOS and thought too, with the model's own tokenizer"
-        return Finding(f"{used} tokens with the answer, more than {length}", fix)
     seen = f"{used} tokens with the answer, {100 * share:.1f} % of {length}"
-    if share >= _WELL_FILLED:
-        return seen
-    if task.protocol != "clean":
-        return Finding(seen, BY_DESIGN, NOTE)
-    if task.category == "qa" and length < _COARSE_BELOW:
-        return Finding(seen, "documents are coarse at short lengths", NOTE)
-    fix = "a score says less about this length than its name: generate with the model's tokenizer"
-    return Finding(seen, fix, NOTE if share >= _POORLY_FILLED else FAIL)
+    # As upstream does, protocols other than `clean` keep one layout for all examples.
+    if share >= _FILLED or case.task.protocol != "clean":
+        return Finding("budget", OK, seen)
+    return Finding("budget", FAIL, seen, "generate with the model's tokenizer")
 
 
-def length(case: Case) -> CheckResult:
-    """The model can be given the length, and claims it."""
-    claimed, asked = case.model.claimed_length, case.example.length
-    if reason := case.model.too_long(asked):
-        return Finding(f"{asked} will not be run: {reason}", level=NOTE)
-    if claimed and asked > claimed:
-        return Finding(f"{asked} is more than the {claimed} that the model claims", level=NOTE)
-    return f"{asked} can be run"
+def room(case: Case) -> Finding:
+    """A complete answer fits into `max_new_tokens`; else the table measures that limit. Of several
+    alternatives the shortest counts."""
+    example = case.example
+    answer = case.task.join(example.references)
+    if case.task.any_is_enough:
+        answer = min(example.references, key=len)
+    need = case.model.prompt_format.tokenizer.count(" " + answer)
+    if need > example.max_new_tokens:
+        seen = f"a complete answer has {need} tokens, max_new_tokens is {example.max_new_tokens}"
+        fix = f"give the task max_new_tokens: {need + need // 4} or more"
+        return Finding("answer room", FAIL, seen, fix)
+    return Finding("answer room", OK, f"{need} tokens of {example.max_new_tokens}")
 
 
-def answer_room(case: Case) -> CheckResult:
-    """A complete answer fits into `max_new_tokens`; else the table measures that limit."""
-    need = case.tokenizer.count(" " + case.complete_answer)
-    most = case.example.max_new_tokens
-    if need > most:
-        seen = f"a complete answer has {need} tokens, max_new_tokens is {most}"
-        return Finding(seen, f"give the task max_new_tokens: {need + need // 4} or more")
-    return f"{need} tokens of {most}"
-
-
-CHECKS: Checks = {
-    "tokenizer": tokenizer_match,
-    "template": template,
-    "thinking": thinking,
-    "BOS": one_bos,
-    "needles": needles,
-    "budget": budget,
-    "length": length,
-    "answer room": answer_room,
-}
-
-
-# --- models ---------------------------------------------------------------------------------------
-
-
-def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
-    """Findings by model: every check of every task at the shortest and the longest length. An error
-    of a model's files is one of them.
-
-    With `ask` two short examples are sent to each model, by default only where that is cheap.
-    """
-    findings_of = {}
-    for described in study.models:
-        with closing(load_model(described)) as model:
-            findings_of[model.name] = list(_findings(study, model, ask))
-    return findings_of
-
-
-def _findings(study: Study, model: Model, ask: bool | None) -> Iterator[Finding]:
-    try:
-        yield from check_model(model, study.tasks, study.lengths, study.seed)
-        if ask is None:
-            ask = model.engine in _CHEAP
-        if ask:
-            yield from check_answers(model, study.lengths[0], study.seed)
-    except UserError as error:
-        yield Finding(str(error), name="model")
-
-
-def check_model(
-    model: Model, tasks: Iterable[Task], lengths: Sequence[int], seed: int = 42
-) -> Iterator[Finding]:
-    """Every check of a few examples of each task at the shortest and the longest length."""
-    # A template that fails is one error, not one for each task.
-    _ = model.prompt_format.around
-    for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
-        count = EXAMPLES if length == min(lengths) < _LONG else 1
-        examples = generate(asked, length, count, seed, model.prompt_format)
-        try:
-            for index in range(count):
-                yield from check_case(Case(model, asked, examples[index]))
-        except UserError as error:
-            where = f"{asked.name} at {length_name(length)}"
-            yield Finding(str(error), name="fits", where=where)
-
-
-def check_case(case: Case) -> list[Finding]:
-    """All findings on one example."""
-    return list(run_checks(CHECKS, case.where, case))
+def _short(text: str) -> str:
+    return repr(text if len(text) <= 40 else f"{text[:26]} ... {text[-9:]}")
 
 
 # --- what the model answers -----------------------------------------------------------------------
@@ -338,69 +279,62 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     front is seen even where the engine does not count tokens for us.
     """
     if model.too_long(length) or length > (model.claimed_length or length):
-        yield Finding(f"nothing: {length} is more than the model takes", level=NOTE, name="asked")
+        yield Finding("asked", NOTE, f"nothing: {length} is more than the model takes")
         return
 
-    # A server that cuts the front of a prompt loses the first needle, one that cuts the
-    # end the question.
     right = []
     for depth in (0, 100):
         asked = task({"base": "niah_single_1", "depth": depth})
         (example,) = generate(asked, length, 1, seed, model.prompt_format)
-        case = Case(model, asked, example)
         try:
-            ((_, answer),) = model.answer([case.example])
+            ((_, answer),) = model.answer([example])
         except UserError as error:
             answer = Failure(str(error))
         if isinstance(answer, Failure):
-            yield Finding(answer.reason, name="asked", where=case.where)
+            yield Finding("asked", FAIL, answer.reason)
             return
-        yield from run_checks(ANSWER_CHECKS, case.where, case, answer)
-        right.append(all(reference in answer.text for reference in case.example.references))
-    yield from run_checks({"both ends": both_ends}, "", *right)
+        yield new_text(model, answer)
+        counted = (answer.usage or {}).get("prompt_tokens")
+        if isinstance(counted, int):
+            yield token_count(model, counted, example.num_tokens)
+        right.append(all(reference in answer.text for reference in example.references))
 
-
-def both_ends(first: bool, last: bool) -> CheckResult:
-    """The needles at the beginning and at the end are found: the prompt is read whole."""
-    if first and last:
-        return "needles at 0 % and 100 % found"
-    if last:
+    # A server that cuts the front of a prompt loses the first needle, one that cuts the
+    # end the question.
+    if all(right):
+        yield Finding("both ends", OK, "needles at 0 % and 100 % found")
+    elif right[1]:
         seen = "the needle at 100 % is found, that at 0 % is not"
-        return Finding(seen, "the prompt seems to lose its front: look for truncation")
-    return Finding("a needle at a short length was not found", "see the answer", NOTE)
+        fix = "the prompt seems to lose its front: look for truncation"
+        yield Finding("both ends", FAIL, seen, fix)
+    else:
+        seen = "a needle at a short length was not found"
+        yield Finding("both ends", NOTE, seen, "see the answer")
 
 
-def new_text(case: Case, answer: Answer) -> CheckResult:
+def new_text(model: Model, answer: Answer) -> Finding:
     """The answer is not empty; one that repeats the prompt was refused by the engine."""
-    text = answer.text
+    if answer.text.strip():
+        return Finding("answer", OK, f"text: {_short(answer.text)}")
     # An empty answer is most often a stop token that is part of the template.
-    if not text.strip():
-        seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
-        level = NOTE if case.model.engine == "reader" else FAIL
-        return Finding(seen, "check stop strings, refusals and the template", level)
-    return f"text: {_short(text)}"
+    seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
+    level = NOTE if model.engine == "reader" else FAIL
+    return Finding("answer", level, seen, "check stop strings, refusals and the template")
 
 
-def token_count(case: Case, answer: Answer) -> CheckResult:
-    """The engine counts as many prompt tokens as were sent: nothing added, nothing cut."""
-    counted, sent = ((answer.usage or {}).get("prompt_tokens"), case.example.num_tokens)
-    if not isinstance(counted, int):
-        return None
-
-    # Any other number means that the model did not read what was sent.
+def token_count(model: Model, counted: int, sent: int) -> Finding:
+    """The engine counts as many prompt tokens as were sent; any other number means that the model
+    did not read what was sent."""
     if counted == sent:
-        return f"{counted} prompt tokens, as sent"
+        return Finding("engine's count", OK, f"{counted} prompt tokens, as sent")
     level = FAIL
     if counted < sent:
         fix = "the prompt was cut: raise the server's context length and switch its truncation off"
-    elif case.form.prefix_in == "user" and counted <= sent + _SERVICE_FRAME:
+    elif model.prompt_format.prefix_in == "user" and counted <= sent + _SERVICE_FRAME:
         fix, level = "the service's own frame: keep as many tokens of the length free", NOTE
     else:
         fix = (
             "the server adds a second BOS or a second template: send ids or raw text, drop the "
             "template, or switch add_special_tokens off"
         )
-    return Finding(f"the engine read {counted} tokens, {sent} were sent", fix, level)
-
-
-ANSWER_CHECKS: Checks = {"answer": new_text, "engine's count": token_count}
+    return Finding("engine's count", level, f"the engine read {counted} tokens, {sent} sent", fix)
