@@ -1,6 +1,5 @@
 """Writes docs/reference.md from the code (commands, keys of parameter files, parameters of
-notebooks, columns of results), the picture of the folders in CONTRIBUTING.md, and the table of
-docs/models.md.
+notebooks, columns of results), and the picture of the folders in CONTRIBUTING.md.
 
     python scripts/make_reference.py
 """
@@ -18,8 +17,6 @@ import typer
 from rulerkit.analysis import results
 from rulerkit.cli import app
 from rulerkit.common import settings
-from rulerkit.common.model_files import read_spec
-from rulerkit.inference.model import num_shares
 from rulerkit.scoring import scores as scoring
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -136,46 +133,6 @@ def reference() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-MODELS_BEGIN, MODELS_END = (
-    "<!-- models: made by scripts/make_reference.py -->\n",
-    "<!-- end of models -->",
-)
-
-
-def model_rows() -> list[list[str]]:
-    """A row for each checkpoint of params/models."""
-    rows = []
-    for file in sorted((ROOT / "params" / "models").glob("*.yaml")):
-        spec = read_spec(str(file))
-        if spec["engine"] not in ("vllm", "transformers", "rwkv"):
-            continue
-        gpus, nodes = num_shares(spec), spec.get("nodes", 1)
-        thinks = "no"
-        if "thinking_tokens" in spec:
-            thinks = f"{spec['thinking_tokens']} tokens"
-        elif spec.get("enable_thinking") is False:
-            thinks = "switched off"
-        rows.append(
-            [
-                f"`{file.stem}`",
-                str(spec.get("claimed_length", "")),
-                spec["engine"],
-                f"{gpus} on {nodes} nodes" if nodes > 1 else str(gpus),
-                thinks,
-            ]
-        )
-    return rows
-
-
-def models_page() -> str:
-    """docs/models.md with the table of models as it should be now."""
-    text = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(MODELS_BEGIN)
-    heads = ["model", "claims", "engine", "GPUs", "thinking"]
-    lines = "\n".join(table(heads, model_rows()))
-    return before + MODELS_BEGIN + lines + MODELS_END + rest.partition(MODELS_END)[2]
-
-
 BEGIN, END = ("<!-- layers: made by scripts/make_reference.py -->\n", "<!-- end of layers -->")
 CORE = "evaluation"
 """The last of the folders that can do without the rest."""
@@ -216,4 +173,3 @@ def contributing() -> str:
 if __name__ == "__main__":
     (ROOT / "docs" / "reference.md").write_text(reference(), encoding="utf-8")
     (ROOT / "CONTRIBUTING.md").write_text(contributing(), encoding="utf-8")
-    (ROOT / "docs" / "models.md").write_text(models_page(), encoding="utf-8")

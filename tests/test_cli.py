@@ -19,6 +19,7 @@ from conftest import Ended
 
 import rulerkit as rk
 from rulerkit.cli import app
+from rulerkit.common.progress import tell_time_left
 from rulerkit.evaluation.study import study
 from rulerkit.generation.tasks import TASKS
 from tests.conftest import needs_extras
@@ -214,6 +215,13 @@ def test_a_model_alone_gets_a_first_look_that_says_how_to_go_on(project, rulerki
         "evaluate", "mute", "-y", "tasks: [vt]", "-y", "{lengths: [1K, 2K, 4K], repeat: 2}",
         "-n", 3, "--dry-run",
     ).out  # fmt: skip
+
+
+def test_the_time_left_is_told_once_after_the_first_cell(capsys):
+    bar = SimpleNamespace(disable=False, total=11_000, n=1000, first=(time.monotonic() - 30, 0))
+    for cell_ended in (False, True, True):
+        tell_time_left(bar, cell_ended)
+    assert capsys.readouterr().err == "about 0:05:00 left, at the pace of the first cell\n"
 
 
 def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, rulerkit):

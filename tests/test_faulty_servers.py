@@ -27,7 +27,7 @@ EVALUATE = """if True:
 
 
 def evaluated(server, tmp_path, limit):
-    """What a process prints that may at first open so many files; the rows and failures that it leaves."""
+    """What a process prints that may open so many files; the rows and failures that it leaves."""
     server.behave = lambda body: time.sleep(0 if body["max_tokens"] == PROBE else 2)
     model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "prompt_path": "text"}
     study = {
@@ -37,7 +37,7 @@ def evaluated(server, tmp_path, limit):
         "num_examples": EXAMPLES,
         "outputs": str(tmp_path / "outputs"),
     }
-    call = f'ulimit -S -n {limit}; exec "$0" "$@"'
+    call = f'ulimit -n {limit}; exec "$0" "$@"'
     command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
     ended = subprocess.run(
         ["bash", "-c", call, *command], capture_output=True, text=True, env=os.environ, timeout=120
@@ -58,6 +58,8 @@ def test_a_server_is_asked_with_few_descriptors(server, tmp_path):
     assert sorted(row["index"] for row in rows) == [*range(EXAMPLES)]
     assert failures == []
     assert len(server.real) == EXAMPLES
+    assert f"may have {DESCRIPTORS} files and connections open" in ended.stderr
+    assert 10 < server.most_at_once < 210
 
 
 # --- statuses -------------------------------------------------------------------------------------

@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
+from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import shorten
 from rulerkit.common.hidden import hide_address
 from rulerkit.common.paths import package_data
@@ -86,6 +87,8 @@ _NO_ACCESS = {403, 407, 502, 503, 504}  # statuses that a proxy gives too
 
 def why_unreachable(url: str, error: BaseException) -> str:
     """Why there is no connection to a URL: TLS, a proxy, the name, nobody there, or it hung up."""
+    if is_lacking(error):
+        return describe_lack()
     causes = list(_causes(error))
     host = urlsplit(url).hostname or ""
     is_tls = url.startswith("https:")

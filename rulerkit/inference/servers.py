@@ -11,11 +11,11 @@ import time
 from bisect import bisect_left, insort
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import suppress
 from functools import partial
 from operator import itemgetter
 from typing import Any, ClassVar
 
+from rulerkit.common.descriptors import describe_lack, left_for_connections
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -29,21 +29,8 @@ from rulerkit.inference.reply import Reply
 AHEAD = 512  # examples made ahead and put in order, at most
 AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
 MOST_TOKENS_AHEAD = 4 * 2**20
-MOST_FILES = 8192
 _WAIT = 1.0  # seconds between two looks at a server that loads
 _NEXT_LINE = 10.0  # seconds between two lines about what it loads
-
-
-def _allow_many_connections() -> None:
-    """Let this process open more files and connections than the usual 256 or 1024, where the system
-    allows it."""
-    with suppress(ImportError, ValueError, OSError):
-        import resource  # not on Windows, which sets no such limit
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = MOST_FILES if hard == resource.RLIM_INFINITY else min(MOST_FILES, hard)
-        if 0 <= soft < wanted:
-            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
 
 
 class PromptQueue:
@@ -153,9 +140,14 @@ class ServerEngine(Engine):
             address = self.process.address
 
         concurrency = self.spec.get("concurrency", self.default_concurrency * self.copies())
+        most = max(1, left_for_connections())
+        if most < concurrency:
+            remark(
+                f"{self.name}: {most} requests at a time in place of {concurrency}: "
+                f"{describe_lack()}"
+            )
         retries = self.spec.get("max_retries", 5)
-        _allow_many_connections()
-        self.connection = Connection(address, concurrency, retries)
+        self.connection = Connection(address, min(most, concurrency), retries)
         return self.connection
 
     def wait_until_ready(self) -> Connection:
