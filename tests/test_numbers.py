@@ -10,7 +10,7 @@ from rulerkit.analysis.differences import interval_text
 from rulerkit.analysis.kinds import estimate
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
-from rulerkit.report.plots import differences_by_task, score_by_length
+from rulerkit.report.plots import score_by_length
 from rulerkit.store.cells import read_cells
 
 LENGTHS = [4096, 8192]
@@ -81,5 +81,3 @@ def test_differences_have_one_interval(scores, outputs):
     assert f"{mean['low']:+.1f} to {mean['high']:+.1f}" in interval_text(mean)
     limits = f"({mean['low']:+.1f} to {mean['high']:+.1f})"
     assert f"{mean['difference']:+.1f}* {limits}" in difference_table(found)
-    (bar,) = differences_by_task(found.rows).collections[-1].get_segments()
-    same(bar[:, 0], mean[LIMITS])

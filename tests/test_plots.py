@@ -389,16 +389,11 @@ def test_long_names_and_many_models_leave_the_plot_whole(name, num_models):
 
 def test_a_long_name_of_a_task_is_whole():
     name = "niah_multikey_3_with_a_very_long_variant_name_of_mine"
-    rows = pd.DataFrame([("task", name), ("task", "mine"), ("all", "")], columns=["level", "task"])
-    differences = plots.differences_by_task(rows.assign(difference=-2.0, low=-5.0, high=1.0), 1)
     names = [name, "mine", "yours"]
     correlations = plots.correlation_heatmap(pd.DataFrame(np.eye(3), names, names), [name])
     assert correlations.get_yticklabels()[0].get_color() != "black"
-    for axes in (differences, correlations):
-        assert name in {text.replace("\n", "") for text, _ in boxes(axes.figure)}
-        assert_fit_for_print(axes)
-    width = differences.get_window_extent().width / differences.figure.dpi
-    assert width > differences.figure.get_figwidth() / 2
+    assert name in {text.replace("\n", "") for text, _ in boxes(correlations.figure)}
+    assert_fit_for_print(correlations)
 
 
 @pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
@@ -514,10 +509,6 @@ def figures(tmp_path_factory):
     cells = rk.evaluate(study, progress=False)
     scores = rk.score(cells)
     summary = rk.summarize(scores)
-    sides = [
-        [cell for cell in cells if cell.model == name]
-        for name in ("reader-1024", "reader-dropping")
-    ]
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
     shares = failures.shares(failures.label(cells))
     note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
@@ -548,9 +539,6 @@ def figures(tmp_path_factory):
             correlations, ["niah_task_3"], note, **ax
         ),
         "failures_by_length": lambda **ax: plots.failures_by_length(shares, note, **ax),
-        "differences_by_task": lambda **ax: plots.differences_by_task(
-            rk.compare(*sides).rows, 1, ("reader-1024", "reader-dropping"), **ax
-        ),
         "word_frequencies": lambda **ax: plots.word_frequencies(words, alphas, **ax),
     }
 

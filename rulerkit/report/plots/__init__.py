@@ -17,7 +17,6 @@ from rulerkit.report.plots.canvas import Panels as Panels
 from rulerkit.report.plots.canvas import PrintFigure as PrintFigure
 from rulerkit.report.plots.canvas import Threshold as Threshold
 from rulerkit.report.plots.canvas import style as style
-from rulerkit.report.plots.comparisons import differences_by_task as differences_by_task
 from rulerkit.report.plots.depth import depth_map as depth_map
 from rulerkit.report.plots.depth import recall_by_depth as recall_by_depth
 from rulerkit.report.plots.failures import failures_by_length as failures_by_length
