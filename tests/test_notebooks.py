@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import tomllib
 from pathlib import Path
 
 import nbformat
@@ -18,7 +19,8 @@ import pytest
 from rulerkit.common.paths import home
 from rulerkit.store.files import Lock
 
-NOTEBOOKS = sorted((Path(__file__).parents[1] / "notebooks").glob("*.ipynb"))
+REPOSITORY = Path(__file__).parents[1]
+NOTEBOOKS = sorted((REPOSITORY / "notebooks").glob("*.ipynb"))
 THE_PAPER = "00_the_paper"  # several questions, and committed with its outputs
 MOST_CELLS = 13  # the question, its parameters, its study, and ten more
 SMALL = {"lengths": [4096, 8192], "seed": 7}
@@ -32,8 +34,8 @@ PROGRAMS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.While, ast.
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebook_is_plain_enough_to_be_read(path):
-    """Valid, short, saved as Jupyter saves it, without outputs; first the question, then the
-    parameters; no programs in its cells, no results in its text. The notebook of the whole paper
+    """Valid, short, saved as Jupyter saves it, without outputs; first the question, perhaps a cell
+    that installs rulerkit, then the parameters; no programs in its cells, no results in its text. The notebook of the whole paper
     alone is long, has outputs, and tells results in its text."""
     is_plain = path.stem != THE_PAPER
     text = path.read_text(encoding="utf-8")
@@ -62,7 +64,7 @@ def test_a_notebook_is_plain_enough_to_be_read(path):
             assert not isinstance(node, PROGRAMS), f"{ast.unparse(node)!r} belongs in the package"
         assert "sys.path" not in cell["source"]
         assert "print(" not in cell["source"], "a final expression shows it better"
-    question, parameters, *rest = cells
+    question, parameters, *rest = [cell for cell in cells if cell["id"] != "install"]
     for word in ("# ", "?", "**Reads**", "**Writes**"):
         assert word in question["source"]
     assert parameters["metadata"]["tags"] == ["parameters"]
@@ -278,3 +280,40 @@ def test_the_command_of_the_readme_from_another_folder(tmp_path):
     )
     assert re.search(r"\| reader \(8K window\).*\| 8K ", table)
     assert {path.name for path in tmp_path.iterdir()} == {"out.ipynb", "outputs"}
+
+
+# --- in Google Colab ------------------------------------------------------------------------------
+
+
+@pytest.mark.slow
+def test_notebooks_install_rulerkit_where_it_is_missing(tmp_path):
+    """As in Google Colab, in an environment with Jupyter's kernel alone: the first of them
+    installs it, from this repository in place of its address; all run to their end."""
+    pyproject = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
+    address = pyproject["project"]["urls"]["Repository"]
+    programs = tmp_path / "venv/bin"
+    subprocess.run([sys.executable, "-m", "venv", tmp_path / "venv"], check=True)
+    pip = [programs / "python", "-m", "pip", "install", "--quiet", "ipykernel", "papermill"]
+    done = subprocess.run(pip, capture_output=True, text=True)
+    if done.returncode:
+        pytest.skip(f"no package registry: {done.stderr[-200:]}")
+
+    # The environment of the tests has the tree on its path.
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    clean["RULERKIT_HOME"] = str(tmp_path)
+    small = ["-p", "model", "reader-1024", "-y", "{lengths: [1024], num_examples: 1}"]
+    for name in ("17_tasks", "02_needle_types", "05_variable_tracking"):
+        text = (REPOSITORY / f"notebooks/{name}.ipynb").read_text(encoding="utf-8")
+        assert f"git+{address}" in text
+        path = address.removeprefix("https://github.com/")
+        assert f"/github/{path}/blob/main/notebooks/{name}.ipynb" in text
+        (tmp_path / "in.ipynb").write_text(
+            text.replace(f"git+{address}", f"git+file://{REPOSITORY}"), encoding="utf-8"
+        )
+        asked = [] if name == "17_tasks" else small
+        subprocess.run(
+            [programs / "papermill", "in.ipynb", "out.ipynb", *asked],
+            cwd=tmp_path,
+            env=clean,
+            check=True,
+        )
