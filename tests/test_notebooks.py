@@ -288,7 +288,7 @@ def test_the_command_of_the_readme_from_another_folder(tmp_path):
 @pytest.mark.slow
 def test_notebooks_install_rulerkit_where_it_is_missing(tmp_path):
     """As in Google Colab, in an environment with Jupyter's kernel alone: the first of them
-    installs it, from this repository in place of its address; all run to their end."""
+    installs it, from a clone of this tree in place of its address; all run to their end."""
     pyproject = tomllib.loads((REPOSITORY / "pyproject.toml").read_text(encoding="utf-8"))
     address = pyproject["project"]["urls"]["Repository"]
     programs = tmp_path / "venv/bin"
@@ -298,6 +298,8 @@ def test_notebooks_install_rulerkit_where_it_is_missing(tmp_path):
     if done.returncode:
         pytest.skip(f"no package registry: {done.stderr[-200:]}")
 
+    checkout = tmp_path / "checkout"
+    subprocess.run(["git", "clone", "--quiet", REPOSITORY, checkout], check=True)
     # The environment of the tests has the tree on its path.
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     clean["RULERKIT_HOME"] = str(tmp_path)
@@ -308,7 +310,7 @@ def test_notebooks_install_rulerkit_where_it_is_missing(tmp_path):
         path = address.removeprefix("https://github.com/")
         assert f"/github/{path}/blob/main/notebooks/{name}.ipynb" in text
         (tmp_path / "in.ipynb").write_text(
-            text.replace(f"git+{address}", f"git+file://{REPOSITORY}"), encoding="utf-8"
+            text.replace(f"git+{address}", checkout.as_uri()), encoding="utf-8"
         )
         asked = [] if name == "17_tasks" else small
         subprocess.run(
