@@ -113,7 +113,7 @@ def scores_by_scorer(judged: pd.DataFrame, note: str) -> Axes:
     scores = judged.groupby(["model", "task", "length"], sort=False)[names]
     means = 100 * scores.mean().groupby("model", sort=False).mean()
     labels = {"score": "this kit"}
-    with draw_in(1, 1, 0.17 * len(names), None, note) as (axes,):
+    with draw_in(1, 1, 0.17 * len(names), note) as (axes,):
         for i, (model, row) in enumerate(means.iterrows()):
             # Marks of equal scores stand side by side, not one on the other.
             y = np.arange(len(names)) + 0.22 * (i - (len(means) - 1) / 2)

@@ -145,30 +145,14 @@ def paper_row(model: str, category: str = "all13", version: str = "v3") -> "pd.S
 def published_scores(
     models: str | Iterable[str], category: str = "all"
 ) -> dict[str, dict[int, float]]:
-    """Printed scores by length of each model, under its name in the paper.
-
-    A model is named as `paper_row` takes it, or as upstream's list names it, which has the mean of
-    the thirteen tasks only; 'all' are the models of Table 3. Raises UserError for any other name.
-    """
-    rows = _printed("v3", category)
-    if category in ("all", "all13"):
-        listed = _upstream_list()
-        rows = pd.concat([rows, listed.assign(slug=listed["model"].map(_key))])
-
-    if models == "all":
-        of_table_3 = _printed("v3", "all13").query("aligned == 'chat'")
-        # The two rows of Llama2-7B are thresholds: only their 4K is printed.
-        models = of_table_3.dropna(subset=[*PAPER_LENGTHS])["slug"]
-    elif isinstance(models, str):
-        models = [models]
-
+    """Printed scores by length of each model, which is named as `paper_row` takes it, under its
+    name in the paper. Raises UserError for a model that the table of the category does not have."""
     scores: dict[str, dict[int, float]] = {}
-    for model in models:
-        spellings = [_slugs().get(_key(model)), _key(model)]
-        matches = rows[rows["slug"].isin(spellings)]
-        if matches.empty:
-            raise unknown("model with published scores", model, rows["model"])
-        row = matches.iloc[0]
+    for model in [models] if isinstance(models, str) else models:
+        row = paper_row(model, category)
+        if row is None:
+            printed = _printed("v3", category)["model"]
+            raise unknown("model with published scores", model, printed)
         by_length: Any = row[[*PAPER_LENGTHS]].dropna().astype(float).to_dict()
         scores[row["model"]] = by_length
     return scores

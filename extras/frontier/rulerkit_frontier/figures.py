@@ -12,7 +12,6 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.report.plots.canvas import (
     RED,
-    Panels,
     draw_in,
     set_title,
 )
@@ -35,7 +34,7 @@ _LONGEST_FIELD = 8
 
 
 def capability_map(
-    summary: FrontierSummary, model: str | None = None, note: str = "", ax: "Panels" = None
+    summary: FrontierSummary, model: str | None = None, note: str = "", ax: "Axes | None" = None
 ) -> "list[Axes]":
     """The frontier suite at a glance: capabilities against lengths, a panel per model.
 
@@ -72,7 +71,7 @@ def capability_map(
     most = max(rows["row"].nunique() for _, rows in rows_of)
     series, columns = summary.lengths["length"].nunique(), min(len(rows_of), 2)
     shared: Any = {"series": series}
-    with draw_in(len(rows_of), columns, 0.19 * most, ax, note, *notes, **shared) as panels:
+    with draw_in(len(rows_of), columns, 0.19 * most, note, *notes, ax=ax, **shared) as panels:
         for axes, (one, rows) in zip(panels, rows_of, strict=True):
             _capability_panel(axes, rows)
             thinking = " (thinking)" if one["thinking"] else ""
@@ -99,9 +98,7 @@ def frontier_by_length(
     return axes
 
 
-def capabilities_by_length(
-    summary: FrontierSummary, note: str = "", ax: "Panels" = None
-) -> "list[Axes]":
+def capabilities_by_length(summary: FrontierSummary, note: str = "") -> "list[Axes]":
     """Raw scores over length, a panel per capability, a line per model."""
     summary = as_frontier(summary, "capabilities_by_length")
     rows = summary.capabilities
@@ -110,10 +107,10 @@ def capabilities_by_length(
         name=names_of(rows), panel=rows["capability"], low=rows["score"], high=rows["score"]
     )
     notes = f"{note}; {texts_words(summary.cells)}"
-    return series_by_length(raw, "name", note=notes, ax=ax)
+    return series_by_length(raw, "name", note=notes)
 
 
-def figure(scores: Any, ax: "Panels" = None) -> "list[Axes]":
+def figure(scores: Any, ax: "Axes | None" = None) -> "list[Axes]":
     """The picture of the suite from rows of `score`: what `rk.plots.of_suite` draws."""
     summary = frontier(scores)
     return capability_map(summary, note=remarks(summary.cells), ax=ax)

@@ -1,11 +1,10 @@
 """The figures: one function each, from a DataFrame to matplotlib Axes, fit for a page in print.
 Scores are percent.
 
-Every function draws into `ax` where it is given (one Axes, or a list of them where a figure has
-several panels), else into a figure of its own, and returns what it drew into. A figure of yours
-needs `layout="constrained"`, which makes room for names and notes. `note` stands small below the
-figure: see `remarks`. Figures are as wide as one or both columns of a two-column paper,
-and all text on them is readable in print: 7 points, with a contrast of at least 4.5 to 1. Fonts,
+Every function draws a figure and returns its Axes; one of one panel draws into `ax` where it is
+given, in a figure with `layout="constrained"`, which makes room for names and notes. `note` stands
+small below: see `remarks`. Figures are as wide as one or both columns of a two-column paper, and
+all text on them is readable in print: 7 points, with a contrast of at least 4.5 to 1. Fonts,
 colours and line widths are those of `style`; markers and dashes differ too.
 
 A module holds the figures of one subject, `canvas` what all of them share.
@@ -13,7 +12,6 @@ A module holds the figures of one subject, `canvas` what all of them share.
 
 from rulerkit.report.plots.canvas import DOUBLE as DOUBLE
 from rulerkit.report.plots.canvas import SINGLE as SINGLE
-from rulerkit.report.plots.canvas import Panels as Panels
 from rulerkit.report.plots.canvas import PrintFigure as PrintFigure
 from rulerkit.report.plots.canvas import Threshold as Threshold
 from rulerkit.report.plots.canvas import style as style

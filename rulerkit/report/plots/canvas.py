@@ -8,7 +8,6 @@ from pathlib import Path
 from textwrap import wrap
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from rulerkit.common.errors import UserError
@@ -45,7 +44,6 @@ TASK_NAMES = {
 }
 """How figures name the tasks of the benchmark, after Table 5 of the paper; others have their own
 name."""
-Panels = Axes | Sequence[Axes] | None
 Threshold = float | Mapping[str, float] | None
 """One threshold, or several by their names."""
 SINGLE, DOUBLE = 3.35, 6.9
@@ -58,7 +56,7 @@ BEYOND_DASHES, THRESHOLD_DASHES = (0, (2.5, 1.2)), (0, (4, 2))
 _NUM_MODEL_COLORS = 7  # the eighth is a grey, as printed scores are
 _SALT = 532  # with it the models of each panel of Figure 4, and the readers, differ in colour
 LONGEST_TICK = 24  # letters of a task's name on one line
-NARROW = 34  # letters: a panel below this has no space for names beside it
+_LETTERS_OF_A_LINE = 4  # that the line before a name in a legend, and the gap behind it, take
 
 
 @contextmanager
@@ -97,66 +95,53 @@ def draw_in(
     count: int,
     columns: int,
     height: float,
-    ax: "Panels",
     *notes: str,
+    ax: "Axes | None" = None,
     series: int = 1,
     threshold: Threshold = None,
     shown: "pd.DataFrame | None" = None,
     **shared: Any,
 ) -> Iterator[list[Axes]]:
-    """The panels that were given, or those of a new figure, row by row, drawn in the common style,
+    """The panels of a new figure, row by row, or the one that was given, drawn in the common style,
     with a line at each threshold, and notes below, the last on the texts of `shown`. `height`, of
     each panel without the texts around it, is in inches. The figure is as wide as one column of the
     page for one column of panels of up to eight series, or fields side by side, else as two."""
+    if ax is not None and count != 1:
+        raise UserError(f"ax is for a figure of one panel, and this one has {count}")
     num_rows = -(-count // columns)
     with style():
+        panels = [] if ax is None else [ax]
         if ax is None:
             width = SINGLE if columns == 1 and series <= 8 else DOUBLE
             # More than the texts need: the height is cut below.
             size = (width, (height + 3) * num_rows)
             shared |= {"figsize": size, "squeeze": False, "FigureClass": PrintFigure}
             _, grid = plt.subplots(num_rows, columns, **shared)
-            panels = list(grid.flat)
-            for spare in panels[count:]:
+            panels = list(grid.flat)[:count]
+            for spare in list(grid.flat)[count:]:
                 spare.remove()
-        else:
-            panels = np.ravel(np.asarray(ax)).tolist()
-            if len(panels) != count:
-                raise UserError(
-                    f"ax has {len(panels)} axes, the figure {count} panels: give {count}"
-                )
-        yield panels[:count]
+        yield panels
 
         # What the caller drew is there: thresholds and notes are the same for all figures.
-        figure: Any = panels[0].figure
-        about = _draw_thresholds(panels[:count], threshold)
-        # Notes of other panels of the figure stay.
-        before = figure.get_supxlabel().replace("\n", " ")
+        about = _draw_thresholds(panels, threshold)
         texts = "" if shown is None else texts_words(shown)
-        parts = "; ".join([before, about, *notes, texts]).split("; ")
-        text = "; ".join(dict.fromkeys(filter(None, parts)))
-        _set_note(figure, text)
+        parts = "; ".join([about, *notes, texts]).split("; ")
+        note = "; ".join(dict.fromkeys(filter(None, parts)))
+        if ax is not None:
+            below = "\n".join([ax.get_xlabel(), *wrap(note, letters_in(ax))])
+            ax.set_xlabel(below.strip(), fontsize="medium")
+            return
 
         # Only now it is known how much of the height the texts take.
-        if ax is None:
-            figure.get_layout_engine().execute(figure)
-            whole = figure.get_figheight()
-            drawn = panels[0].get_position(original=True).height
-            figure.set_figheight(whole + num_rows * (height - drawn * whole))
-
-
-def _set_note(figure: Any, text: str) -> None:
-    """The note below a figure, in lines that keep the margin of the layout at both edges."""
-    margin = 0.06 / figure.get_figwidth()
-    note = figure.supxlabel("", fontsize="medium", x=1 - margin, ha="right", style="italic")
-    widest = (1 - 2 * margin) * figure.bbox.width
-    lines = [""]
-    for word in text.split():
-        note.set_text(f"{lines[-1]} {word}".strip())
-        if note.get_window_extent().width > widest and lines[-1]:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    note.set_text("\n".join(lines))
+        figure: Any = panels[0].figure
+        margin = 0.06 / figure.get_figwidth()
+        lines = wrap(note, _letters((1 - 2 * margin) * figure.bbox.width, figure))
+        place: Any = {"x": 1 - margin, "ha": "right", "fontsize": "medium", "style": "italic"}
+        figure.supxlabel("\n".join(lines), **place)
+        figure.get_layout_engine().execute(figure)
+        whole = figure.get_figheight()
+        drawn = panels[0].get_position(original=True).height
+        figure.set_figheight(whole + num_rows * (height - drawn * whole))
 
 
 def _draw_thresholds(panels: Sequence[Axes], threshold: Threshold) -> str:
@@ -200,20 +185,14 @@ def look_of(model: str) -> dict[str, Any]:
 def add_legend(axes: "Axes", entries: Mapping[str, Any], of_figure: bool = False) -> Any:
     """The names of lines, in rows above their axes, or above all axes of their figure."""
     figure: Any = axes.figure
-    width = figure.bbox.width if of_figure else axes.get_window_extent().width
-    names = [wrapped(name, _letters(0.85 * width, figure)) for name in entries]
-    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    letters = _letters(figure.bbox.width, figure) if of_figure else letters_in(axes)
+    names = [wrapped(name, letters - _LETTERS_OF_A_LINE) for name in entries]
+    longest = max(len(line) for name in names for line in name.split("\n"))
+    columns = max(1, letters // (longest + _LETTERS_OF_A_LINE))
     if of_figure:
-        place = {"loc": "outside upper center"}
-    owner = figure if of_figure else axes
-    legend = owner.legend(entries.values(), names, ncols=len(names), **place)
-    # As many side by side as there is room for.
-    for columns in range(len(names) - 1, 0, -1):
-        if legend.get_window_extent().width <= 0.97 * width:
-            break
-        legend.remove()
-        legend = owner.legend(entries.values(), names, ncols=columns, **place)
-    return legend
+        return figure.legend(entries.values(), names, ncols=columns, loc="outside upper center")
+    place: Any = {"loc": "lower left", "bbox_to_anchor": (0, 1), "borderaxespad": 0.2}
+    return axes.legend(entries.values(), names, ncols=columns, **place)
 
 
 def letters_in(axes: "Axes") -> int:

@@ -10,7 +10,6 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.report.plots.canvas import (
     TASK_NAMES,
-    Panels,
     add_legend,
     draw_in,
     properties_of,
@@ -24,12 +23,12 @@ _FEW = 5
 """Items of a field, below which a share of them says little."""
 
 
-def recall_by_depth(bins: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+def recall_by_depth(bins: "pd.DataFrame", note: str = "") -> "list[Axes]":
     """Recall over depth, with intervals, a line per length, a panel per model and task. `bins` is
     what `depth.by_bin` gives."""
     groups: Any = list(bins.groupby([names_of(bins), "task"], sort=False))
     lengths, columns = sorted(bins["length"].unique()), min(len(groups), 3)
-    with draw_in(len(groups), columns, 1.2, ax, note, shown=bins) as panels:
+    with draw_in(len(groups), columns, 1.2, note, shown=bins) as panels:
         for axes, ((name, task), rows) in zip(panels, groups, strict=True):
             rows = _all_bins(rows)
             # Lines of several lengths are moved apart a little, so that their bars can be seen.
@@ -40,11 +39,11 @@ def recall_by_depth(bins: "pd.DataFrame", note: str = "", ax: "Panels" = None) -
             set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlim=(0, 100), ylim=(0, 102), xlabel="Depth (%)", ylabel="Recall (%)")
         handles, names = panels[0].get_legend_handles_labels()
-        add_legend(panels[0], dict(zip(names, handles, strict=True)), of_figure=ax is None)
+        add_legend(panels[0], dict(zip(names, handles, strict=True)), of_figure=True)
     return panels
 
 
-def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = None) -> "list[Axes]":
+def depth_map(bins: "pd.DataFrame", task: str, note: str = "") -> "list[Axes]":
     """Recall of one task by depth and length as a map, a panel per model. `bins` is what
     `depth.by_bin` gives."""
     models = list(bins[bins["task"] == task].groupby(names_of(bins), sort=False))
@@ -56,7 +55,7 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
     columns = min(len(models), 2)
     of_task = bins[bins["task"] == task]
     notes = [note, f"hatched: fewer than {_FEW} items" if (of_task["n"] < _FEW).any() else ""]
-    with draw_in(len(models), columns, 1.8, ax, *notes, series=series, shown=bins) as panels:
+    with draw_in(len(models), columns, 1.8, *notes, series=series, shown=bins) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             edges = ["depth_from", "depth_to"]
             scores = _all_bins(rows).pivot(index=edges, columns="length", values="score")
@@ -65,7 +64,7 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "", ax: "Panels" = No
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
             counts = _all_bins(rows).pivot(index=edges, columns="length", values="n")
             few = np.ma.masked_invalid(np.where(counts < _FEW, 0.0, np.nan))
-            axes.pcolor(few, hatch="////", alpha=0, edgecolor="0.45", linewidth=0)
+            axes.pcolor(few, hatch="//", alpha=0, edgecolor="0.45", linewidth=0)
             set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels

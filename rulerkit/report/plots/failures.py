@@ -8,34 +8,25 @@ from matplotlib.axes import Axes
 from rulerkit.analysis.failure_rules import OTHER_FORM, definitions
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
-from rulerkit.report.plots.canvas import TASK_NAMES, Panels, draw_in, set_title
+from rulerkit.report.plots.canvas import TASK_NAMES, draw_in, set_title
 from rulerkit.report.plots.grids import heatmap
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.places import check_columns
 
-COMPLETE, WRONG = "complete", "wrong"
-GROUPS = {
-    COMPLETE: COMPLETE,
-    "cut in its thought": "no answer",
-    "empty": "no answer",
-    "refused": "no answer",
-    "cut off": "no answer",
-    "function words": "no answer",
-    "copied demonstration": "copied",
-    "copied beginning": "copied",
-    OTHER_FORM: "incomplete",
-    "incomplete uuid": "incomplete",
-    "duplicated values": "incomplete",
-    "partial": "incomplete",
+_GROUPS = {
+    "complete": ("complete",),
+    "no answer": ("cut in its thought", "empty", "refused", "cut off", "function words"),
+    "copied": ("copied demonstration", "copied beginning"),
+    "incomplete": (OTHER_FORM, "incomplete uuid", "duplicated values", "partial"),
+    "wrong": (),
 }
-"""The group of each label; those that are not named here, such as other keys, are wrong answers."""
-_ORDER = (COMPLETE, "no answer", "copied", "incomplete", WRONG)
+"""The labels of each group; those that are not named here, such as other keys, are wrong."""
 _INDENT = "   "
 _MOST_BESIDE = 4  # lengths, beyond which two panels do not fit side by side
 
 
-def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = None) -> "list[Axes]":
+def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
     """What became of the answers at each length as a table in colour: a row for each label that
     occurs and for each of four groups of them (no answer, copied, incomplete, wrong), with the
     share of the answers in percent and its interval; a panel per model and task.
@@ -53,7 +44,7 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
     columns = min(len(tables), 2 if num_lengths <= _MOST_BESIDE else 1)
     most = max(table["row"].nunique() for table in tables.values())
     look: Any = {"series": 9 if len(tables) > 1 else 2 * num_lengths, "shown": shares}
-    with draw_in(len(tables), columns, 0.25 * most, ax, note, **look) as panels:
+    with draw_in(len(tables), columns, 0.25 * most, note, **look) as panels:
         for axes, ((name, task), table) in zip(panels, tables.items(), strict=True):
             wide: Any = table.pivot(index="row", columns="length").loc[table["row"].unique()]
             wide = wide.rename(columns=length_name, level="length")
@@ -70,24 +61,23 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "", ax: "Panels" = No
 def _with_groups(rows: "pd.DataFrame") -> "pd.DataFrame":
     """The labels that occur in one panel, each group of several below its sum: columns row, length,
     percent and text."""
-    rows = rows.assign(group=rows["label"].map(GROUPS).fillna(WRONG))
+    counts = rows.groupby("label")["count"].sum()
+    occurring = [label for label in definitions() if counts.get(label)]
+    group_of = {label: group for group, labels in _GROUPS.items() for label in labels}
     parts = []
-    for group in _ORDER:
-        of_group = rows[rows["group"] == group]
-        labels = of_group.groupby("label", sort=False)["count"].sum()
-        occurring = [label for label in definitions() if labels.get(label)]
-        if len(occurring) > 1:
+    for group in _GROUPS:
+        labels = [label for label in occurring if group_of.get(label, "wrong") == group]
+        of_group = rows[rows["label"].isin(labels)]
+        if len(labels) > 1:
             total = of_group.groupby("length", as_index=False).agg({"count": "sum", "n": "first"})
             parts.append(total.assign(row=group))
-        for label in occurring:
-            name = label if len(occurring) == 1 else f"{_INDENT}{label}"
+        for label in labels:
+            name = f"{_INDENT}{label}" if len(labels) > 1 else label
             parts.append(of_group[of_group["label"] == label].assign(row=name))
 
     table = pd.concat(parts, ignore_index=True)
-    shares = table["count"] / table["n"]
-    intervals = [wilson(share, n) for share, n in zip(shares, table["n"], strict=True)]
-    texts = [
-        f"{100 * share:.0f}\n[{100 * low:.0f}, {100 * high:.0f}]"
-        for share, (low, high) in zip(shares, intervals, strict=True)
-    ]
-    return table[["row", "length"]].assign(percent=100 * shares, text=texts)
+    texts = []
+    for count, n in zip(table["count"], table["n"], strict=True):
+        low, high = wilson(count / n, n)
+        texts.append(f"{100 * count / n:.0f}\n[{100 * low:.0f}, {100 * high:.0f}]")
+    return table[["row", "length"]].assign(percent=100 * table["count"] / table["n"], text=texts)

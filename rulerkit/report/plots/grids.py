@@ -15,7 +15,6 @@ from rulerkit.common.lengths import length_name
 from rulerkit.report.plots.canvas import (
     LONGEST_TICK,
     RED,
-    Panels,
     color_of,
     draw_in,
     set_title,
@@ -27,7 +26,7 @@ from rulerkit.store.places import check_columns
 
 
 def tasks_by_length(
-    cells: "pd.DataFrame", note: str = "", labels: Mapping[str, str] = {}, ax: "Panels" = None
+    cells: "pd.DataFrame", note: str = "", labels: Mapping[str, str] = {}
 ) -> "list[Axes]":
     """Tasks against lengths as a table in colour, the score printed in each field; a panel per
     model.
@@ -47,7 +46,7 @@ def tasks_by_length(
     series = cells["length"].nunique()
     columns = min(len(models), 2 if series <= 8 else 1)
     look: Any = {"series": series, "shown": cells, "sharey": True}
-    with draw_in(len(models), columns, height, ax, note, **look) as panels:
+    with draw_in(len(models), columns, height, note, **look) as panels:
         for axes, (name, rows) in zip(panels, models, strict=True):
             tasks = rows.drop_duplicates("task")
             wide: Any = rows.pivot(index="task", columns="length").loc[tasks["task"]]
@@ -83,7 +82,7 @@ def correlation_heatmap(
         lambda r: "" if np.isnan(r) else f"{r:z.2f}".replace("0.", ".").replace("1.00", "1")
     )
     size = len(correlations)
-    with draw_in(1, 1, 0.24 * size, ax, note, series=size, shown=correlations) as (axes,):
+    with draw_in(1, 1, 0.24 * size, note, ax=ax, series=size, shown=correlations) as (axes,):
         names = task_names(map(str, correlations), labels)
         named = correlations.set_axis(names).set_axis(names, axis=1)
         heatmap(axes, named, text, [color_of(4), "#FFFFFF"], -1)

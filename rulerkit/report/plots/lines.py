@@ -16,7 +16,6 @@ from rulerkit.report.plots.canvas import (
     BEYOND_DASHES,
     DASHES,
     GREY_LINE,
-    Panels,
     Threshold,
     add_legend,
     draw_in,
@@ -26,13 +25,14 @@ from rulerkit.report.plots.canvas import (
     set_title,
     wrapped,
 )
-from rulerkit.report.plots.printed import Printed, grey_lines, lines_and_band
 from rulerkit.report.tables import names_of
 from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.summary import model_rows, texts_words
 from rulerkit.store.places import check_columns
 
 _BESIDE = 24  # letters of a model's name beside a row of panels
+Printed = Mapping[str, Mapping[int, float]]
+"""Scores by length of each model, as `paper.published_scores` gives them."""
 MODELS = ("label", "name")
 """The columns whose values are the names of models."""
 
@@ -43,130 +43,122 @@ def score_by_length(
     note: str = "",
     category: str = "all",
     published: str | Sequence[str] = (),
-    lines: str | Sequence[str] = (),
     ax: "Axes | None" = None,
 ) -> "Axes":
     """Score over length, a line per model with its intervals as bars.
 
     `lengths` is `Summary.lengths`, of which the rows of `category` are drawn; a length without a
     complete score is a gap. `threshold` is drawn dashed: one number, or several with their names
-    (see `thresholds`). `published` names models of the paper or of upstream's list, whose printed
-    scores are drawn in grey (see `paper.published_scores`): those of `lines` as lines, the others
-    as a band from the lowest to the highest. Without `lines` all are lines, and of more than eight
-    these are eight that are far apart.
+    (see `thresholds`). `published` names models of the paper, whose printed scores are drawn in
+    grey (see `paper.published_scores`).
     """
     rows = means_of(lengths, category, "score_by_length")
     printed = {"": published_scores(published, category)}
-    named = published_scores(lines, category) if lines else ()
-    drawn: Any = {"published": printed, "lines": named, "ax": ax}
-    (axes,) = series_by_length(rows, "name", threshold=threshold, note=note, **drawn)
+    drawn: Any = {"threshold": threshold, "note": note, "published": printed, "ax": ax}
+    (axes,) = series_by_length(rows, "name", **drawn)
     return axes
 
 
 def series_by_length(
     frame: "pd.DataFrame",
     series: str = "series",
-    panel: str = "panel",
     dashed_beyond: Mapping[str, float] = {},
     flat: Mapping[str, str] = {},
     threshold: Threshold = None,
     note: str = "",
     published: Mapping[str, Printed] = {},
-    lines: Collection[str] = (),
     columns: int = 2,
     panels: Sequence[str] = (),
-    ax: "Panels" = None,
+    ax: "Axes | None" = None,
 ) -> "list[Axes]":
-    """Score over length, a line per series with its intervals as bars, a panel per value of
-    `panel`, at most `columns` side by side (4 for Figures 2 to 4 in the paper's layout).
+    """Score over length, a line per series with its intervals as bars, a panel per value of the
+    column `panel`, at most `columns` side by side (4 for Figures 2 to 4 in the paper's layout).
 
-    `frame` holds percents: columns length, score, low, high, and those that name series and panel;
-    without the panel's column all lines share one. Of several models (column `label`) each has a
+    `frame` holds percents: columns length, score, low, high, and the one that names the series;
+    without the column `panel` all lines share one. Of several models (column `label`) each has a
     row of panels, with its name at the left. Series that are models (`label` or `name`) look as
     `look_of` says; a task that stands in several panels looks the same in all. A length without a
     complete score is a gap. `dashed_beyond` gives by series the length past which its line is
     dashed; `flat` names series whose one score is a dashed level line with its interval as a band,
     and for each the series whose colour it takes. `panels` names the panels in their order: those
     without scores stay empty. `published` gives by panel ('' where there is one) what
-    `paper.published_scores` gives, drawn in grey; `lines` as in `score_by_length`, by the names
-    that these have.
+    `paper.published_scores` gives, drawn in grey.
     """
     check_columns(frame, ["length", "score", "low", "high", series], "series_by_length")
     # An empty figure would look like a model that scores nothing.
     if frame.empty:
         raise UserError("no scores to draw; give the scores of a run that has some")
 
-    groups, is_grid = _groups(frame, series, panel, panels)
-    columns = len({title for _, title, _ in groups}) if is_grid else min(len(groups), columns)
-    grey = {key: lines_and_band(published[key], lines) for key in published}
-    notes = _notes_of_lines(frame, series, dashed_beyond, grey)
+    groups = _groups(frame, series, panels)
+    models, titles = (list(dict.fromkeys(names)) for names in list(zip(*groups, strict=True))[:2])
+    is_grid = len(models) > 1 and len(titles) > 1
+    columns = len(titles) if is_grid else min(len(groups), columns)
+    notes = _notes_of_lines(frame, series, dashed_beyond, published)
     most = max(rows[series].nunique() for *_, rows in groups)
     height = 1.3 if columns > 2 else 1.7
-    shared: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True}
-    with draw_in(len(groups), columns, height, ax, *notes, note, sharex="col", **shared) as drawn:
-        looks = _looks(groups, series, flat)
+    shared: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True, "ax": ax}
+    with draw_in(len(groups), columns, height, *notes, note, sharex="col", **shared) as drawn:
         for i, (axes, (_, title, rows)) in enumerate(zip(drawn, groups, strict=True)):
+            looks = _looks(frame, rows, series, flat)
+            _lines(axes, rows, series, looks, dashed_beyond, flat)
+            printed = published.get(title, {})
+            _grey_lines(axes, printed)
+
             # The panels of a column have one x axis.
-            printed = grey.get(title, ({}, {}))
-            lengths = {
-                int(n) for *_, below in groups[i % columns :: columns] for n in below["length"]
-            }
-            for scores in printed:
-                lengths.update(*scores.values())
-            ticks = sorted(lengths or set(frame["length"]))
-            _lines(axes, rows, series, looks[title], ticks, dashed_beyond, flat)
-            grey_lines(axes, *printed, height if ax is None else None)
-        has_one_legend = series in MODELS
-        _name_panels(drawn, groups, columns if ax is None else 0, is_grid, has_one_legend)
+            lengths = set().union(*printed.values())
+            for *_, below in groups[i % columns :: columns]:
+                lengths.update(below["length"])
+            _length_axis(axes, sorted(lengths or {*frame["length"]}))
+        _name_panels(drawn, groups, columns, is_grid, series in MODELS)
     return drawn
 
 
 def _groups(
-    frame: "pd.DataFrame", series: str, panel: str, panels: Sequence[str]
-) -> tuple[list[tuple[str, str, "pd.DataFrame"]], bool]:
-    """Model, title and rows of each panel, row by row ('' where there is one model or panel), and
-    whether they are a grid of models by panels."""
+    frame: "pd.DataFrame", series: str, panels: Sequence[str]
+) -> list[tuple[str, str, "pd.DataFrame"]]:
+    """Model, title and rows of each panel, row by row; '' where there is one model or panel."""
     models, titles = [""], list(panels) or [""]
     if "label" in frame and series not in MODELS and frame["label"].nunique() > 1:
-        models = list(dict.fromkeys(frame["label"]))
-    if panel in frame and not panels:
-        titles = list(dict.fromkeys(frame[panel]))
+        models = list(frame["label"].unique())
+    if "panel" in frame and not panels:
+        titles = list(frame["panel"].unique())
     groups = []
     for model, title in product(models, titles):
         rows = frame[frame["label"] == model] if model else frame
-        groups.append((model, title, rows[rows[panel] == title] if title else rows))
-    return groups, len(models) > 1 and len(titles) > 1
+        groups.append((model, title, rows[rows["panel"] == title] if title else rows))
+    return groups
 
 
 def _looks(
-    groups: Sequence[tuple[str, str, "pd.DataFrame"]], series: str, flat: Mapping[str, str]
-) -> dict[str, dict[str, dict[str, Any]]]:
-    """The look of each series by the title of its panel: that of its model, in a second run of it
-    with other dashes, or that of its place, after the tasks that several panels show."""
-    parts = [rows.assign(title=title, name=rows[series].astype(str)) for _, title, rows in groups]
-    shown = pd.concat(parts).drop_duplicates(["title", "name"])
-    shown = shown.assign(**{key: shown.get(key, shown["name"]) for key in ("model", "task")})
-    looks: dict[str, dict[str, dict[str, Any]]] = {title: {} for _, title, _ in groups}
+    frame: "pd.DataFrame", rows: "pd.DataFrame", series: str, flat: Mapping[str, str]
+) -> dict[str, dict[str, Any]]:
+    """The look of each series of one panel: that of its model, in a second run of it with other
+    dashes, or that of its place, after the tasks that several panels of the frame show."""
+    names = frame.drop_duplicates(series)
     if series in MODELS:
-        runs = shown.groupby("model")["name"].transform(lambda names: pd.factorize(names)[0])
-        row: Any
-        for row, run in zip(shown.itertuples(), runs, strict=True):
-            look = look_of(row.model) | {"linestyle": DASHES[run % len(DASHES)]}
-            looks[row.title][row.name] = look
-        return looks
+        models = names.get("model", names[series])
+        runs = models.groupby(models).cumcount()
+        return {
+            str(name): look_of(model) | {"linestyle": DASHES[run % len(DASHES)]}
+            for name, model, run in zip(names[series], models, runs, strict=True)
+        }
 
-    panels_of = shown.groupby("task", sort=False)["title"].nunique()
-    common = list(panels_of[panels_of > 1].index)
-    by_title: Any = shown.groupby("title", sort=False)
-    for title, of_panel in by_title:
-        is_line = ~of_panel["name"].isin(flat) & ~of_panel["task"].isin(common)
-        order = [*common, *of_panel["task"][is_line]]
-        lines = of_panel[~of_panel["name"].isin(flat)]
-        names = dict(zip(lines["name"], lines["task"], strict=True))
-        looks[title] = {name: properties_of(order.index(task)) for name, task in names.items()}
-        for name in of_panel["name"][of_panel["name"].isin(flat)]:
-            # without the line it belongs to it has a colour of its own
-            looks[title][name] = looks[title].get(flat[name], properties_of(len(looks[title])))
+    order = list[str]()
+    if "task" in frame and "panel" in frame:
+        panels_of = frame.groupby("task", sort=False)["panel"].nunique()
+        order = list(panels_of[panels_of > 1].index)
+    looks = {}
+    shown = rows.drop_duplicates(series)
+    tasks = shown.get("task", shown[series])
+    for name, of_task in zip(shown[series], tasks, strict=True):
+        if name not in flat:
+            if of_task not in order:
+                order.append(of_task)
+            looks[str(name)] = properties_of(order.index(of_task))
+    for name in shown[series]:
+        if name in flat:
+            # Without the line it belongs to it has a colour of its own.
+            looks[name] = looks.get(flat[name], properties_of(len(looks)))
     return looks
 
 
@@ -177,31 +169,29 @@ def _name_panels(
     is_grid: bool,
     has_one_legend: bool,
 ) -> None:
-    """Names of lines and panels on top, of models once at the left, of the x axis once below; in
-    axes of the user's (no `columns`) at each of them."""
+    """Names of lines and panels on top, of models once at the left, of the x axis once below."""
+    figure: Any = drawn[0].figure
     entries = []
+    everything: dict[str, Any] = {}
     for i, (axes, (model, _, _)) in enumerate(zip(drawn, groups, strict=True)):
         handles, names = axes.get_legend_handles_labels()
         entries.append(dict(zip(names, handles, strict=True)))
-        is_last = i + columns >= len(groups) or not columns
+        everything |= entries[-1]
+        is_last = i + columns >= len(groups)
         axes.tick_params("x", labelbottom=is_last)
         axes.set_xlabel("Sequence length (tokens)" if is_last else "")
-        if not columns or i % columns == 0:
+        if i % columns == 0:
             beside = f"{wrapped(model, _BESIDE)}\nScore (%)"
             axes.set_ylabel(beside if is_grid else "Score (%)")
 
     # One legend also where no panel would have another.
-    everything: dict[str, Any] = {}
-    for of_panel in entries:
-        everything |= of_panel
     has_one_legend |= all(len(of_panel) in (0, len(everything)) for of_panel in entries)
+    # Legends take the room that the axes will have.
+    if engine := figure.get_layout_engine():
+        engine.execute(figure)
     tallest = 0.0
-    figure: Any = drawn[0].figure
-    if columns:
-        # legends take the room that the axes will have
-        figure.get_layout_engine().execute(figure)
-    on_top = len(drawn) if not is_grid or not columns else columns
-    if columns and has_one_legend:
+    on_top = columns if is_grid else len(drawn)
+    if has_one_legend and len(drawn) > 1:
         add_legend(drawn[0], everything, of_figure=True)
     else:
         for axes, of_panel in zip(drawn[:on_top], entries, strict=False):
@@ -224,18 +214,15 @@ def _notes_of_lines(
     frame: "pd.DataFrame",
     series: str,
     dashed_beyond: Mapping[str, float],
-    grey: Mapping[str, tuple[Printed, Printed]],
+    published: Mapping[str, Printed],
 ) -> list[str]:
     """What a reader must know of the lines: it stands below them, not in the caption alone."""
     notes = [mean_words(frame)]
     beyond = frame["length"] > frame[series].map(dashed_beyond).astype(float)
     if beyond.any():
         notes.append("dashed: beyond the training length")
-    if any(named or band for named, band in grey.values()):
+    if any(published.values()):
         notes.append("grey: scores as printed")
-    num_others = sum(len(band) for _, band in grey.values())
-    if num_others:
-        notes.append(f"grey band: {num_others} further models")
     if "copied" in frame and frame["copied"].notna().any():
         notes.append("grey level line: copying the beginning of the context")
     return notes
@@ -246,7 +233,6 @@ def _lines(
     rows: "pd.DataFrame",
     series: str,
     looks: Mapping[str, Mapping[str, Any]],
-    lengths: Sequence[int],
     dashed_beyond: Mapping[str, float],
     flat: Collection[str],
 ) -> None:
@@ -270,7 +256,16 @@ def _lines(
         level = rows["copied"].mean()
         axes.axhline(level, color=GREY_LINE, linewidth=0.7, zorder=1)
 
-    # Lengths double, so they stand at equal distances.
+
+def _grey_lines(axes: Axes, printed: Printed) -> None:
+    """Printed scores: thin and grey, so that they are not taken for measured ones."""
+    thin = {"color": GREY_LINE, "markersize": 2.5, "linewidth": 0.6, "zorder": 1.5}
+    for name, scores in printed.items():
+        axes.plot(list(scores), list(scores.values()), label=name, **(look_of(name) | thin))
+
+
+def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
+    """Lengths double, so they stand at equal distances."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(lengths, length_ticks(axes, lengths))
     margin = 1.1 * (lengths[-1] / lengths[0]) ** 0.05
@@ -389,8 +384,8 @@ def scores_over_models(
     """
     rows = means_of(lengths, category, "scores_over_models")
     names = list(dict.fromkeys(rows["name"]))
-    drawn: Any = {"series": len(names), "threshold": threshold, "shown": rows}
-    with draw_in(1, 1, 1.7, ax, note, mean_words(rows), **drawn) as (axes,):
+    drawn: Any = {"series": len(names), "threshold": threshold, "shown": rows, "ax": ax}
+    with draw_in(1, 1, 1.7, note, mean_words(rows), **drawn) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             line_with_bars(axes, x, line, length_name(int(str(length))), properties_of(i))

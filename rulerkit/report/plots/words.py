@@ -9,7 +9,7 @@ import pandas as pd
 from matplotlib.axes import Axes
 
 from rulerkit.generation.example import Example
-from rulerkit.report.plots.canvas import Panels, color_of, draw_in, properties_of
+from rulerkit.report.plots.canvas import color_of, draw_in, properties_of
 
 
 def word_counts(example: Example) -> "pd.DataFrame":
@@ -31,7 +31,6 @@ def word_frequencies(
     fwe: Mapping[float, "pd.DataFrame"],
     num_types: int = 40,
     note: str = "",
-    ax: "Panels" = None,
 ) -> "list[Axes]":
     """Figure 1 of the paper: how often the words of the aggregation tasks stand in their contexts.
 
@@ -39,7 +38,7 @@ def word_frequencies(
     coded texts by alpha, natural logarithms of rank and frequency, with the law they follow, rank
     to the power of -alpha, as a thin line.
     """
-    with draw_in(2, 2, 1.8, ax, note) as panels:
+    with draw_in(2, 2, 1.8, note) as panels:
         left, right = panels
 
         # The paper shows the first words only: the list has hundreds.
