@@ -42,7 +42,7 @@ from rulerkit.generation.tasks import all_tasks
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.scoring.summary import choose_suite, merge_repetitions, texts_words
-from rulerkit.store.cells import Cell, allowed_failures, read_cells
+from rulerkit.store.cells import Cell, allowed_failures, read_cells, readable
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
 from rulerkit.store.places import as_cells, base_run, find_cells
 
@@ -239,7 +239,7 @@ def compare(
     for given in (a, b):
         if isinstance(given, str | Path):
             names.append(str(given))
-            found.append(find_cells([given], outputs=outputs, scan=True))
+            found.append(readable(find_cells([given], outputs=outputs), remark))
         else:
             names.append("")
             found.append(as_cells(given, "compare"))

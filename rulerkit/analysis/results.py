@@ -60,8 +60,8 @@ def load(
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
     (ours, upstream's, lm-eval's samples), `run`, `run/model` or the name of a model of one run in
-    `outputs/predictions`, a pattern with `*`, a list of these, or cells; without one it is
-    `outputs`. A cell that stands in several places has the rows of all.
+    `outputs/predictions`, a list of these, or cells; without one it is
+    `outputs`. Of copies of a cell that with the most answers counts.
     `answers_of` adds the columns of `answers` to some rows later. What is damaged is left out and
     passed to `report`. Raises UserError where a place holds no predictions, and where two places
     contradict each other.
@@ -69,8 +69,7 @@ def load(
     cells = as_cells(places or "outputs", "load", report)
     scores = score(cells, report, max_failures)
     cells = readable(cells)
-    warnings = [warning for cell in cells for warning in cell.warnings]
-    for line in filter(None, [*warnings, lacking_line(cells)]):
+    if line := lacking_line(cells):
         report(line)
     if answers or labels:
         scores = answers_of(scores, labels, cells, report)

@@ -24,7 +24,7 @@ from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
 from rulerkit.evaluation.study import Study, expand, name_of
 from rulerkit.inference.model import gpus_and_nodes
-from rulerkit.store.cells import coverage_of
+from rulerkit.store.cells import answered
 from rulerkit.store.files import write_whole
 from rulerkit.store.records import plain
 
@@ -268,8 +268,8 @@ def needs_of(
             asked[cell.path] = Need(*place, count, most, 0, "")
     needs = []
     for need in asked.values():
-        coverage = coverage_of(need.path, need.wanted)
-        needs.append(need._replace(have=len(coverage.have), problem=coverage.problem))
+        have, problem = answered(need.path, need.wanted)
+        needs.append(need._replace(have=have, problem=problem))
     return needs
 
 

@@ -14,7 +14,7 @@ from rulerkit.analysis.results import load
 from rulerkit.batch.batch_file import Batch, read_batch
 from rulerkit.batch.status import details, statuses
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, listed
+from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.paths import resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.notebook import first_heading
@@ -24,7 +24,7 @@ from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import of_one_suite, summarize
-from rulerkit.store.cells import Cell, read_cells
+from rulerkit.store.cells import Cell, read_cells, readable
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import base_run
@@ -121,7 +121,7 @@ def answered(batch: Batch) -> "tuple[list[Cell], pd.DataFrame]":
         cell
         for folder in study.folders
         if folder.is_dir()
-        for cell in read_cells(folder)
+        for cell in readable(read_cells(folder), remark)
         if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
     ]
     cells.sort(key=lambda cell: order.index(cell.model))

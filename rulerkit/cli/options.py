@@ -81,7 +81,7 @@ Places = Annotated[
     list[str] | None,
     typer.Argument(
         metavar="[PLACE]...",
-        help="Folders, files or patterns of predictions (ours, upstream's pred/ tree, lm-eval's "
+        help="Folders or files of predictions (ours, upstream's pred/ tree, lm-eval's "
         "samples), RUN or RUN/MODEL; default: outputs. A cell that stands in several places has "
         "the rows of all.",
     ),

@@ -129,7 +129,7 @@ def everything(study: "Study") -> "pd.DataFrame | None":
 
     cells = []
     if study.predictions.is_dir():
-        cells = read_cells(study.predictions, scan=False)
+        cells = read_cells(study.predictions)
 
     cells = [cell for cell in cells if cell.task in THIRTEEN]
 

@@ -25,6 +25,7 @@ from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
+from rulerkit.store.records import FORMER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -277,7 +278,12 @@ def score(
         # One array a column: each is let go when the table has it.
         judged_cells.append((about, {name: rows[name].copy() for name in ROW_COLUMNS}))
 
-    _name_unchecked(cells, say)
+    former = [cell.path for cell in cells if cell.about.format == FORMER]
+    if former:
+        say(
+            "rows of a former version have no `check`, so that damage to them is not found: "
+            f"{listed(former, 2)}"
+        )
     for problem, paths in left_out.items():
         # A problem of a file names it, or the one beside the rows.
         is_named = str(paths[0].with_suffix("")) in problem
@@ -294,16 +300,6 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     """
     lacking = [f"{cell.path} ({cell.coverage})" for cell in cells if cell.coverage.missing]
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
-
-
-def _name_unchecked(cells: Iterable[Cell], say: Report) -> None:
-    """One line for all cells with rows of a former version."""
-    paths = [cell.path for cell in cells if cell.unchecked]
-    if paths:
-        say(
-            "rows of a former version have no `check`, so that damage to them is not found: "
-            f"{listed(paths, 2)}"
-        )
 
 
 def _table_of(cells: list[tuple[JSON, dict[str, Rows]]]) -> "pd.DataFrame":
@@ -389,13 +385,6 @@ def judged(cell: Cell) -> Rows:
                 usage.get("reasoning_tokens") or 0,
                 usage.get("cached_tokens") or 0,
             )
-        )
-
-    # Nobody knows which of two answers the model gave.
-    if cell.other_answers:
-        raise UserError(
-            f"{cell.other_answers[0]}: keep one of the two, or evaluate again with fresh=True "
-            "(--fresh)"
         )
 
     # A structured array holds a million rows in a tenth of the memory of tuples.

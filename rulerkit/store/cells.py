@@ -13,7 +13,6 @@ written, or that belongs to another record, and a cell in the folder of another 
 import os
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -26,9 +25,9 @@ from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.records import (
     FAILED_ATTEMPT,
+    FORMER,
     RECORD,
     ROW,
-    UNCHECKED,
     checked,
     checked_text,
     parse_json,
@@ -41,7 +40,6 @@ WAYS_OUT = (
     "(rulerkit evaluate --fresh) does"
 )
 _FAILURES = ".failures.jsonl"
-_SOFT = ".soft.jsonl"  # in folders of former versions
 _INDEX = re.compile(rb'\{"index": (\d{1,9}),')
 
 Report = Callable[[str], None]
@@ -67,8 +65,6 @@ class Coverage:
     """The last attempt at each example without an answer whose request failed, by index."""
     max_failures: float = 0
     """How many examples may fail, as a share below 1 or a number."""
-    problem: str = ""
-    """What is wrong, in words."""
 
     @property
     def missing(self) -> list[int]:
@@ -104,10 +100,8 @@ class Cell:
 
     Rows are read from the file when they are first needed and then stay in memory; `stream` reads
     them without keeping them. `rows` may be given instead, as for files of other programs. `wanted`
-    is how many examples were asked for, the largest number. Reading fills `warnings` (rows that
-    were skipped), `other_answers` (those of them that are another answer to an example),
-    `snapshots` (the versions of its model that a service named in its replies) and `unchecked`
-    (rows of a former version, which have no check). `others` are the further files of a cell that
+    is how many examples were asked for, the largest number. Reading fills `snapshots` (the versions
+    of its model that a service named in its replies). `others` are the further files of a cell that
     stands in several places.
     """
 
@@ -123,25 +117,10 @@ class Cell:
         self.run, self.model, self.task = about.run, about.model, about.task
         self.length, self.wanted = about.length, about.num_examples
         self.result = result_digest(record["result"])
-        self.warnings: list[str] = []
-        self.other_answers: list[str] = []
         self.snapshots = set[str]()
-        self.unchecked = 0
         self._have: Collection[int] | None = None
         if rows is not None:
-            self.rows = self._each_once(rows)
-
-    def _each_once(self, rows: list[JSON]) -> list[JSON]:
-        """Rows that were given, of each example the first."""
-        first: dict[Any, JSON] = {}
-        for row in rows:
-            index = row.get("index")
-            before = first.setdefault(index, row)
-            if before.get("pred") != row.get("pred"):
-                self.other_answers.append(
-                    f"{self.path}: example {index} stands there twice with different answers"
-                )
-        return list(first.values())
+            self.rows = rows
 
     @cached_property
     def rows(self) -> list[JSON]:
@@ -161,29 +140,20 @@ class Cell:
         self.snapshots.discard("")
 
     def _read(self, parse: bool) -> Iterator[JSON]:
-        """The row of each example; of two rows of one example the first counts. Without `parse`
-        only their indices are read."""
-        self.warnings.clear()
-        self.other_answers.clear()
-        self.unchecked = 0
-        # The line at which each example stands first, and its answer.
-        first: dict[int, tuple[int, Any]] = {}
+        """The row of each example. Without `parse` only their indices are read."""
+        seen = set[int]()
         for number, index, row in self._lines(self.path, ROW, parse):
-            # Two processes that wrote one cell at once leave two rows of one example.
-            if index in first:
-                before, first_answer = first[index]
-                second = (
-                    f"{self.path}, line {number}: a second row for example {index}, which stands "
-                    f"in line {before} already"
+            # Of two answers nobody knows which one the model gave.
+            if index in seen:
+                raise DamagedCell(
+                    f"{self.path}, line {number}: a second row for example {index}: keep one of "
+                    "the two lines, or start anew with fresh=True (--fresh), which moves the old "
+                    "files aside"
                 )
-                self.warnings.append(f"{second}: the first one counts")
-                if parse and row["pred"] != first_answer:
-                    self.other_answers.append(f"{second} with another answer")
-                continue
-            first[index] = number, row.get("pred")
+            seen.add(index)
             if index < self.wanted:
                 yield row
-        have = frozenset(index for index in first if index < self.wanted)
+        have = frozenset(index for index in seen if index < self.wanted)
         # Most cells are whole: a million rows need not be a million numbers more.
         self._have = range(self.wanted) if len(have) == self.wanted else have
 
@@ -205,10 +175,7 @@ class Cell:
             if not line:
                 continue
             try:
-                text = checked_text(line, self.result)
-                if text is None:
-                    yield number, *self._former_row(line, schema)
-                    continue
+                text = checked_text(line, self.result, self.about.format == FORMER)
                 # The index comes first: it is read without parsing the row.
                 if not parse and (found := _INDEX.match(text)):
                     yield number, int(found[1]), {}
@@ -221,15 +188,6 @@ class Cell:
                     "(what it held is asked again), bring the file back from a copy, or start anew "
                     "with fresh=True (--fresh), which moves the old files aside"
                 ) from None
-
-    def _former_row(self, line: bytes, schema: TypeAdapter[Any]) -> tuple[int, JSON]:
-        """Index and row of a line as former versions wrote it; ValueError in a cell of this one."""
-        if self.about.format != UNCHECKED:
-            raise ValueError("it has no check")
-        row = checked(schema, parse_json(line))
-        self.unchecked += 1
-        # Their checks are not those of today.
-        return row["index"], {key: row[key] for key in row if key not in ("result", "checksum")}
 
     @cached_property
     def coverage(self) -> Coverage:
@@ -246,8 +204,9 @@ class Cell:
         # Every attempt is a line; the last one counts, and none where the example was
         # answered later.
         attempts = dict[int, Failure]()
-        for _, index, line in self._lines(failures_file(self.path), FAILED_ATTEMPT):
-            attempts[index] = Failure(line["reason"], line["refused"])
+        for path in (self.path, *self.others):
+            for _, index, line in self._lines(failures_file(path), FAILED_ATTEMPT):
+                attempts[index] = Failure(line["reason"], line["refused"])
         failed = {index: attempts[index] for index in sorted(attempts.keys() - set(have))}
         return Coverage(have, self.wanted, failed, self.about.max_failures)
 
@@ -283,17 +242,12 @@ def load_cell(path: Path) -> Cell | None:
     # It lies at predictions/<run>/<model>/<task>/<length>.jsonl, or in a folder of another name;
     # links to a folder may have any.
     said = (cell.run, cell.model, cell.task, str(cell.length))
-    files = (path.absolute(), path.resolve())
-    places = [file.with_suffix("").parts[-5:] for file in files]
+    places = [file.with_suffix("").parts[-5:] for file in (path.absolute(), path.resolve())]
     if all(place[0] == "predictions" and place[1:] != said for place in places):
-        for name, ours, folder in zip(
-            ("run", "model", "task", "length"), said, places[0][1:], strict=True
-        ):
-            if ours != folder:
-                raise DamagedCell(
-                    f"{path} lies in the place of {name} {folder}, and its record says {name} "
-                    f"{shorten(ours)}: move rows and record back to where they were made"
-                )
+        raise DamagedCell(
+            f"{path} lies in the place of {'/'.join(places[0][1:])}, and its record says "
+            f"{shorten('/'.join(said))}: move rows and record back to where they were made"
+        )
     return cell
 
 
@@ -302,14 +256,14 @@ def failures_file(path: Path) -> Path:
     return path.with_name(f"{path.stem}{_FAILURES}")
 
 
-def read_cells(path: Path, report: Report = remark, scan: bool = True) -> list[Cell]:
+def read_cells(path: Path, report: Report = remark) -> list[Cell]:
     """The cells of a `.jsonl` file, of the record beside it, or anywhere below a folder, by run,
     model, task and length.
 
     Skips hidden files, locks, files beside the rows, and old files moved aside; follows links to
-    folders. Of a folder, a damaged cell and a folder that cannot be read are left out and passed
-    to `report`; without `scan` rows are checked when they are first read. Files of other programs,
-    which have no record, are skipped; a cell of ours that has lost it is passed to `report`.
+    folders. Of a folder, a damaged record and a folder that cannot be read are left out and passed
+    to `report`; rows are checked when they are first read. Files of other programs, which have no
+    record, are skipped; a cell of ours that has lost it is passed to `report`.
     """
     path = Path(path)
     if not path.exists():
@@ -321,8 +275,6 @@ def read_cells(path: Path, report: Report = remark, scan: bool = True) -> list[C
     # named, by its rows or its record.
     if path.is_file():
         cell = load_cell(path.with_suffix(".jsonl") if path.suffix == ".json" else path)
-        if scan and cell:
-            cell.check()
         return [cell] if cell else []
 
     cells = []
@@ -334,8 +286,6 @@ def read_cells(path: Path, report: Report = remark, scan: bool = True) -> list[C
             continue
         try:
             cell = load_cell(file)
-            if scan and cell:
-                cell.check()
         except DamagedCell as error:
             report(f"left out: {error}")
         else:
@@ -363,7 +313,7 @@ def prediction_files(folder: Path, report: Report) -> list[Path]:
         folders[:] = [name for name in sorted(folders) if not name.startswith(".")]
         for name in names:
             file = Path(place, name)
-            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES, _SOFT)):
+            if name.startswith(".") or name.endswith((".bak.jsonl", _FAILURES)):
                 continue
 
             # Rows and record of a cell have one stem, so either stands for the cell.
@@ -398,29 +348,30 @@ def is_enough(have: int, wanted: int, failed: int, max_failures: float) -> bool:
     return have > 0 and wanted - have <= allowed
 
 
-def readable(cells: Iterable[Cell]) -> list[Cell]:
-    """Those of some cells whose files are as they were written."""
+def readable(cells: Iterable[Cell], report: Report = lambda _: None) -> list[Cell]:
+    """Those of some cells whose files are as they were written; the others are passed to
+    `report`."""
     kept = []
     for cell in cells:
-        with suppress(DamagedCell):
+        try:
             cell.check()
             kept.append(cell)
+        except DamagedCell as error:
+            report(f"left out: {error}")
     return kept
 
 
-def coverage_of(path: Path, wanted: int) -> Coverage:
-    """How far the cell of a prediction file is towards `wanted` examples; a cell that cannot be
-    read has no answers, with the reason."""
-    nothing = Coverage(frozenset(), wanted, {})
+def answered(path: Path, wanted: int) -> tuple[int, str]:
+    """How many of the first `wanted` examples of a cell have an answer, and what is wrong with it:
+    damaged, or requests that failed; "" for nothing."""
     try:
         cell = load_cell(path)
-        coverage = cell.coverage.of_first(wanted) if cell else nothing
+        coverage = cell.coverage.of_first(wanted) if cell else None
     except UserError as error:
-        return replace(nothing, problem=str(error))
-
-    # One warning is enough to look at the file; all of them would fill the table.
-    problems = cell.warnings[:1] if cell else []
+        return 0, str(error)
+    if coverage is None:
+        return 0, ""
+    problem = ""
     if coverage.failed:
-        reason = next(iter(coverage.failed.values())).reason
-        problems.append(f"{coverage.failures()}: {reason}")
-    return replace(coverage, problem="; ".join(problems))
+        problem = f"{coverage.failures()}: {next(iter(coverage.failed.values())).reason}"
+    return len(coverage.have), problem

@@ -42,7 +42,6 @@ OTHER_NAMES = {"qa_squad": "qa_1", "qa_hotpot": "qa_2", "qa_hotpotqa": "qa_2"}
 _SAMPLES = "samples_"
 _TIME = re.compile(r"_\d{4}-\d\d-\d\dT.*$")  # when the harness ran
 _PART = re.compile(r"(-\d+)+$")  # of a task that was answered in parts
-_SPLITS = ("validation", "test", "train")
 _SHORTEST = 256  # a folder named 0 or 42 is a part or a seed, not a length
 
 
@@ -73,16 +72,14 @@ def read_predictions(
     task: str | None = None,
     length: int | None = None,
     report: Report = remark,
-    scan: bool = True,
 ) -> list[Cell]:
     """All cells of a prediction file or of a folder, ours and those of other programs.
 
     `task` and `length` override what names say, but not what a reader of a suffix says. Of a
     folder, files of ours (those with a record beside them) and those of others at any depth are
-    read, or else the `.jsonl` files in it; a damaged file is left out and passed to `report`.
-    Without `scan` rows of ours are checked when they are first read. Raises UserError for a path
-    without predictions, a row that cannot be scored (with file and line), and a task or length
-    that names do not tell.
+    read, or else the `.jsonl` files in it; a damaged file is left out and passed to `report`. Rows
+    of ours are checked when they are first read. Raises UserError for a path without predictions, a
+    row that cannot be scored (with file and line), and a task or length that names do not tell.
     """
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
@@ -94,7 +91,7 @@ def read_predictions(
     }
     cells, files = list[Cell](), [path]
     if not path.is_file():
-        cells = read_cells(path, report, scan)
+        cells = read_cells(path, report)
         files = _files_of_others(path, readers, has_ours=bool(cells))
 
     # The parts of one task are one cell, and none without one of them.
@@ -109,7 +106,7 @@ def read_predictions(
             if reader := readers.get(of_task[0].suffix):
                 cells += reader(of_task[0])
             else:
-                cells += _read_task(of_task, task, length)
+                cells += _read_task(of_task, task, length, report)
         except UserError as error:
             errors.append(error)
 
@@ -135,14 +132,17 @@ def _files_of_others(folder: Path, suffixes: Collection[str], has_ours: bool) ->
     return sorted(files)
 
 
-def _read_task(files: list[Path], task: str | None, length: int | None) -> list[Cell]:
+def _read_task(
+    files: list[Path], task: str | None, length: int | None, report: Report
+) -> list[Cell]:
     """The cells of a task, one for each length, in one file or in parts.
 
     Raises UserError for an empty file, a row that cannot be scored, another answer to an example
     that has one, and where neither arguments nor names tell task and length.
     """
+    stem = _TIME.sub("", files[0].stem.removeprefix(_SAMPLES))
     try:
-        name = task_name(task or _task_in_name(files[0]))
+        name = task_name(task or _PART.sub("", stem))
         judge = family_of(name)(name=name)
     except UserError as error:
         raise UserError(f"{files[0]}: {error}") from None
@@ -165,7 +165,7 @@ def _read_task(files: list[Path], task: str | None, length: int | None) -> list[
                 )
         if not answers:
             raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
-    return [_cell(files[0], name, nominal, rows) for nominal, rows in by_length.items()]
+    return [_cell(files[0], name, nominal, rows, report) for nominal, rows in by_length.items()]
 
 
 def _rows_of(file: Path, judge: Task) -> Iterator[tuple[int, JSON]]:
@@ -173,10 +173,7 @@ def _rows_of(file: Path, judge: Task) -> Iterator[tuple[int, JSON]]:
     filters list, the first one counts."""
     filters = dict[Any, str]()
     for line, fields in json_lines(file):
-        row = _from_harness(fields) if "doc" in fields else dict(fields)
-        # A single reference may stand without a list.
-        if isinstance(row.get("outputs"), str):
-            row["outputs"] = [row["outputs"]]
+        row = _from_harness(fields) if "doc" in fields else fields
         try:
             checked(_ROW, row)
             if not judge.can_judge(row["outputs"]):
@@ -191,7 +188,7 @@ def _rows_of(file: Path, judge: Task) -> Iterator[tuple[int, JSON]]:
             yield line, row
 
 
-def _cell(file: Path, name: str, length: int, rows: list[JSON]) -> Cell:
+def _cell(file: Path, name: str, length: int, rows: list[JSON], report: Report) -> Cell:
     """A cell as `read_cells` gives it, with what is known of predictions of another program."""
     family = family_of(name)
     about = rows[0]  # a task package of ours says how its prompts were made
@@ -220,17 +217,16 @@ def _cell(file: Path, name: str, length: int, rows: list[JSON]) -> Cell:
     for index, row in enumerate(rows):
         known = {key: row[key] for key in PredictionRow.__annotations__ if key in row}
         numbered.append({**known, "index": index})
-    cell = Cell(file, record, numbered)
 
     given = {row.get("index") for row in rows}
     whole = {number for number in given if isinstance(number, int)}
     most = max(whole, default=0) + 1
     if len(given) == len(whole) == len(rows) < most:
-        cell.warnings.append(
+        report(
             f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
             "examples have no row, and the mean is over the others"
         )
-    return cell
+    return Cell(file, record, numbered)
 
 
 def _from_harness(row: JSON) -> JSON:
@@ -285,14 +281,6 @@ def task_name(name: str) -> str:
     ours = OTHER_NAMES.get(ours, ours)
     family_of(ours)
     return ours
-
-
-def _task_in_name(file: Path) -> str:
-    """The task that the name of a file gives: `samples_vt_2025-01-31T10-00-00.jsonl`, `vt-0.jsonl`,
-    `vt/validation.jsonl`."""
-    stem = _TIME.sub("", file.stem.removeprefix(_SAMPLES))
-    stem = _PART.sub("", stem)
-    return file.resolve().parent.name if stem in _SPLITS else stem
 
 
 def _length_of(file: Path) -> int:

@@ -6,17 +6,14 @@
 import os
 import re
 from collections.abc import Collection, Iterable
-from dataclasses import replace
-from glob import glob, has_magic
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
-from rulerkit.common.paths import holds_checkpoint, resolve, resolve_file
+from rulerkit.common.paths import holds_checkpoint, resolve_file
 from rulerkit.common.settings import JSON
-from rulerkit.inference.model import Failure
-from rulerkit.store.cells import Cell, DamagedCell, Report
+from rulerkit.store.cells import Cell, Report, readable
 from rulerkit.store.comparable import describe_first, differences
 
 if TYPE_CHECKING:
@@ -29,8 +26,6 @@ AND = " + "
 CELL = ["path", "run", "task", "length"]
 """The columns of a row that name its cell: a log of another program holds several."""
 _EXAMPLE = ["run", "model", "task", "length", "index"]
-_ALIKE = ("adaptive", "max_failures")
-"""What parts of one cell share beside what defines their rows."""
 
 
 def as_cells(given: Any, who: str, report: Report = remark, in_part: bool = False) -> list[Cell]:
@@ -119,22 +114,24 @@ def find_cells(
     places: Iterable[str | Path],
     report: Report = remark,
     outputs: str | Path = "outputs",
-    scan: bool = False,
     task: str | None = None,
     length: int | None = None,
 ) -> list[Cell]:
     """The cells at some places, each once; of one that stands in several places the union of its
-    rows. A place is a file or folder of predictions, ours or others', a pattern, or `run/model`,
-    `run` or a model's name in `outputs/predictions`. Without `scan` rows are checked when they are
-    first read. `task` and `length` are those of files of other programs whose names do not tell."""
+    rows.
+
+    A place is a file or folder of predictions, ours or others', or `run/model`, `run` or
+    a model's name in `outputs/predictions`. Rows are checked when they are first read. `task` and
+    `length` are those of files of other programs whose names do not tell.
+    """
     # It brings what writes such files, too.
     from rulerkit.store.other_formats import read_predictions
 
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
         for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
-            cells += read_predictions(path, task, length, report, scan)
-    return put_together(cells, report)
+            cells += read_predictions(path, task, length, report)
+    return _each_once(cells, report)
 
 
 def _files_of(place: str | Path) -> list[str | Path]:
@@ -173,19 +170,12 @@ def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
         if str(place) and path.exists() and not holds_checkpoint(path):
             return [path]
 
-    pattern = str(place)
-    if has_magic(pattern):
-        # As other paths: in the working directory, else below the project's root.
-        names = glob(pattern, recursive=True) or glob(str(resolve(pattern)), recursive=True)
-        if not names:
-            raise UserError(f"no predictions at {place}: nothing matches this pattern")
-        return [Path(name).absolute() for name in sorted(names)]
-
+    name = str(place)
     # Of a run and its repetitions the run counts. It sorts before them, so it is set last.
     folders = sorted(path for path in root.glob("*/*") if path.is_dir())
     by_run = {}
     for path in reversed(folders):
-        if path.name == pattern:
+        if path.name == name:
             by_run[base_run(path.parent.name)] = path
     if len(by_run) == 1:
         return [*by_run.values()]
@@ -193,7 +183,7 @@ def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
     names = sorted(f"{path.parent.name}/{path.name}" for path in found)
     if by_run:
         raise UserError(
-            f"model {pattern!r} has predictions in several runs: name one of {', '.join(names)}"
+            f"model {name!r} has predictions in several runs: name one of {', '.join(names)}"
         )
     where = (
         f"no predictions at {resolve_file(place)}: no such file or folder; those of this project "
@@ -205,80 +195,51 @@ def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
 # --- cells in several places ----------------------------------------------------------------------
 
 
-def put_together(cells: Iterable[Cell], report: Report) -> list[Cell]:
-    """Cells, each file once; those of one run, model, task and length as one cell.
-
-    What is damaged is left out and passed to `report`. Raises UserError where two places contradict
-    each other. Files of other programs, which do not say how they were made, stay apart.
-    """
-    files: dict[tuple[Path, str, str, int], Cell] = {}
+def _each_once(cells: Iterable[Cell], report: Report) -> list[Cell]:
+    """Cells, each file and each cell of ours once. Files of other programs, which do not say how
+    they were made, stay apart."""
+    copies: dict[tuple[object, ...], dict[Path, Cell]] = {}
     for cell in cells:
+        file = cell.path.resolve()
         # One file of another program may hold several lengths and repetitions.
-        files.setdefault((cell.path.resolve(), cell.run, cell.task, cell.length), cell)
+        key = (cell.run, cell.model, cell.task, cell.length, None if cell.about.format else file)
+        copies.setdefault(key, {}).setdefault(file, cell)
 
-    places: dict[tuple[object, ...], list[Cell]] = {}
-    for file, cell in files.items():
-        key = (cell.run, cell.model, cell.task, cell.length) if cell.about.format else file
-        places.setdefault(key, []).append(cell)
-    joined = []
-    for parts in places.values():
-        joined += parts if len(parts) == 1 else _union(parts, report)
-    return joined
+    once = []
+    for of_cell in copies.values():
+        found = list(of_cell.values())
+        once += found if len(found) == 1 else _union(found, report)
+    return once
 
 
-def _union(parts: list[Cell], report: Report) -> list[Cell]:
-    """One cell with the rows of several; none where all of them are damaged."""
-    whole = []
-    for cell in parts:
-        try:
-            _ = cell.rows
-            cell.check()
-            whole.append(cell)
-        except DamagedCell as error:
-            report(f"left out: {error}")
+def _union(copies: list[Cell], report: Report) -> list[Cell]:
+    """One cell with the rows of several; none where all of them are damaged. Raises UserError where
+    two were made differently, or have different answers to an example."""
+    whole = readable(copies, report)
     if len(whole) < 2:
         return whole
-
     first, *others = whole
-    rows: dict[int, tuple[JSON, Cell]] = {}
+    rows: dict[int, tuple[JSON, Path]] = {}
     for cell in whole:
-        made = [
-            one.record["result"] | {name: one.record.get(name) for name in _ALIKE}
-            for one in (first, cell)
-        ]
-        if changes := differences(*made):
+        if changes := differences(first.record["result"], cell.record["result"]):
             field, one, two, more = describe_first(changes)
             raise UserError(
                 f"{first.path} was made with {field} {one}, and {cell.path} with {two}{more}: read "
                 "one of them alone, or give one of the two another run or model name"
             )
         for row in cell.rows:
-            before, place = rows.setdefault(row["index"], (row, cell))
+            before, place = rows.setdefault(row["index"], (row, cell.path))
             if (before["pred"], before["digest"]) != (row["pred"], row["digest"]):
                 raise UserError(
                     f"example {row['index']} has another answer in {cell.path} "
-                    f"({shortened(row['pred'])}) than in {place.path} "
-                    f"({shortened(before['pred'])}): move one of the two files away"
+                    f"({shortened(row['pred'])}) than in {place} ({shortened(before['pred'])}): "
+                    "move one of the two files away"
                 )
 
     # The record of the most examples, with all environments.
-    most = max(whole, key=lambda cell: cell.wanted)
-    environments = []
+    record = dict(max(whole, key=lambda cell: cell.wanted).record)
+    record["environments"] = []
     for cell in whole:
-        for one in cell.record.get("environments") or [cell.record["environment"]]:
-            if one not in environments:
-                environments.append(one)
-    record = most.record | ({"environments": environments} if environments[1:] else {})
-
+        record["environments"] += cell.record.get("environments", [cell.record["environment"]])
     in_order = [rows[index][0] for index in sorted(rows)]
-    union = Cell(first.path, record, in_order, [cell.path for cell in others])
-    failed = dict[int, Failure]()
-    for cell in whole:
-        failed |= cell.coverage.failed
-        union.warnings += cell.warnings
-        union.other_answers += cell.other_answers
-        union.unchecked += cell.unchecked
-    # An example that another place has answered is no failure.
-    failed = {index: failed[index] for index in sorted(failed.keys() - rows.keys())}
-    union.coverage = replace(union.coverage, failed=failed)
-    return [union]
+    return [Cell(first.path, record, in_order, [cell.path for cell in others])]

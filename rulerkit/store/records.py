@@ -40,8 +40,8 @@ def plain(value: JSON) -> JSON:
 
 FORMAT = 4
 """The number of the format of records, rows and the files beside them."""
-UNCHECKED = 3
-"""The format of former versions, whose rows have no `check`; those that are added to them do."""
+FORMER = 3
+"""The format of folders from before November 2026, whose rows have no `check`."""
 
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Whole = Annotated[int, Field(ge=0, le=10**9)]
@@ -121,28 +121,21 @@ def parse_record(text: bytes) -> JSON:
     record = parse_json(text)
     if not isinstance(record, dict):
         raise ValueError("it is no mapping")
-    if record.get("format") not in (UNCHECKED, FORMAT):
+    if record.get("format") not in (FORMER, FORMAT):
         raise ValueError(
             f"it has the format {shorten(repr(record.get('format')))}, and this version of "
-            f"rulerkit reads {UNCHECKED} and {FORMAT}"
+            f"rulerkit reads {FORMER} and {FORMAT}"
         )
-    record.pop("checksum", None)  # of former versions
 
-    # Until November 2026 a task also named the `edition` of upstream's: of 2025 under the protocol
-    # `paper` it made what is `upstream` now. It also named a setting that is gone, and one that was
-    # not set.
-    result: Any = record.get("result")
-    task = result.get("task") if isinstance(result, dict) else None
-    if not isinstance(task, dict) or "edition" not in task:
-        return record
-    protocol, edition = result.get("protocol"), task.pop("edition")
-    if (protocol, edition) == ("paper", "2025"):
+    # Tasks also named the `edition` of upstream's, and two settings that had no effect.
+    result = record.get("result") or {}
+    task = result.get("task") or {}
+    if task.pop("edition", None) == "2025" and result.get("protocol") == "paper":
         result["protocol"] = "upstream"
-    if (protocol, edition) == ("clean", "2024"):
-        result["protocol"] = "clean with the prompts of 2024"
-    for setting, usual in (("depths", "free"), ("vocabulary", None)):
-        if setting in task and task[setting] == usual:
-            del task[setting]
+    if task.get("depths") == "free":
+        del task["depths"]
+    if "vocabulary" in task and task["vocabulary"] is None:
+        del task["vocabulary"]
     return record
 
 
@@ -271,12 +264,14 @@ def row_line(row: JSON, result: str) -> bytes:
     return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, zlib.crc32(result.encode())))
 
 
-def checked_text(line: bytes, result: str) -> bytes | None:
-    """The row of a line without its `check`; None where it has none, as those of former versions.
-    Raises ValueError where the check is wrong."""
+def checked_text(line: bytes, result: str, is_former: bool) -> bytes:
+    """The row of a line without its `check`; ValueError where the check is wrong, or where there is
+    none and the line is not of a former version."""
     end = len(line) - _CHECK_BYTES
     if not line.startswith(_CHECK, max(end, 0)):
-        return None
+        if is_former:
+            return line
+        raise ValueError("it has no check")
     text = line[:end] + b"}"
     if b'%08x"}' % zlib.crc32(text, zlib.crc32(result.encode())) != line[-10:]:
         raise ValueError(

@@ -29,7 +29,7 @@ from rulerkit.cli.options import (
     Tasks,
 )
 from rulerkit.cli.printing import echo, end_in_order
-from rulerkit.common.errors import UserError, check_known, counted, shortened
+from rulerkit.common.errors import UserError, check_known, counted, remark, shortened
 from rulerkit.common.hidden import hide_address
 from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import home_text
@@ -307,6 +307,7 @@ def _study_of(values: "JSON", suite: str) -> "Study":
 
 def _parties(described: list[Any], study: "Study", changes: "JSON", resume: bool) -> list["Party"]:
     """The two: each a model that is asked, or answers that are stored."""
+    from rulerkit.store.cells import readable
     from rulerkit.store.places import find_cells
     from rulerkit_gate.rounds import Party
 
@@ -318,7 +319,8 @@ def _parties(described: list[Any], study: "Study", changes: "JSON", resume: bool
             mapping, model = next(loaded)
             parties.append(Party(model.label, mapping, model, resumes=resume))
         else:
-            parties.append(Party(one, stored=find_cells([one], outputs=study.outputs, scan=True)))
+            stored = readable(find_cells([one], outputs=study.outputs), remark)
+            parties.append(Party(one, stored=stored))
     # Two folders may hold models of one name. Mappings and addresses may hold secrets.
     is_plain = all(isinstance(one, str) and not re.search("{|://", one) for one in described)
     if parties[0].name == parties[1].name and described[0] != described[1] and is_plain:

@@ -127,7 +127,7 @@ def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
         cells = party.stored
         if party.is_asked and party.resumes:
             folder = study.outputs / "predictions" / party.run / name_of(party.described)
-            cells = read_cells(folder, scan=False) if folder.is_dir() else []
+            cells = read_cells(folder) if folder.is_dir() else []
         number = sum(len(cell.coverage.have) for cell in cells)
         if number:
             oldest = min(cell.path.stat().st_mtime for cell in cells)

@@ -23,7 +23,7 @@ _FEW = 4  # values of a field that a footnote lists
 
 def footnotes(cells: Iterable[Cell], scores: pd.DataFrame | None = None) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
-    versions of a model, rows that were skipped, models whose requests all failed and, of the rows
+    versions of a model, models whose requests all failed and, of the rows
     of `score`, what `usage_notes` says.
 
     Of environments only what differs, and which model had it; hosts are left out. A cell that was
@@ -64,7 +64,6 @@ def footnotes(cells: Iterable[Cell], scores: pd.DataFrame | None = None) -> list
     notes += version_notes(answered)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
-    notes += [f"{warning}." for cell in answered for warning in cell.warnings]
     notes += silent
     return notes if scores is None else notes + usage_notes(scores)
 
