@@ -7,6 +7,7 @@ model two short examples.
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
+from itertools import product
 from typing import NamedTuple
 
 import numpy as np
@@ -58,14 +59,17 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            findings = findings_of[model.name] = list[Finding]()
-            try:
-                findings += check_model(model, study.tasks, study.lengths, study.seed)
-                if ask or (ask is None and model.engine in _CHEAP):
-                    findings += check_answers(model, study.lengths[0], study.seed)
-            except UserError as error:
-                findings.append(Finding("model", FAIL, str(error)))
+            findings_of[model.name] = list(_findings(study, model, ask))
     return findings_of
+
+
+def _findings(study: Study, model: Model, ask: bool | None) -> Iterator[Finding]:
+    try:
+        yield from check_model(model, study.tasks, study.lengths, study.seed)
+        if ask or (ask is None and model.engine in _CHEAP):
+            yield from check_answers(model, study.lengths[0], study.seed)
+    except UserError as error:
+        yield Finding("model", FAIL, str(error))
 
 
 def summary_lines(findings: Iterable[Finding]) -> list[str]:
@@ -92,17 +96,15 @@ def check_model(
     """Every check of a few examples of each task at the shortest and the longest length."""
     # A template that fails is one error, not one for each task.
     _ = model.prompt_format.around
-    tasks = list(tasks)
-    for length in sorted({min(lengths), max(lengths)}):
+    for length, asked in product(sorted({min(lengths), max(lengths)}), tasks):
         count = EXAMPLES if length == min(lengths) < _LONG else 1
-        for asked in tasks:
-            examples = generate(asked, length, count, seed, model.prompt_format)
-            try:
-                for index in range(count):
-                    yield from check_case(Case(model, asked, examples[index]))
-            except UserError as error:
-                where = f"{asked.name} at {length_name(length)}"
-                yield Finding("fits", FAIL, str(error), where=where)
+        examples = generate(asked, length, count, seed, model.prompt_format)
+        try:
+            for index in range(count):
+                yield from check_case(Case(model, asked, examples[index]))
+        except UserError as error:
+            where = f"{asked.name} at {length_name(length)}"
+            yield Finding("fits", FAIL, str(error), where=where)
 
 
 def check_case(case: Case) -> list[Finding]:

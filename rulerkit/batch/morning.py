@@ -9,17 +9,13 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rulerkit.analysis.compare import compare
-from rulerkit.analysis.results import load
 from rulerkit.batch.batch_file import Batch, read_batch
 from rulerkit.batch.status import details, statuses
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, listed, remark
 from rulerkit.common.paths import resolve_file
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.notebook import first_heading
 from rulerkit.report.browser import browse
-from rulerkit.report.comparison import difference_table
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
@@ -27,7 +23,6 @@ from rulerkit.scoring.summary import of_one_suite, summarize
 from rulerkit.store.cells import Cell, read_cells, readable
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
-from rulerkit.store.places import base_run
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,15 +34,14 @@ _RED, _AMBER = "color: #c03000; font-weight: 600", "color: #9a6700; font-weight:
 
 
 def page(batch: str, settings: JSON | None = None) -> Html:
-    """How far a batch is, its leaderboard, what changed, and its figures; `settings` are what `-y`
-    gave. Without a batch file there is nothing to show."""
+    """How far a batch is, its leaderboard and its figures; `settings` are what `-y` gave. Without a
+    batch file there is nothing to show."""
     if not batch:
         return Html("<p>No batch file is named.</p>")
     read = read_batch(resolve_file(batch), settings)
     parts = {
         "Steps": steps(read),
         "Leaderboard": leaderboard(read),
-        "What changed": changes(read),
         "Figures": figures(read),
     }
     return Html("".join(f"<h3>{title}</h3>{part.text}" for title, part in parts.items()))
@@ -149,89 +143,23 @@ def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str)
     return table_text(summary, format, notes=notes, in_order=True)
 
 
-def changes(batch: Batch) -> Html:
-    """Each model against its last other run, in the order of the batch: the verdict, a loss in red,
-    the differences, and a page of the answers that changed their score."""
-    parts = []
-    for described in batch.models:
-        model = described["name"]
-        answers = batch.study.predictions / model
-        before = _last_run(batch, model)
-        if before is None or not answers.exists():
-            continue
-        name = before.parent.name
-        title = f"<h4>{escape.html(model)} since {escape.html(name)}</h4>"
-        try:
-            found = compare(before, answers)
-        except UserError as error:
-            parts.append(f"{title}<p>Not comparable: {escape.html(str(error))}</p>")
-            continue
-        style = f' style="{_RED}"' if found.verdict.word == "worse" else ""
-        parts.append(f"{title}<p{style}>{escape.html(found.verdict.text)}</p>")
-        if not found.flips.empty:
-            page = f"pages/{batch.study.run}-{model}-since-{name}.html"
-            files = {cell.path for side in (found.a, found.b) for cell in side.cells}
-            shown = load(*files).merge(found.flips[["task", "length", "index"]])
-            browse(shown).save(batch.study.outputs / page)
-            link = escape.html(f"../../../{page}")
-            parts.append(
-                f'<p><a href="{link}">{len(found.flips)} answers changed their score</a></p>'
-            )
-        parts.append(
-            "<details><summary>Differences by task and length</summary>"
-            f"{difference_table(found, 'html')}</details>"
-        )
-    return Html("".join(parts) or "<p>No earlier run of these models to compare with.</p>")
-
-
-def _last_run(batch: Batch, model: str) -> Path | None:
-    """The answers of a model in the run before this one, if any; repetitions of a run are no runs
-    of their own."""
-    run = batch.study.run
-    others = [
-        folder
-        for folder in (batch.study.outputs / "predictions").glob(f"*/{model}")
-        if folder.parent.name != run and base_run(folder.parent.name) == folder.parent.name
-    ]
-
-    def newest_answer(folder: Path) -> float:
-        return max((file.stat().st_mtime for file in folder.rglob("*.jsonl")), default=0.0)
-
-    return max(others, key=newest_answer, default=None)
-
-
 def figures(batch: Batch) -> Html:
-    """The figures that the notebooks of a batch have drawn, those over all models first, each with
-    what it shows in words: the question of its notebook and the models."""
+    """The figures that the notebooks of a batch have drawn, each with the caption saved beside
+    it."""
     parts = []
-    notebooks = {job.run.notebook.stem: job.run.notebook for job in batch.jobs if job.run}
-    for name, notebook in notebooks.items():
-        question = first_heading(notebook)
+    notebooks = dict.fromkeys(job.run.notebook.stem for job in batch.jobs if job.run)
+    for name in notebooks:
         folder = batch.study.outputs / "figures" / batch.study.run / name
-        for file in sorted(folder.rglob("*.png"), key=lambda file: ("+" not in file.stem, file)):
+        for file in sorted(folder.rglob("*.png")):
+            saved = file.with_suffix(".txt")
+            caption = saved.read_text(encoding="utf-8") if saved.exists() else file.stem
             picture = b64encode(file.read_bytes()).decode()
-            caption = escape.html(f"{question} {_shown_in(file.stem, batch.models)}".strip())
             parts.append(
                 f'<figure><img style="max-width: 60em" src="data:image/png;base64,{picture}" '
-                f'alt="{escape.html(file.stem)}"><figcaption>{caption}</figcaption></figure>'
+                f'alt="{escape.html(file.stem)}"><figcaption>{escape.html(caption.strip())}'
+                "</figcaption></figure>"
             )
     return Html("".join(parts) or "<p>No figure was drawn.</p>")
-
-
-def _shown_in(name: str, models: list[JSON]) -> str:
-    """The models and the part of the result after which a figure is named, in words: of
-    `reader-8192-tasks` the label of reader-8192, and `tasks`."""
-    labels = {each["name"]: str(each.get("label") or each["name"]) for each in models}
-    shown, part = list[str](), ""
-    for named in name.split("+"):
-        owners = [model for model in labels if f"{named}-".startswith(f"{model}-")]
-        if owners:
-            # It belongs to reader-8192, also where there is a model `reader`.
-            owner = max(owners, key=len)
-            shown.append(labels[owner])
-            part = named.removeprefix(owner).removeprefix("-")
-    words = f"By {part}: " if part else ""
-    return f"{words}{', '.join(shown)}." if shown else ""
 
 
 def as_html(notebook: Path) -> Path:

@@ -48,16 +48,6 @@ def read_notebook(path: Path) -> list[NotebookCell]:
         ) from error
 
 
-def first_heading(path: Path) -> str:
-    """The question that a notebook asks: its first heading; its name where it has none."""
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    for cell in cells:
-        text = "".join(cell["source"])
-        if cell["cell_type"] == "markdown" and text.startswith("# "):
-            return text.splitlines()[0].removeprefix("# ").strip()
-    return path.stem
-
-
 def notebook_parameters(path: Path) -> list[str]:
     """The names that the cell tagged `parameters` of a notebook sets."""
     names = []
