@@ -278,7 +278,7 @@ def wait_until(what, true, seconds=120):
 
 def outcomes(statuses):
     """Of what `execute` says, how each step ended."""
-    return [status for status in statuses if status and status.state != "running"]
+    return [status for status in statuses if status.state != "running"]
 
 
 def told(name, **more):

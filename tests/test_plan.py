@@ -25,16 +25,6 @@ def test_a_cell_of_two_studies_counts_once():
     assert f"together: 60 examples, {60 * 4096:,} tokens" in text
 
 
-def test_an_adaptive_run_has_a_least_and_a_most():
-    text = planned(model="perfect", num_examples="adaptive")
-    at_most, at_least = (
-        next(line for line in text.splitlines() if f"at {word}" in line)
-        for word in ("most", "least")
-    )
-    assert "13,000 examples, 878,592,000 tokens" in at_most
-    assert "104 examples, 7,028,736 tokens" in at_least
-
-
 def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
     (tmp_path / "config.json").write_text(
         '{"model_type": "llama", "max_position_embeddings": 8192}'

@@ -13,7 +13,7 @@ from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import check, execute
 from rulerkit.common.errors import UserError
 from rulerkit.common.gpus import visible_gpus
-from tests.batches import Project, outcomes, told, wait_until
+from tests.batches import Project, outcomes, told
 
 ROOT = Path(__file__).resolve().parents[1]
 
@@ -90,20 +90,18 @@ def test_one_model_answers_after_the_other(project):
 
 
 @pytest.mark.slow
-def test_a_job_is_done_by_one_process_and_waited_for_by_the_other(project):
+def test_a_job_is_done_by_one_process_and_left_to_it_by_the_other(project):
     batch = project.batch({"models": [told("a"), told("b")], "together": ["50_asks"]})
     project.set("a", "meets", "go")
     with project.started("batch", batch) as first:
         project.wait_for("a")
-        with project.started("batch", batch) as second:
-            # It does others first, then it waits.
-            project.wait_for("b")
-            words = f"waiting for another process: process {first.process.pid} on host "
-            wait_until("it waits", lambda: words in second.out.read_text())
-            assert project.call("status", batch).returncode == 3
-            project.go()
-            ended = [each.end() for each in (first, second)]
-    assert [status for status, _ in ended] == [0, 0], ended
+        second = project.call("batch", batch)
+        assert second.returncode == 75
+        assert f"a is locked by process {first.process.pid} on host " in second.stdout
+        assert "2 steps are not done: a predictions (locked), all 50_asks" in second.stderr
+        assert project.call("status", batch).returncode == 3
+        project.go()
+        assert first.end()[0] == 0
     assert [set(project.asked(name).values()) for name in "ab"] == [{1}] * 2
     assert "a+b 4 rows" in project.said("all/50_asks")
     assert list(project.root.rglob("*.lock")) == []

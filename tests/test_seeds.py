@@ -45,7 +45,7 @@ def test_all_jobs_of_a_batch_have_the_seed_that_was_drawn(project):
     content = {"models": ["mute", "perfect"], "together": ["01_main_results"]}
     file.write_text(json.dumps(content))
     jobs = read_batch(file, {"seed": "fresh"}).jobs
-    (seed,) = {study.seed for job in jobs for _, study in job.studies}
+    (seed,) = {study.seed for job in jobs for study in job.studies}
     assert {job.run.parameters["seed"] for job in jobs if job.run} == {seed}
     again = read_batch(file, {"seed": "fresh"}).jobs
     assert [job.studies for job in again] == [job.studies for job in jobs]

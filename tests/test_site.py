@@ -98,17 +98,7 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert "--partition=gpu" in example.gpu_options
 
 
-def test_whole_nodes_are_one_for_each_model(root):
-    site = {"whole_nodes": 4, "hours": 2}
-    large, free, over_all = scripts(root, site, model("large", 3, hours=5), model("free", 0))
-    lines = {"#SBATCH --gres=gpu:4", "#SBATCH --exclusive", "#SBATCH --time=0-05:00:00"}
-    assert lines < {*large.split("\n")}
-    assert "--exclusive" not in free + over_all
-
-
-def test_a_model_that_no_node_holds_and_a_machine_without_slurm(root):
+def test_a_machine_without_slurm(root):
     groups = open_jobs(read_batch(batch(root, model("a", 4), name="qwen2.5")).jobs)
-    with pytest.raises(UserError, match="a needs 4 GPUs, a node has 3"):
-        script_text(groups[0], Site(whole_nodes=3))
     with pytest.raises(UserError, match="sbatch is not here: run this"):
         list(submit(groups, Site()))

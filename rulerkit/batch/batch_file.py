@@ -15,7 +15,7 @@ from typing import Any
 
 from rulerkit.batch.jobs import Job, Notebook, one_line
 from rulerkit.common.errors import UserError, unknown
-from rulerkit.common.paths import from_root, project_files, resolve
+from rulerkit.common.paths import project_files, resolve
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters, read_notebook
@@ -24,8 +24,7 @@ from rulerkit.evaluation.study import study as make_study
 
 # A batch writes into one place, and models stand beside the parameters.
 _NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
-# Values of the command line for these are no parameters; `models` is both.
-_KEYS_OF_FILE = BatchKeys.model_fields.keys() - {"models", "parameters"}
+_KEYS_OF_FILE = BatchKeys.model_fields.keys() - {"parameters"}
 
 
 @dataclass(frozen=True)
@@ -44,16 +43,6 @@ class Batch:
         """Every model that any notebook of the batch asks."""
         return [job.model for job in self.jobs if job.model]
 
-    @property
-    def corpora(self) -> str:
-        """`original` if the batch or any of its notebooks asks for the original texts, else
-        `builtin`."""
-        studies = [self.study]
-        for run in self.runs:
-            studies += run.studies
-        is_original = any(study.corpora == "original" for study in studies)
-        return "original" if is_original else "builtin"
-
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     """The jobs of a batch file; `settings` win over its keys and its parameters.
@@ -61,41 +50,35 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     Everything is checked before anything starts: raises `UserError` for a wrong key or parameter, a
     notebook that cannot be planned, and two runs that would write one notebook.
     """
-    fixed = dict(settings or {})
-    own = {name: fixed.pop(name) for name in list(fixed) if name in _KEYS_OF_FILE}
-    content = read_yaml(path) | own
-    keys = check(BatchKeys, content, f"{path}: ", f"key in {path}")
+    settings = dict(settings or {})
+    own = {name: value for name, value in settings.items() if name in _KEYS_OF_FILE}
+    fixed = {name: value for name, value in settings.items() if name not in own}
+    keys = check(BatchKeys, read_yaml(path) | own, f"{path}: ", f"key in {path}")
     parameters = keys.parameters | fixed
     if keys.size:
         size = _find(f"size in {path}", keys.size, "params/sizes", ".yaml")
         parameters = load_files([size]) | parameters
+    if {"model", "models"} & parameters.keys():
+        raise UserError(f"{path}: the models of a batch are a key of their own, `models: [...]`")
+
     alone = _entries(path, keys.notebooks)
     together = _entries(path, keys.together)
-
-    models = _models_of(parameters.pop("models", None) or keys.models, alone + together)
-    fixed.pop("models", None)
+    # Where the file names no models: all that its notebooks name.
+    of_entries = [model for entry in alone + together for model in entry.models or []]
+    models = expand(keys.models or {str(model): model for model in of_entries}.values())
     if not models or not (alone or together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
             "`together:`"
         )
-    if "model" in parameters:
-        raise UserError(
-            f"{path}: `model` is no parameter of a batch: it takes a list, `models: [...]`"
-        )
 
     whole = make_study(parameters | {"models": models})
-    again = dict(settings or {})
-    if "outputs" in again:
-        again["outputs"] = from_root(whole.outputs)
-    planner = _Planner(path, whole, models, parameters, fixed, again)
+    planner = _Planner(path, whole, models, parameters, fixed, settings)
     single = [run for entry in alone for run in planner.runs_of(entry)]
     over_all = [run for entry in together for run in planner.runs_of(entry, once=True)]
-
     runs = single + over_all
     _check_runs(path, runs, fixed)
-    jobs = _jobs_of(path, planner.folder, runs, over_all, planner.command)
-    return Batch(path, whole, runs, jobs)
+    return Batch(path, whole, runs, planner.jobs_of(runs, over_all))
 
 
 # --- what the file says ---------------------------------------------------------------------------
@@ -109,15 +92,6 @@ def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
         where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
         checked.append(check(NotebookKeys, given, where, what))
     return checked
-
-
-def _models_of(given: Any, entries: Sequence[NotebookKeys]) -> Any:
-    """The models of a batch; where the file names none, all that its notebooks name."""
-    if not given:
-        by_text = {str(model): model for entry in entries for model in entry.models or []}
-        given = list(by_text.values())
-    # What is no list is refused where the study is checked.
-    return expand(given) if isinstance(given, list) else given
 
 
 def _check_runs(path: Path, runs: Sequence[Notebook], fixed: JSON) -> None:
@@ -202,20 +176,8 @@ class _Planner:
     """Those of the file and its size, and over them those of the command line."""
     fixed: JSON
     """Those of the command line: they win over what an entry says."""
-
     settings: JSON
     """All that the command line gives, as it is given again."""
-
-    @property
-    def folder(self) -> Path:
-        """Where executed notebooks and the records of jobs lie."""
-        return self.whole.outputs / "notebooks" / self.whole.run
-
-    @property
-    def command(self) -> list[str]:
-        """The command that plans this batch again."""
-        given = ["-y", one_line(self.settings)] if self.settings else []
-        return ["rulerkit", "batch", str(self.path.absolute()), *given]
 
     def runs_of(self, entry: NotebookKeys, once: bool = False) -> list[Notebook]:
         """The runs of an entry: one for each model where the notebook takes `model` and not `once`,
@@ -223,9 +185,10 @@ class _Planner:
         if _NOT_IN_PARAMETERS & entry.parameters.keys():
             raise UserError(
                 f"{entry.notebook} in {self.path} sets run, outputs or models among its "
-                "parameters: a "
-                "batch writes into one place, and models stand beside `parameters`"
+                "parameters: a batch writes into one place, and models stand beside `parameters`"
             )
+        notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
+        known = notebook_parameters(notebook)
         models = expand(entry.models or self.models)
         values = self.parameters | entry.parameters | self.fixed
         # A wrong value is found before anything starts.
@@ -233,22 +196,17 @@ class _Planner:
         if values.get("seed") == "fresh":
             # All notebooks ask the same questions.
             values["seed"] = checked.seed
-        if "outputs" in values:
-            # An executed notebook may be read on another machine.
-            values["outputs"] = from_root(self.whole.outputs)
-
-        notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
-        known = notebook_parameters(notebook)
         if "batch" in known:
             # It shows how far the batch is.
-            values |= {"batch": from_root(self.path.absolute()), "settings": self.settings}
+            values |= {"batch": str(self.path.absolute()), "settings": self.settings}
+
         if "model" in known and not once:
             names = map(name_of, checked.models)
-            by_subject = {
+            given = {
                 name: values | {"model": model} for name, model in zip(names, models, strict=True)
             }
         elif "models" in known:
-            by_subject = {"all": values | {"models": models}}
+            given = {"all": values | {"models": models}}
         elif entry.models and "model" not in known:
             raise UserError(
                 f"{entry.notebook} in {self.path} takes no `models`; its parameters are "
@@ -256,81 +214,78 @@ class _Planner:
             )
         else:
             # Its tasks or models may be a plug-in's.
-            own = {name: values[name] for name in values if name in {*known, "plugins"}}
-            by_subject = {"all": own}
+            given = {"all": {name: values[name] for name in values if name in {*known, "plugins"}}}
+
         runs = []
-        for subject, own in by_subject.items():
+        for subject, own in given.items():
             studies = studies_of(notebook, own)
-            for asked_model in [model for study in studies for model in study.models]:
-                if not isinstance(asked_model, dict):
-                    raise UserError(
-                        f"{self.path}: {subject} {notebook.stem} asks {name_of(asked_model)}, a "
-                        "model made in Python, which no other process has: describe it in "
-                        "params/models, a function by `entry: package.module:load`"
-                    )
-            place = self.folder / subject / notebook.name
+            place = self.whole.outputs / "notebooks" / self.whole.run / subject / notebook.name
             runs.append(Notebook(notebook, own, subject, place, tuple(studies)))
         return runs
 
+    def jobs_of(self, runs: list[Notebook], over_all: list[Notebook]) -> list[Job]:
+        """A job for each model that a notebook asks, then one for each execution of a notebook."""
+        given = ["-y", one_line(self.settings)] if self.settings else []
+        again = shlex.join(["rulerkit", "batch", str(self.path.absolute()), *given, "--only"])
+        models = _models_asked(self.path, runs)
+        jobs = []
+        for name, described in models.items():
+            studies = [
+                replace(study, models=(model,))
+                for run in runs
+                for study in run.studies
+                for model in study.models
+                if name_of(model) == name
+            ]
+            folder = self.whole.outputs / "notebooks" / self.whole.run / name
+            record, command = folder / "predictions.json", f"{again} {shlex.quote(name)}"
+            title = f"{name} predictions"
+            jobs.append(Job(name, title, record, tuple(studies), command, described))
 
-def _jobs_of(
-    path: Path, folder: Path, runs: list[Notebook], over_all: list[Notebook], command: list[str]
-) -> list[Job]:
-    """A job for each model that a notebook asks, then one for each execution of a notebook."""
-    models = _models_asked(path, runs)
-    jobs = []
-    for name, described in models.items():
-        studies = [
-            (run.notebook.stem, replace(study, models=(model,)))
-            for run in runs
-            for study in run.studies
-            for model in study.models
-            if name_of(model) == name
-        ]
-        record = folder / name / "predictions.json"
-        again = shlex.join([*command, "--only", name])
-        title = f"{name} predictions"
-        jobs.append(Job(name, title, record, tuple(studies), again, described))
-
-    notebooks: list[Job] = []
-    # What shows how far the others are comes last, and before it what asks its models itself.
-    for run in sorted(runs, key=lambda run: (run.is_page, not run.studies)):
-        # A notebook over all models that asks nobody reads whatever the others have asked.
-        reads_all = run in over_all and not run.models
-        read = [other for other in runs if other.models] if reads_all else [run]
-        after = [name for name in models if reads_all or name in run.models]
-        stem = run.output.stem
-        name = stem if run.subject == "all" else f"{run.subject}-{stem}"
-        if run.subject in models and run.models <= {run.subject}:
-            # It is about one model, whose answers it follows.
-            name, after = run.subject, [run.subject]
-        notebooks.append(
-            Job(
-                name,
-                run.title,
-                run.output.with_suffix(".json"),
-                tuple((each.notebook.stem, study) for each in read for study in each.studies),
-                shlex.join([*command, "--only", name]),
-                run=run,
-                after=tuple(after),
-                reads=tuple(job.record for job in (*jobs, *notebooks) if run.is_page),
+        notebooks: list[Job] = []
+        # What shows how far the others are comes last, before it what asks its models itself.
+        for run in sorted(runs, key=lambda run: (run.is_page, not run.studies)):
+            # A notebook over all models that asks nobody reads whatever the others have asked.
+            reads_all = run in over_all and not run.models
+            read = [other for other in runs if other.models] if reads_all else [run]
+            after = [name for name in models if reads_all or name in run.models]
+            name = run.output.stem
+            if run.subject in models and run.models <= {run.subject}:
+                # It is about one model, whose answers it follows.
+                name, after = run.subject, [run.subject]
+            elif run.subject != "all":
+                name = f"{run.subject}-{name}"
+            notebooks.append(
+                Job(
+                    name,
+                    run.title,
+                    run.output.with_suffix(".json"),
+                    tuple(study for each in read for study in each.studies),
+                    f"{again} {shlex.quote(name)}",
+                    run=run,
+                    after=tuple(after),
+                    reads=tuple(job.record for job in (*jobs, *notebooks) if run.is_page),
+                )
             )
-        )
-    return jobs + notebooks
+        return jobs + notebooks
 
 
 def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
     """Every model that a notebook asks, by its name.
 
-    Raises `UserError` for two models of one name.
+    Raises `UserError` for two models of one name, and for one that no other process has.
     """
     models: dict[str, JSON] = {}
     for run in runs:
-        described: Any  # a model made in Python was refused when the batch was read
         for described in [model for study in run.studies for model in study.models]:
             name = name_of(described)
-            # Their predictions would lie in one folder, and one model would be taken
-            # for the other.
+            if not isinstance(described, dict):
+                raise UserError(
+                    f"{path}: {run.title} asks {name}, a model made in Python, which no other "
+                    "process has: describe it in params/models, a function by `entry: "
+                    "package.module:load`"
+                )
+            # Their predictions would lie in one folder, and one model would be taken for the other.
             other = models.setdefault(name, described)
             keys = [key for key in described | other if described.get(key) != other.get(key)]
             if keys:

@@ -9,7 +9,6 @@ import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,11 +17,10 @@ import yaml
 from rulerkit.common.errors import listed
 from rulerkit.common.hidden import hide
 from rulerkit.common.json_text import digest
-from rulerkit.common.model_files import read_spec
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
-from rulerkit.evaluation.study import Study, expand, name_of
+from rulerkit.evaluation.study import Study, name_of
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.store.cells import answered
 from rulerkit.store.files import write_whole
@@ -37,9 +35,7 @@ class Need(NamedTuple):
     task: str
     length: int
     wanted: int
-    """The number of examples."""
-    most: int
-    """The number of examples that later rounds of an adaptive run may ask for."""
+    """The number of examples; of an adaptive run those of the open round, or of the last."""
     have: int
     """How many of its examples are answered."""
     problem: str
@@ -47,13 +43,8 @@ class Need(NamedTuple):
 
     @property
     def tokens_left(self) -> int:
-        """The tokens of prompts and answers that are left, at most."""
+        """The tokens of prompts and answers that are left."""
         return (self.wanted - self.have) * self.length
-
-    @property
-    def most_tokens_left(self) -> int:
-        """Those that are left if an adaptive run asks for all its examples."""
-        return (max(self.most, self.wanted) - self.have) * self.length
 
     def __str__(self) -> str:
         return f"{self.model} {self.task} at {self.length}"
@@ -87,18 +78,13 @@ class Notebook:
         return "batch" in self.parameters
 
     @property
-    def given(self) -> JSON:
-        """The parameters of its execution. A notebook whose questions were planned shows what its
-        models have answered before, and needs no key; another one asks its models itself."""
-        if not self.studies:
-            return dict(self.parameters)
-        return {**hide(plain(self.parameters)), "ask": False}
-
-    @property
     def command(self) -> list[str]:
-        """The arguments of papermill, as a reader may see them."""
-        shown = one_line(hide(plain(self.given)))
-        return [str(self.notebook), str(self.output), "-y", shown]
+        """The arguments of papermill, without keys, as others can read a command line. A notebook
+        whose questions were planned shows what its models have answered before."""
+        given = hide(plain(self.parameters))
+        if self.studies:
+            given["ask"] = False
+        return [str(self.notebook), str(self.output), "-y", one_line(given)]
 
     @property
     def source(self) -> str:
@@ -115,9 +101,8 @@ class Job:
     jobs of one name together."""
     title: str
     record: Path
-    studies: tuple[tuple[str, Study], ...]
-    """What the model is asked, or the notebook reads, each with the name of the notebook that asks
-    it."""
+    studies: tuple[Study, ...]
+    """What the model is asked, or the notebook reads."""
     command: str
     """The command that does it again."""
     model: JSON | None = None
@@ -136,59 +121,46 @@ class Job:
         """The file that exists while a process does the job: the same for every batch."""
         return self.record.with_suffix(".lock")
 
-    @cached_property
+    @property
     def resources(self) -> tuple[int, int]:
-        """GPUs on each node, and nodes: those of its model, or the most that a model takes which a
-        notebook asks by itself."""
-        specs: list[Spec] = [self.model] if self.model else []
-        if self.run and not self.run.studies:
-            own = self.run.parameters
-            given = own["models"] if "models" in own else [own.get("model")]
-            specs = [read_spec(model) for model in expand(given or []) if model]
-        return max((gpus_and_nodes(spec) for spec in specs), default=(0, 1))
+        """GPUs on each node, and nodes."""
+        return gpus_and_nodes(self.model) if self.model else (0, 1)
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models that answer in it, or whose answers it reads."""
+        return (self.name,) if self.model else self.after
 
     def predictions(self, model: str) -> Path:
         """The record of a model's predictions."""
         return self.record.parents[1] / model / "predictions.json"
 
-    def not_run(self, model: str) -> dict[tuple[int, str], str]:
-        """What was left out when a model ran last, with the reasons: lengths that it could not be
-        given (the task is ""), and tasks that did not fit into a length."""
-        record = read_record(self.predictions(model))
-        if self.model and record.get("model") != hide(plain(self.model)):
-            # The settings of the model have changed: the length may fit now.
-            return {}
-        reasons = {}
-        for key, reason in record.get("not_run", {}).items():
-            length, _, task = key.partition(" ")
-            reasons[int(length), task] = str(reason)
-        return reasons
+    def not_run(self, model: str) -> dict[str, str]:
+        """What was left out when a model ran last, with the reasons: a length that it could not be
+        given (`2048`), a task that did not fit into a length (`300 vt`)."""
+        return dict(read_record(self.predictions(model)).get("not_run", {}))
 
     def needs(self) -> list[Need]:
         """Every cell that it is to answer or to read and that can be asked, as it is now: each cell
         is read."""
-        left_out = {name: self.not_run(name) for name in (self.name, *self.after)}
-        lengths_of = {name: [n for n, task in left_out[name] if not task] for name in left_out}
-        needs = needs_of(
-            [study for _, study in self.studies], lambda model: lengths_of.get(model, [])
-        )
-        return [
-            need
-            for need in needs
-            if not {(need.length, ""), (need.length, need.task)} & left_out[need.model].keys()
-        ]
+        left_out = {name: self.not_run(name) for name in self.models}
 
-    def cells(self) -> set[Path]:
-        """The files of all its cells."""
-        return {cell.path for _, study in self.studies for cell in study.cells()}
+        def lengths(model: str) -> list[int]:
+            return [int(key) for key in left_out[model] if key.isdigit()]
+
+        needs = []
+        for need in needs_of(self.studies, lengths):
+            keys = {f"{need.length}", f"{need.length} {need.task}"}
+            if not keys & left_out[need.model].keys():
+                needs.append(need)
+        return needs
 
     @property
     def changed(self) -> str:
         """Which of its models has other settings or files than when it gave its answers; "" for
         none."""
-        names = [self.name] if self.model else self.after
         changed = []
-        for name in names:
+        for name in self.models:
             record = read_record(self.predictions(name))
             if "answered_by" in record:
                 settings, changed_at = version_of(self.model or record.get("model", {}))
@@ -230,8 +202,9 @@ class Job:
     def answers(self) -> str:
         """A digest of size and time of the stored answers, by which a notebook knows that it has
         read them."""
+        cells = {cell.path for study in self.studies for cell in study.cells()}
         stamps = []
-        for path in sorted({*self.cells(), *self.reads}):
+        for path in sorted({*cells, *self.reads}):
             with suppress(OSError):
                 status = path.stat()
                 stamps.append([path.name, status.st_mtime_ns, status.st_size])
@@ -241,8 +214,9 @@ class Job:
 class Status(NamedTuple):
     """How far a job is. While it is done here: `running`, then `done`, `done before`, `failed`,
     `incomplete` (a model that left examples unanswered, or a notebook that read less than it asked
-    for) or `missing` (a notebook without answers to read; it did not run). As its files show it:
-    also `queued`, `interrupted`, `waiting`, or `outdated` (what it was done with has changed)."""
+    for), `missing` (a notebook without answers to read; it did not run), or `locked` by another
+    process. As its files show it: also `queued`, `interrupted`, `waiting`, or `outdated` (what it
+    was done with has changed)."""
 
     job: Job
     state: str
@@ -260,12 +234,11 @@ def needs_of(
         # What an adaptive run asks for depends on its rows.
         counts = wanted(study, not_run) if study.adaptive else {}
         for cell in study.cells():
-            most = study.num_examples
-            count = counts.get(cell.path, most)
+            count = counts.get(cell.path, study.num_examples)
             if before := asked.get(cell.path):
-                most, count = max(most, before.most), max(count, before.wanted)
+                count = max(count, before.wanted)
             place = cell.model, cell.path, cell.task.name, cell.length
-            asked[cell.path] = Need(*place, count, most, 0, "")
+            asked[cell.path] = Need(*place, count, 0, "")
     needs = []
     for need in asked.values():
         have, problem = answered(need.path, need.wanted)

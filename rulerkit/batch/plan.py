@@ -1,6 +1,5 @@
 """What models are asked before they are: examples and tokens."""
 
-from collections import defaultdict
 from collections.abc import Iterable
 from contextlib import suppress
 from typing import Any
@@ -12,73 +11,64 @@ from rulerkit.common.settings import Spec
 from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.scoring.effective_length import FIRST
+from rulerkit.store.cells import coverage_of
 
 
 def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
-    """A table of what models are asked in their studies, with a row for each model and length, and
-    the command of each server that would be started. No model is started. Raises `UserError` for
-    weights that are cut short.
+    """A table of what models are asked in their studies, with a row for each model and length: how
+    many examples, how many of them are answered, and the tokens of all at most; and the command of
+    each server that would be started. No model is started. Raises `UserError` for weights that are
+    cut short.
 
     A length that a model cannot be given is named with the reason and not counted. Of an adaptive
-    run the table has all examples that it may ask for, and a line what its first round asks.
+    run all examples count that it may ask for.
     """
     import pandas as pd
 
     rows: list[list[Any]] = []
     notes: list[str] = []
     commands: list[str] = []
-    total = least = Cost()
+    total, left = Cost(), 0
     for described, studies in asked:
         model = load_model(described)
         if checkpoint := getattr(model, "checkpoint", None):
             checkpoint.check_weights()
         spec: Spec = getattr(model, "spec", {})
-        costs, firsts = _by_length(model, spec, studies)
-        for length in sorted(costs):
+        for length, (cost, answered) in _by_length(model, spec, studies).items():
             if why_not := _too_long(model, length):
                 notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
                 continue
-            total, least = total.plus(costs[length]), least.plus(firsts[length])
-            asked_for = (f"{number:,}" for number in costs[length])
-            rows.append([model.name, length_name(length), *asked_for])
+            total = total.plus(cost)
+            left += (cost.examples - answered) * length
+            numbers = (cost.examples, answered, cost.prompt_tokens, cost.answer_tokens)
+            rows.append([model.name, length_name(length), *(f"{number:,}" for number in numbers)])
         # Of a checkpoint that is not here yet nobody knows the arguments.
         with suppress(UserError):
             command = getattr(model, "shown_command", str)()
             commands += [f"{model.name} starts: {command}\n"] if command else []
 
-    frame = pd.DataFrame(
-        rows, columns=["model", "length", "examples", "prompt tokens", "answer tokens"]
-    )
-    if least == total:
-        together = [f"together: {total.text()}"]
-    else:
-        together = [
-            f"at most: {total.text()}",
-            f"at least: {least.text()}, the first round of an adaptive run",
-        ]
-    return "\n".join([render(frame, notes=[*together, *notes]), *commands])
+    columns = ["model", "length", "examples", "answered", "prompt tokens", "answer tokens"]
+    frame = pd.DataFrame(rows, columns=columns)
+    together = f"together: {total.text()}; {left:,} tokens left"
+    return "\n".join([render(frame, notes=[together, *notes]), *commands])
 
 
-def _by_length(
-    model: Model, spec: Spec, studies: Iterable[Study]
-) -> tuple[dict[int, Cost], dict[int, Cost]]:
-    """What a model is asked at each length, and the least of it; a cell that several studies ask
-    for counts once, with the most examples."""
+def _by_length(model: Model, spec: Spec, studies: Iterable[Study]) -> dict[int, tuple[Cost, int]]:
+    """What a model is asked at each length, and how many examples are answered; a cell that several
+    studies ask for counts once, with the most examples."""
     cells = {}
     for study in sorted(studies, key=lambda study: study.num_examples):
         for cell in study.cells():
             if cell.model == model.name:
-                cells[cell.path] = study, cell.task.name, cell.length
+                cells[cell.path] = study, cell
 
-    most: dict[int, Cost] = defaultdict(Cost)
-    least: dict[int, Cost] = defaultdict(Cost)
-    for study, task, length in cells.values():
-        number = study.num_examples
-        first = min(FIRST, number) if study.adaptive else number
-        most[length] = most[length].plus(cost_of(study, spec, {(task, length): number}))
-        least[length] = least[length].plus(cost_of(study, spec, {(task, length): first}))
-    return most, least
+    found = dict[int, tuple[Cost, int]]()
+    for study, cell in sorted(cells.values(), key=lambda asked: asked[1].length):
+        cost, answered = found.get(cell.length, (Cost(), 0))
+        own = cost_of(study, spec, {(cell.task.name, cell.length): study.num_examples})
+        have = coverage_of(cell.path, study.num_examples).have
+        found[cell.length] = cost.plus(own), answered + len(have)
+    return found
 
 
 def _too_long(model: Model, length: int) -> str:

@@ -37,18 +37,8 @@ def open_jobs(jobs: Iterable[Job]) -> list[list[Job]]:
 
 
 def script_text(jobs: list[Job], site: Site) -> str:
-    """The batch script of a group of jobs. `UserError` where a model needs more GPUs than a whole
-    node has."""
+    """The batch script of a group of jobs."""
     gpus, nodes = max(job.resources for job in jobs)
-    if gpus and site.whole_nodes:
-        if gpus > site.whole_nodes:
-            raise UserError(
-                f"{jobs[0].name} needs {gpus} GPUs, a node has {site.whole_nodes} (whole_nodes of "
-                "params/site.yaml): lower tensor_parallel_size or `gpus` in its parameter file, or "
-                "spread it over `nodes`"
-            )
-        gpus = site.whole_nodes
-
     variables: dict[str, str] = {}
     if site.offline:
         # The hub's client, transformers and vLLM send no request; caches are those of here.
@@ -103,7 +93,6 @@ class Queued(NamedTuple):
     number: str
     state: str
     """Slurm's word, such as PENDING or RUNNING."""
-    reason: str
 
     @property
     def runs(self) -> bool:
@@ -131,19 +120,15 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
         if after:
             dependency += f",afterany:{':'.join(after)}"
 
-        if there is None:
+        if there:
+            number = there.number
+        else:
             script = script_of(job)
             write_whole(script, script_text(jobs, site))
             said = _slurm("sbatch", "--parsable", f"--dependency={dependency}", str(script))
-            numbers[job.name] = said.strip().partition(";")[0]
-        else:
-            numbers[job.name] = there.number
-        # It may have to wait for new jobs. Where this is not allowed, its notebook tells what it
-        # lacks.
-        if there and after and there.state == "PENDING":
-            with suppress(UserError):
-                _slurm("scontrol", "update", f"JobId={there.number}", f"dependency={dependency}")
-        yield job, numbers[job.name], there is not None
+            number = said.strip().partition(";")[0]
+        numbers[job.name] = number
+        yield job, number, there is not None
 
 
 def queue() -> dict[str, Queued]:
@@ -152,12 +137,12 @@ def queue() -> dict[str, Queued]:
         return {}
     entries: dict[str, Queued] = {}
     with suppress(UserError):
-        said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%r|%j")
+        said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%j")
         for line in said.splitlines():
-            number, state, reason, name = line.split("|", 3)
+            number, state, name = line.split("|", 2)
             # Of two with one name, the one that runs counts.
             if name not in entries or not entries[name].runs:
-                entries[name] = Queued(number, state, reason)
+                entries[name] = Queued(number, state)
     return entries
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from datetime import timedelta
 
 from rulerkit.batch import slurm
-from rulerkit.batch.jobs import Job, Need, Status, lines_of_log, read_record
+from rulerkit.batch.jobs import Job, Status, read_record
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.store.files import holder
@@ -38,10 +38,10 @@ def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]
     entry = in_queue.get(slurm.name_of(job))
     if entry is None:
         return "", ""
-    if entry.runs:
-        return ("waiting" if job.run else "running"), f"job {entry.number} begins"
-    place = f"job {entry.number}, {entry.state.lower()}, {entry.reason}"
-    return ("waiting" if job.run else "queued"), place
+    place = f"job {entry.number}, {entry.state.lower()}"
+    if job.run:
+        return "waiting", place
+    return ("running" if entry.runs else "queued"), place
 
 
 def _status(job: Job, activity: str, where: str) -> Status:
@@ -82,43 +82,24 @@ def report(statuses: list[Status]) -> list[str]:
     # Cells of models' jobs alone: notebooks read the same ones.
     needs = [need for status in statuses if status.job.model for need in status.needs]
     left = sum(need.tokens_left for need in needs)
-    most = sum(need.most_tokens_left for need in needs if need.tokens_left)
-    total = f"; {tokens_left(left, most)}" if left else ""
+    total = f"; {left:,} tokens left" if left else ""
     lines = [line for status in statuses for line in describe(status)]
     return [*lines, f"{counted(len(states), 'step')}: {counts}{total}"]
 
 
-def tokens_left(least: int, most: int) -> str:
-    """The tokens of prompts and answers that are left; of adaptive runs those of the open round,
-    and of all rounds there may be."""
-    if least < most:
-        return f"{least:,} tokens left at least, {most:,} at most"
-    return f"{least:,} tokens left, at most"
-
-
 def describe(status: Status) -> list[str]:
-    """A line about a job; of one that was not done the last lines of its log and the command that
-    helps. A notebook that read incomplete answers needs those first."""
-    job, state, message, _ = status
+    """A line about a job; of one that was not done its logs and the command that helps. A notebook
+    that read incomplete answers needs those first."""
+    job, state = status.job, status.state
     lines = [f"{state:12} {job.title:40} {details(status)}".rstrip()]
-
-    log_lines: list[str] = []
-    # A notebook that did not run has at most the log of an earlier time.
+    logs = []
     if state in ("failed", "interrupted") or (state == "missing" and not job.run):
-        log = job.log
-        if state != "failed" and not job.run:
-            # The job wrote nothing: what the scheduler's job has said.
-            log = slurm.script_of(job).with_suffix(".out")
-        shown_already = ("$ ", "not run: ", f"rulerkit: {message}")
-        log_lines = [line for line in lines_of_log(log) if not line.startswith(shown_already)][-5:]
-        lines += [f"    | {line[:300]}" for line in log_lines]
-        if log_lines:
-            lines.append(f"    log: {log}")
-
+        # Its own, and what the scheduler's job has said.
+        places = (job.log, slurm.script_of(job).with_suffix(".out"))
+        logs = [f"    log: {log}" for log in places if log.exists()]
     stopped = state in ("failed", "interrupted", "outdated")
-    lacks_answers = state == "incomplete" and not job.run
-    if log_lines or stopped or lacks_answers:
-        lines.append(f"    again: {job.command}")
+    if logs or stopped or (state == "incomplete" and not job.run):
+        lines += [*logs, f"    again: {job.command}"]
     return lines
 
 
@@ -143,10 +124,11 @@ def details(status: Status) -> str:
         parts.append(_time_left(job, left))
     parts.append(message)
 
-    not_run = [
-        f"{task} at {length_name(length)}".removeprefix(" at ")
-        for length, task in sorted(job.not_run(job.name))
-    ]
+    not_run = []
+    for key in job.not_run(job.name):
+        length, _, task = key.partition(" ")
+        at = length_name(int(length))
+        not_run.append(f"{task} at {at}" if task else at)
     if not_run:
         parts.append(f"not run: {', '.join(not_run)}")
     problems = [need.problem for need in needs if need.problem]
@@ -156,27 +138,10 @@ def details(status: Status) -> str:
 
 
 def _time_left(job: Job, tokens_left: int) -> str:
-    """The time that is left at the pace since the process of a job began; empty where it is not
-    known yet."""
-    starts = read_record(job.record).get("starts")
-    if not starts:
-        return ""
-    done = starts[-1]["left"] - tokens_left
+    """The time that is left at the pace since the job began; empty where it is not known yet."""
+    record = read_record(job.record)
+    done = record.get("left", 0) - tokens_left
     if done <= 0:
         return ""
-    seconds = tokens_left * (time.time() - starts[-1]["time"]) / done
+    seconds = tokens_left * (time.time() - record["started"]) / done
     return f"about {timedelta(seconds=round(seconds))}"
-
-
-def grid(model: str, needs: Iterable[Need]) -> str:
-    """The cells of a model: a line per task, a column per length; how many examples are answered of
-    how many."""
-    import pandas as pd
-
-    rows = [(need.task, need.length, need.have, need.wanted) for need in needs]
-    frame = pd.DataFrame(rows, columns=["task", "length", "have", "wanted"])
-    # The cells of repetitions are counted together.
-    counts = frame.groupby(["task", "length"]).sum().astype(str)
-    texts = counts["have"] + "/" + counts["wanted"]
-    wide = texts.unstack(fill_value="").loc[frame["task"].unique()]
-    return wide.rename(columns=length_name).rename_axis(index=None, columns=model).to_string()

@@ -1,10 +1,9 @@
 """Commands over many models: batches on this machine and on Slurm, and their progress."""
 
 import os
-import time
 from contextlib import closing
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -19,8 +18,6 @@ from rulerkit.common.paths import project_files, resolve_file
 if TYPE_CHECKING:
     from rulerkit.batch.batch_file import Batch
     from rulerkit.batch.jobs import Job, Status
-
-_PAUSE = 20  # seconds between two lines on how far the jobs are, for which files are read
 
 
 @app.command("batch", rich_help_panel=EVERY_DAY)
@@ -73,11 +70,10 @@ def batch(
         _list(jobs)
     else:
         name_root()
-        left = _execute(jobs)
+        ended = _execute(jobs)
         if not only or any(job.run and job.run.is_page for job in jobs):
             print_leaderboard(planned)
-        if left:
-            raise typer.Exit(ExitStatus.FAILED)
+        raise typer.Exit(ended)
 
 
 def _batch_file(file: Path) -> Path:
@@ -99,7 +95,7 @@ def _list(jobs: "list[Job]") -> None:
     from rulerkit.batch.status import report, statuses
 
     echo("\n".join(report(statuses(jobs))))
-    asked = [(job.model, [study for _, study in job.studies]) for job in jobs if job.model]
+    asked = [(job.model, [*job.studies]) for job in jobs if job.model]
     echo("\n" + plan_text(asked), nl=False)
 
 
@@ -156,47 +152,36 @@ def print_leaderboard(batch: "Batch") -> None:
 # --- running and submitting -----------------------------------------------------------------------
 
 
-def _execute(jobs: "list[Job]") -> int:
-    """Do jobs, print each that ends and now and then how far the others are; returns how many are
-    not done."""
+def _execute(jobs: "list[Job]") -> ExitStatus:
+    """Do jobs, and print each that ends, a model also when it starts."""
     from rulerkit.batch.execution import check, execute
     from rulerkit.batch.status import describe
 
     end_in_order()
     check(jobs)
-    last = dict[Path, Any]()  # by the record of the job
-    next_look = time.monotonic() + _PAUSE
+    before = 0
+    left: list[Status] = []
     # Closing ends what runs, also where this process is told to end.
     with closing(execute(jobs)) as statuses:  # type: ignore[type-var]
         for status in statuses:
-            if status:
-                last[status.job.record] = status
-            if status and status.state not in ("running", "done before"):
-                echo("\n".join(describe(status)))
-            if time.monotonic() >= next_look:
-                echo(_progress(list(last.values()), len(jobs)))
-                next_look = time.monotonic() + _PAUSE
+            if status.state == "done before":
+                before += 1
+                continue
+            echo("\n".join(describe(status)))
+            if status.state not in ("running", "done"):
+                left.append(status)
 
-    states = [status.state for status in last.values()]
-    before = states.count("done before")
     if before:
         were = "was" if before == 1 else "were"
         echo(f"{counted(before, 'step')} {were} done before; nothing was asked again")
-    left = [f"{one.job.title} ({one.state})" for one in last.values() if "done" not in one.state]
-    if left:
-        are = "is" if len(left) == 1 else "are"
-        echo(f"{counted(len(left), 'step')} {are} not done: {', '.join(left)}", err=True)
-    return len(left)
-
-
-def _progress(statuses: "list[Status]", num_steps: int) -> str:
-    """How many steps have ended, and how far the others are."""
-    from rulerkit.batch.status import details
-
-    running = [status for status in statuses if status.state == "running"]
-    parts = [f"{len(statuses) - len(running)}/{num_steps} steps"]
-    parts += [f"{status.job.title}: {details(status)}" for status in running]
-    return "; ".join(parts)
+    if not left:
+        return ExitStatus.DONE
+    are = "is" if len(left) == 1 else "are"
+    named = ", ".join(f"{status.job.title} ({status.state})" for status in left)
+    echo(f"{counted(len(left), 'step')} {are} not done: {named}", err=True)
+    if all(status.state == "locked" for status in left):
+        return ExitStatus.ELSEWHERE
+    return ExitStatus.FAILED
 
 
 def _submit(path: Path, jobs: "list[Job]", dry_run: bool) -> None:

@@ -2,7 +2,6 @@
 whether one model is worse than another."""
 
 import os
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -25,8 +24,6 @@ from rulerkit.cli.options import (
 from rulerkit.cli.printing import (
     echo,
     judged,
-    left_text,
-    list_cells,
     name_root,
     say_error,
     task_tables,
@@ -69,7 +66,7 @@ def evaluate(
 
     Example: rulerkit evaluate Qwen/Qwen2.5-0.5B-Instruct --tasks vt,qa_1 --lengths 4K,8K -n 10
     """
-    from rulerkit.batch.jobs import needs_of
+    from rulerkit.batch.plan import plan_text
 
     given = Given(model, tasks, lengths, num_examples, files, settings)
     named = {"tasks", "lengths"} & settings_of(settings).keys()
@@ -79,16 +76,14 @@ def evaluate(
     else:
         study = given.study()
     if dry_run:
-        list_cells(study)
+        echo(plan_text([(model, [study]) for model in study.models]), nl=False)
         return
 
     # A job that its scheduler starts again goes on with what it has written.
     is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     errors: list[UserError] = []
     name_root()
-    needs = needs_of([study])
-    if any(need.tokens_left for need in needs):
-        echo(left_text(needs))
+    _say_what_is_left(study)
     cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
 
     _print_scores(study, cells)
@@ -105,6 +100,20 @@ def evaluate(
         is_complete = is_complete and cell.coverage.of_first(asked).is_enough
     if errors or not is_complete:
         raise typer.Exit(ExitStatus.UNDECIDED)
+
+
+def _say_what_is_left(study: "Study") -> None:
+    """Print what is answered and what is left before a model runs, where something is."""
+    from rulerkit.batch.jobs import needs_of
+
+    needs = needs_of([study])
+    left = sum(need.tokens_left for need in needs)
+    if left:
+        have, wanted = sum(need.have for need in needs), sum(need.wanted for need in needs)
+        echo(
+            f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
+            f"{left:,} tokens left"
+        )
 
 
 def _print_scores(study: "Study", cells: "list[Cell]") -> None:
@@ -175,7 +184,6 @@ def compare(
     by: PairedBy = "digest",
     max_failures: MaxFailures = None,
     json: AsJson = False,
-    outputs: Annotated[Path, typer.Option(help="Where predictions/ lies.")] = Path("outputs"),
 ) -> None:
     """Is B worse than A? A verdict from the examples that both have answered.
 
@@ -189,7 +197,6 @@ def compare(
         b,
         margin,
         by,
-        outputs=outputs,
         max_failures=max_failures,
         tasks=tasks_of(tasks) if tasks else None,
         lengths=lengths_of(lengths) if lengths else None,

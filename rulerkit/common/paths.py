@@ -106,17 +106,6 @@ def resolve(path: str | Path) -> Path:
     return next((path for path in (place, *others) if path.exists()), place)
 
 
-def from_root(path: Path) -> str:
-    """A path as a file holds it that may be read where the project lies elsewhere: relative to the
-    root, of which `resolve` makes the path again; a path outside the project stays as it is."""
-    for root in (home(), KIT, *plugin_projects()):
-        if path.is_relative_to(root):
-            inside = path.relative_to(root)
-            if resolve(inside) == path:
-                return inside.as_posix()
-    return str(path)
-
-
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
     project root, else params/ and notebooks/ of the kit and of plug-ins."""

@@ -407,8 +407,6 @@ class Site(Keys):
     {gpus} stands for the number of GPUs on each node"""
     cpu_options: list[Line] = []
     """a list of texts, each on one line: options of jobs without GPUs"""
-    whole_nodes: PositiveInt | None = None
-    """the number of GPUs of a node, where jobs must take whole nodes"""
     hours: Hours = 24.0
     """the hours of jobs whose model names none, above 0, at most 744"""
     setup: list[Line] = []

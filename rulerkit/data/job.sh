@@ -12,16 +12,14 @@
 {% for option in site.options + (site.gpu_options if gpus else site.cpu_options) %}
 #SBATCH [[ option | replace("{gpus}", gpus) ]]
 {% endfor %}
-{% if gpus and site.whole_nodes %}
-#SBATCH --exclusive
-{% endif %}
 # The time is nearly up, or an urgent job wants the place: back into the queue, to resume from there.
-# Where that is not allowed, as a new job, which is told whose work it resumes.
-export RULERKIT_JOB="${1:-$SLURM_JOB_ID}"
+# Where that is not allowed, as a new job, which is told how often this one began. The twentieth gives up.
+starts=$((${1:-0} + ${SLURM_RESTART_COUNT:-0} + 1))
 requeue() {
   trap : USR1
+  [ $starts -lt 20 ] || return
   scontrol requeue "$SLURM_JOB_ID" ||
-    env -u SLURM_RESTART_COUNT -u CUDA_VISIBLE_DEVICES sbatch --dependency=singleton [[ script | string | quote ]] "$RULERKIT_JOB"
+    env -u SLURM_RESTART_COUNT -u CUDA_VISIBLE_DEVICES sbatch --dependency=singleton [[ script | string | quote ]] $starts
 }
 trap requeue USR1
 cd [[ home | string | quote ]] || exit 1
