@@ -411,8 +411,9 @@ def test_cannot_tell_and_the_number_it_would_take(made):
         (["main/perfect", "nobody"], 2, "unknown model or folder"),
     ],
 )
-def test_command(made, arguments, status, expected, rulerkit):
-    command = ("compare", *arguments, "--outputs", made)
+def test_command(made, arguments, status, expected, rulerkit, monkeypatch):
+    monkeypatch.chdir(made.parent)
+    command = ("compare", *arguments)
     plain, as_json = rulerkit(*command), rulerkit(*command, "--json")
     assert plain.status == as_json.status == status
     assert expected in plain.out + plain.err

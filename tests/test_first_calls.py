@@ -301,10 +301,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         ("evaluate perfect", "max_examples: 9"),
         ("check perfect", "hops: 6"),
         ("show perfect", "num_examples: 6"),
-        ("show main/perfect", "seed: 6"),
         ("generate -o out.jsonl", "run: other"),
-        ("serve perfect", "tasks: [vt]"),
-        ("fetch perfect", "lengths: [4096]"),
         ("gate perfect mute", "hops: 6"),
         ("gate perfect mute", "repeat: 2"),
         ("gate perfect mute", "{num_examples: adaptive, max_failures: 0.1, hops: 6}"),
@@ -313,8 +310,6 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     ],
 )
 def test_a_key_that_a_command_does_not_use_is_an_error(home, rulerkit, words, key):
-    (home / "outputs/predictions/main/perfect/vt").mkdir(parents=True)
-    (home / "outputs/predictions/main/perfect/vt/1024.jsonl").touch()
     ended = rulerkit(*words.split(), "-y", key)
     assert ended.status == 2
     assert len(ended.lines) == 1

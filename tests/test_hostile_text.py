@@ -224,7 +224,7 @@ def test_the_command_line_shows_names_and_errors_harmlessly(kind, tmp_path, rule
     }
     (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
     for arguments in (
-        ["report", str(folder / "4096.jsonl"), "--task", "niah_single_1", "--length", "4096"],
+        ["report", str(folder / "4096.jsonl")],
         ["report", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],

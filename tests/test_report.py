@@ -115,17 +115,6 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
         compare(*sides, lengths=[2048])
 
 
-def test_a_category_without_cells_is_refused_with_those_that_are_there(tmp_path, rulerkit):
-    write_cell(tmp_path)
-    folder = str(tmp_path / "predictions")
-    assert rulerkit("report", folder, "--category", "vt").status == 0
-    for category in ("nosuch", "qa"):
-        said = rulerkit("report", folder, "--category", category)
-        assert said.status == 2
-        assert f"'{category}'" in said.err
-        assert "allowed: all, vt" in said.err
-
-
 def test_the_hub_gets_an_entry_for_each_complete_length(tmp_path, rulerkit):
     asked = (("m", 2048, THIRTEEN), ("m", 4096, THIRTEEN[:-1]), ("n", 2048, ["vt"]))
     for model, length, names in asked:

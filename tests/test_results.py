@@ -231,16 +231,6 @@ def test_commands(outputs: Path, tmp_path: Path, rulerkit: Any) -> None:
     assert f"open {page} in a browser: 40 of 96 answers can be opened there" in said
     assert '"remarks":"reference readers; synthetic texts' in page.read_text()
 
-    model = outputs / "predictions/main/perfect"
-    third = ("--tasks", "vt", "--lengths", "1K", "--index", "2")
-    shown = rulerkit("show", model, *third).out
-    cell = read_cells(model / "vt")[0]
-    assert f"perfect wrote: {cell.rows[2]['pred'].strip()}" in shown
-    assert "score: 100 of 100" in shown
-    assert "did you mean" in rulerkit("show", model, "--tasks", "vt", "--lengths", "4K").err
-    tenth = (*third[:4], "--index", "9")
-    assert "has no answer to example 9" in rulerkit("show", model, *tenth).err
-
 
 # --- the page -------------------------------------------------------------------------------------
 

@@ -13,14 +13,7 @@ if TYPE_CHECKING:
     from rulerkit.common.settings import JSON
     from rulerkit.evaluation.study import Study
 
-_WAYS = (
-    "give a name (`rulerkit models` lists them), a folder, a hub id (org/name), an address "
-    "(http://localhost:8000), or a file (-f params/models/x.yaml)"
-)
-
-
-MODELS = ("plugins", "model", "models")
-EXAMPLES = (*MODELS, *["tasks", "lengths", "seed", "corpora", "protocol"])
+EXAMPLES = ("plugins", "model", "models", "tasks", "lengths", "seed", "corpora", "protocol")
 """The parameters that say which models are meant, and which examples."""
 
 
@@ -42,13 +35,23 @@ class Given(NamedTuple):
         are named for one.
         """
         values, changes = self.parameters(uses)
-        named = self._model_of(values) or default
-        if named:
-            values["model"] = model_of(named, changes)
-        elif values.get("models"):
+        typed = list(self.models or ())
+        named = [*typed]
+        for key in ("model", "models"):
+            if values.get(key) is not None:
+                named.append(f"`{key}: {shortened(values[key])}`")
+        if len(named) > 1:
+            raise UserError(f"one MODEL is meant, seen: {' and '.join(named)}")
+        if values.get("models"):
             values["models"] = models_of(values["models"], changes)
+        elif typed or values.get("model") or default:
+            model = typed[0] if typed else values.get("model") or default
+            values["model"] = model_of(model, changes)
         else:
-            raise UserError(f"no model is named: {_WAYS}")
+            raise UserError(
+                "no model is named: give a name (`rulerkit models` lists them), a folder, a hub id "
+                "(org/name), an address (http://localhost:8000), or a file, -f params/models/x.yaml"
+            )
         return rk.study(more | values)
 
     def parameters(self, uses: Collection[str] = ()) -> "tuple[JSON, JSON]":
@@ -80,26 +83,6 @@ class Given(NamedTuple):
             values[key] = self.num_examples
         return values, changes
 
-    def _model_of(self, values: "JSON") -> Any:
-        """The one model that is named, as an argument or among the parameters; else None."""
-        models = self.models or ()
-        if len(models) > 1:
-            raise UserError(
-                f"one MODEL is meant, seen: {' and '.join(models)}; several tasks or lengths "
-                "have commas between them, `rulerkit gate` and `compare` take two models, and a "
-                "batch many"
-            )
-        named = {key for key in ("model", "models") if values.get(key) is not None}
-        if models:
-            if named:
-                key = named.pop()
-                raise UserError(
-                    f"two models are named: {models[0]} as an argument, and `{key}: "
-                    f"{shortened(values[key])}` in -y or -f; leave one of the two out"
-                )
-            return models[0]
-        return values.get("model") if "models" not in named else None
-
 
 def one_model(study: "Study") -> Any:
     """The only model of a study; `UserError` where there are several."""
@@ -119,9 +102,9 @@ def settings_of(settings: Sequence[str] | None) -> "JSON":
     for text in settings or []:
         content = parse_yaml(text, f"-y {text!r}")
         if not isinstance(content, dict):
-            # The sign that other programs take is the likeliest mistake.
-            fixed = text.replace("=", ": ", 1) if "=" in text else "num_examples: 5"
-            raise UserError(f"-y {text!r} holds no `name: value`; write it like -y '{fixed}'")
+            raise UserError(
+                f"-y {text!r} holds no `name: value`; write it like -y 'num_examples: 5'"
+            )
         merged |= content
     return merged
 
@@ -194,25 +177,3 @@ def lengths_of(texts: Sequence[str]) -> list[int]:
     """Lengths given on the command line, in tokens."""
     words = (word for text in texts for word in re.split(r"[,\s\[\]]+", text))
     return [parse_length(word) for word in words if word]
-
-
-def is_folder_of_answers(name: str, outputs: str = "outputs") -> bool:
-    """Whether a name means answers that are stored, as a folder or as RUN/MODEL, and not a model
-    that may be asked."""
-    from rulerkit.common.paths import resolve_file
-
-    if is_checkpoint(name):
-        return False
-    stored = resolve_file(outputs) / "predictions" / name
-    if "/" in name and stored.is_dir():
-        return True
-    place = resolve_file(name)
-    files = (place.glob(pattern) for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl"))
-    return place.is_dir() and any(next(found, None) for found in files)
-
-
-def is_checkpoint(name: str) -> bool:
-    """Whether a name is that of a folder with a model, whatever answers lie elsewhere under it."""
-    from rulerkit.common.paths import holds_checkpoint, resolve_file
-
-    return holds_checkpoint(resolve_file(name))

@@ -118,16 +118,3 @@ OtherScorers = Annotated[
         "(docs/scorers.md). Repeatable; all for all of them.",
     ),
 ]
-ForeignTask = Annotated[
-    str | None, typer.Option(help="The task of other programs' files that do not say it.")
-]
-ForeignLength = Annotated[
-    str | None, typer.Option(help="Their nominal length, where their folders do not say.")
-]
-Category = Annotated[
-    str,
-    typer.Option(
-        help="Of a leaderboard: all, niah, vt, aggregation, qa, or the category of a family "
-        "of your own."
-    ),
-]

@@ -9,15 +9,12 @@ import typer
 
 import rulerkit as rk
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, counted
+from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import capability
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from rulerkit.batch.jobs import Need
-    from rulerkit.evaluation.study import Study
-    from rulerkit.scoring.summary import Summary
     from rulerkit.store.cells import Cell
 
 
@@ -111,11 +108,7 @@ def judged(
 
 
 def leaderboards(
-    cells: "list[Cell]",
-    scores: "pd.DataFrame",
-    format: str,
-    category: str,
-    further_notes: list[str],
+    cells: "list[Cell]", scores: "pd.DataFrame", format: str, further_notes: list[str]
 ) -> str:
     """The leaderboard of each suite over these cells."""
     from rulerkit.report.tables import footnotes, table_text
@@ -127,52 +120,8 @@ def leaderboards(
         of_suite = [cell for cell in cells if cell.about.suite == suite]
         rows = _chosen(scores, scores["suite"] == suite)
         notes = [*footnotes(of_suite, rows), *further_notes]
-        if category == "all" and (own := capability(suite)):
+        if own := capability(suite):
             tables.append(own.table(scores, format=format, notes=notes))
-            continue
-        summary = rk.summarize(scores, suite=suite)
-        if category == "all":
-            notes += _other_categories(summary)
-        tables.append(table_text(summary, format, category, notes))
+        else:
+            tables.append(table_text(rk.summarize(scores, suite=suite), format, notes=notes))
     return "\n".join(tables)
-
-
-def _other_categories(summary: "Summary") -> list[str]:
-    """A line that names the categories of families from outside, whose scores stand beside the mean
-    of the thirteen; none where the mean is over them."""
-    from rulerkit.scoring.scores import CATEGORIES
-
-    in_mean = summary.of("all").models["tasks"].iloc[0]
-    if in_mean == summary.cells["task"].nunique():
-        return []
-    others = {*summary.cells["category"]} - {*CATEGORIES}
-    names = ", ".join(sorted(others))
-    return [f"Not in this table: {names} (--category shows each)."] if others else []
-
-
-def list_cells(study: "Study") -> None:
-    """The cells of a study, as parameters and stored predictions tell, the tokens left, and what
-    all of it asks of each model."""
-    from rulerkit.batch.jobs import needs_of
-    from rulerkit.batch.plan import plan_text
-    from rulerkit.batch.status import grid
-
-    needs = needs_of([study])
-    for model in dict.fromkeys(need.model for need in needs):
-        echo(grid(model, [need for need in needs if need.model == model]) + "\n")
-    echo(f"{left_text(needs)}\n")
-    echo(plan_text([(model, [study]) for model in study.models]), nl=False)
-
-
-def left_text(needs: "list[Need]") -> str:
-    """What is answered and what is left, before a model runs: examples and tokens."""
-    from rulerkit.batch.status import tokens_left
-
-    have = sum(need.have for need in needs)
-    wanted = sum(need.wanted for need in needs)
-    left = sum(need.tokens_left for need in needs)
-    most = sum(need.most_tokens_left for need in needs) if left else 0
-    return (
-        f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
-        f"{tokens_left(left, most)}"
-    )

@@ -1,101 +1,30 @@
-"""Commands that set up: downloads, notebooks of one's own, files of examples."""
+"""Commands that set up: the paper's texts, notebooks of one's own, files of examples."""
 
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import SET_UP, app
-from rulerkit.cli.given import EXAMPLES, MODELS, Given, one_model, settings_of
+from rulerkit.cli.given import EXAMPLES, Given, one_model
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
-from rulerkit.common.errors import ExitStatus, UserError
-from rulerkit.common.paths import cache_dir, plugin_projects, resolve, resolve_file
+from rulerkit.common.errors import UserError
+from rulerkit.common.paths import cache_dir, plugin_projects
 from rulerkit.common.project import FOLDERS, KIT
 
 
 @app.command("fetch", rich_help_panel=SET_UP)
-def fetch(
-    model: OneModel = None,
-    files: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--file", "-f", help="A batch file, or parameter files: -f params/models/x.yaml"
-        ),
-    ] = None,
-    settings: Settings = None,
-) -> None:
-    """Download what a model or a batch needs, for machines without a network.
+def fetch() -> None:
+    """Download the paper's texts from their owners' addresses: essays, SQuAD, HotpotQA.
 
-    With MODEL or -f: models of the hub, tokenizers, and the original corpora if the files name
-    them. Without: the original corpora (essays, SQuAD, HotpotQA) from their owners' addresses.
+    A model comes with `hf download ORG/NAME`.
     """
     from rulerkit.cli import downloads
 
-    if not model and not files and not settings:
-        fetched = downloads.fetch()
-        echo(f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them")
-        return
-
-    from rulerkit.batch.batch_file import read_batch
-    from rulerkit.common.yaml_files import read_yaml
-    from rulerkit.evaluation.study import BATCH_KEYS
-
-    paths = [resolve_file(file) for file in files or []]
-    wanted: list[Any]
-    if paths and BATCH_KEYS & read_yaml(paths[0]).keys():
-        if model:
-            raise UserError(
-                f"{files[0] if files else ''} is a batch file, which names its models: leave out "
-                f"{' '.join(model)}"
-            )
-        wanted = [read_batch(path, settings_of(settings)) for path in paths]
-    else:
-        given = Given(model, files=paths, settings=settings)
-        wanted = [given.study("reader-8192", (*MODELS, "corpora"))]
-    models = [model for entry in wanted for model in entry.models]
-    is_original = any(entry.corpora == "original" for entry in wanted)
-
-    failed = False
-    for described in models:
-        try:
-            for what in _fetch_model(described):
-                echo(f"there    {what}")
-        except UserError as error:
-            echo(f"failed   {error}")
-            failed = True
-    if is_original:
-        try:
-            downloads.fetch()
-            echo(f"there    corpora: original: {cache_dir()}")
-        except UserError as error:
-            echo(f"failed   {error}")
-            failed = True
-    if failed:
-        raise typer.Exit(ExitStatus.FAILED)
-
-
-def _fetch_model(described: Any) -> Iterator[str]:
-    """Download the repository of a model and its tokenizer, where they are on the hub, or its
-    tiktoken encoding; yields what is there."""
-    from rulerkit.common.hub import download, is_hub_id
-
-    engine: Any = rk.load_model(described)
-    path = engine.spec.get("path", "")
-    # The weights of the engine rwkv are one file of a repository.
-    repository, _, what = path.rpartition("/")
-    if not what.endswith(".pth"):
-        repository, what = path, "*"
-    if is_hub_id(repository) and not resolve(path).exists():
-        revision = engine.spec.get("revision")
-        yield str(download(f"model {engine.name}", repository, revision, [what]))
-
-    tokenizer = engine.tokenizer_name()
-    if tokenizer not in (path, "builtin") and not resolve(tokenizer).exists():
-        rk.load_tokenizer(tokenizer)
-        yield f"tokenizer {tokenizer}"
+    fetched = downloads.fetch()
+    echo(f"{len(fetched)} files in {cache_dir()}; `corpora: original` uses them")
 
 
 @app.command("notebooks", rich_help_panel=SET_UP)

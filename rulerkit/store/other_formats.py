@@ -291,7 +291,7 @@ def _length_of(file: Path) -> int:
             return length
     raise UserError(
         f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, "
-        "or, for score and check, give --length"
+        "or give `length=` to rk.load"
     )
 
 

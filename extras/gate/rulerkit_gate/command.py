@@ -17,7 +17,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import LOOK
-from rulerkit.cli.given import EXAMPLES, Given, is_checkpoint, is_folder_of_answers, models_of
+from rulerkit.cli.given import EXAMPLES, Given, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
@@ -32,7 +32,7 @@ from rulerkit.cli.printing import echo, end_in_order
 from rulerkit.common.errors import UserError, check_known, counted, remark, shortened
 from rulerkit.common.hidden import hide_address
 from rulerkit.common.lengths import length_name
-from rulerkit.common.paths import home_text
+from rulerkit.common.paths import holds_checkpoint, home_text, resolve_file
 from rulerkit.common.urls import is_address
 
 if TYPE_CHECKING:
@@ -354,17 +354,19 @@ def _address_in(described: Any) -> Any:
 
 
 def _is_stored(name: Any, study: "Study") -> bool:
-    """Whether a name means answers that are stored, and not a model."""
+    """Whether a name means answers that are stored, as a folder, as RUN/MODEL or as a model of this
+    run, and not a model that may be asked."""
     from rulerkit.common.model_files import is_known_model
 
-    if not isinstance(name, str):
+    if not isinstance(name, str) or holds_checkpoint(resolve_file(name)):
         return False
-    return is_folder_of_answers(name, str(study.outputs)) or (
-        "/" not in name
-        and (study.predictions / name).is_dir()
-        and not is_known_model(name)
-        and not is_checkpoint(name)
-    )
+    if "/" in name and (study.outputs / "predictions" / name).is_dir():
+        return True
+    if "/" not in name and (study.predictions / name).is_dir() and not is_known_model(name):
+        return True
+    place = resolve_file(name)
+    files = (place.glob(pattern) for pattern in ("*.jsonl", "*/*.jsonl", "*/*/*.jsonl"))
+    return place.is_dir() and any(next(found, None) for found in files)
 
 
 def _limits_of(max_examples: int | None, budget: str | None) -> dict[str, tuple[str, float]]:

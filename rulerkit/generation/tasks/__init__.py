@@ -157,7 +157,7 @@ def family_of(name: str, family: str = "") -> type[Task]:
             return one
     names = ", ".join(one.short_name for one in all_families())
     raise unknown(
-        "task", name, THIRTEEN, f"Other names must begin with one of {names}; --task names it"
+        "task", name, THIRTEEN, f"Other names must begin with one of {names}; rk.load takes `task=`"
     )
 
 
