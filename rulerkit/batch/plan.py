@@ -11,7 +11,7 @@ from rulerkit.common.settings import Spec
 from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.store.cells import coverage_of
+from rulerkit.store.cells import answered
 
 
 def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
@@ -34,13 +34,13 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
         if checkpoint := getattr(model, "checkpoint", None):
             checkpoint.check_weights()
         spec: Spec = getattr(model, "spec", {})
-        for length, (cost, answered) in _by_length(model, spec, studies).items():
+        for length, (cost, have) in _by_length(model, spec, studies).items():
             if why_not := _too_long(model, length):
                 notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
                 continue
             total = total.plus(cost)
-            left += (cost.examples - answered) * length
-            numbers = (cost.examples, answered, cost.prompt_tokens, cost.answer_tokens)
+            left += (cost.examples - have) * length
+            numbers = (cost.examples, have, cost.prompt_tokens, cost.answer_tokens)
             rows.append([model.name, length_name(length), *(f"{number:,}" for number in numbers)])
         # Of a checkpoint that is not here yet nobody knows the arguments.
         with suppress(UserError):
@@ -64,10 +64,10 @@ def _by_length(model: Model, spec: Spec, studies: Iterable[Study]) -> dict[int, 
 
     found = dict[int, tuple[Cost, int]]()
     for study, cell in sorted(cells.values(), key=lambda asked: asked[1].length):
-        cost, answered = found.get(cell.length, (Cost(), 0))
+        cost, before = found.get(cell.length, (Cost(), 0))
         own = cost_of(study, spec, {(cell.task.name, cell.length): study.num_examples})
-        have = coverage_of(cell.path, study.num_examples).have
-        found[cell.length] = cost.plus(own), answered + len(have)
+        have, _ = answered(cell.path, study.num_examples)
+        found[cell.length] = cost.plus(own), before + have
     return found
 
 
