@@ -76,16 +76,15 @@ def _lacks_version(field: str, old: Any, new: Any) -> bool:
 
 def version_notes(cells: Iterable[Cell]) -> list[str]:
     """A line for each function that answered in several runs of Python and has no version."""
-    versions: dict[tuple[str, str], set[str]] = {}
+    versions: dict[str, set[str]] = {}
     for cell in cells:
-        model = (cell.record.get("result") or {}).get("model")
-        version = str(model.get("version", "")) if isinstance(model, dict) else ""
+        version = str(cell.record["result"]["model"].get("version", ""))
         if version.startswith(NO_VERSION):
-            versions.setdefault((cell.run, cell.model), set()).add(version)
+            versions.setdefault(cell.model, set()).add(version)
     return [
         f"{model} answered in {len(found)} runs of Python, and its source does not say whether it "
         "was the same function: give it a `version`."
-        for (_, model), found in versions.items()
+        for model, found in versions.items()
         if len(found) > 1
     ]
 
@@ -135,28 +134,18 @@ def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, 
 
 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
-    """A line for each model whose service named several versions of it in its replies, with the
-    cells that hold several. The rows of the cells must have been read, as by `score`."""
-    # A model served elsewhere may be exchanged without notice: its replies are the only
-    # witness.
-    cells, notes = list(cells), []
-    for model in dict.fromkeys(cell.model for cell in cells):
-        of_model = [cell for cell in cells if cell.model == model]
-        versions = Counter(version for cell in of_model for version in sorted(cell.snapshots))
-        if len(versions) > 1:
-            counts = [f"{name} ({counted(n, 'cell')})" for name, n in versions.items()]
-
-            # Cells that hold answers of several versions are worse than cells that
-            # differ.
-            mixed = [
-                f"{c.run} {c.task} {c.length} ({', '.join(sorted(c.snapshots))})"
-                for c in of_model
-                if len(c.snapshots) > 1
-            ]
-            within = f"; the version changed within {listed(mixed, _FEW)}" if mixed else ""
+    """A line for each model whose service named several versions of it in its replies. The rows of
+    the cells must have been read, as by `score`."""
+    # A model served elsewhere may be exchanged without notice: its replies are the only witness.
+    versions: dict[str, Counter[str]] = {}
+    for cell in cells:
+        versions.setdefault(cell.model, Counter()).update(sorted(cell.snapshots))
+    notes = []
+    for model, counts in versions.items():
+        if len(counts) > 1:
+            texts = [f"{name} ({counted(n, 'cell')})" for name, n in counts.items()]
             notes.append(
-                f"The service answered with several versions of {model}: "
-                f"{listed(counts, _FEW)}{within}."
+                f"The service answered with several versions of {model}: {listed(texts, _FEW)}."
             )
     return notes
 
