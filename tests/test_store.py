@@ -73,8 +73,7 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
 
 
 def test_another_host_is_dead_when_its_lifetime_is_over(foreign):
-    until = time.strftime("%H:%M:%S", time.localtime(foreign.stat().st_mtime))
-    with pytest.raises(UserError, match=f"process 17 on host node7, job 812: .* at {until}"):
+    with pytest.raises(UserError, match=r"process 17 on host node7, job 812: .* or 120 seconds"):
         Lock(foreign).__enter__()
     expire(foreign, 2)
     with pytest.raises(UserError, match="process 17"):

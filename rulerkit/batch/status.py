@@ -33,8 +33,7 @@ def _activity(job: Job, in_queue: Mapping[str, slurm.Queued]) -> tuple[str, str]
     where."""
     owner = holder(job.lock)
     if owner:
-        number = f", job {owner.job}" if owner.job else ""
-        return "running", f"on {owner.host}{number}"
+        return "running", str(owner)
     entry = in_queue.get(slurm.name_of(job))
     if entry is None:
         return "", ""

@@ -94,14 +94,16 @@ class Log:
 
 
 class Owner(NamedTuple):
-    """The process that holds a lock; None and "" where the lock does not say it."""
+    """The process that holds a lock, as far as the lock says it."""
 
     host: str = "?"
     job: str = ""
     """Its number at the scheduler."""
     pid: int | None = None
-    expires: float = 0.0
-    """When its lock is free without a further refresh, in seconds since 1970."""
+
+    def __str__(self) -> str:
+        job = f", job {self.job}" if self.job else ""
+        return f"process {self.pid or '?'} on host {self.host}{job}"
 
 
 class Lock(flufl.lock.Lock):
@@ -173,38 +175,33 @@ class Lock(flufl.lock.Lock):
         # A second lock: nobody removes the new lock of a process that was faster.
         with flufl.lock.Lock(f"{self.path}.break", lifetime=5):
             owner = holder(self.path)
+            if owner:
+                raise Elsewhere(
+                    f"{str(self.path).partition('.lock')[0]} is being written by {owner}: wait for "
+                    "it, end it, or take a place of your own with run: NAME; its lock is free when "
+                    f"it ends, or {LIFETIME:.0f} seconds after its last sign of life"
+                )
             # The lock is a link to a file whose name it holds.
             with suppress(OSError, ValueError):
                 claim = self.path.read_text(encoding="utf-8")
-                if owner is None and claim.startswith(f"{self.path}{flufl.lock.SEP}"):
+                if claim.startswith(f"{self.path}{flufl.lock.SEP}"):
                     os.unlink(claim)
-            if owner is None:
-                self.path.unlink(missing_ok=True)
-                return
-        job = f", job {owner.job}" if owner.job else ""
-        until = time.strftime("%H:%M:%S", time.localtime(owner.expires))
-        raise Elsewhere(
-            f"{str(self.path).partition('.lock')[0]} is being written by process "
-            f"{owner.pid or '?'} on host {owner.host}{job}: wait for it, end it, or take a place "
-            "of your own with run: NAME; its lock is free when it ends, or, where that cannot be "
-            f"seen from here, at {until}"
-        )
+            self.path.unlink(missing_ok=True)
 
 
 def holder(path: Path) -> Owner | None:
     """Who holds a lock now; None where nobody does, or its owner is dead. Writes nothing."""
     lock = Lock(path)
     try:
-        expires = lock.expiration.timestamp()
+        if lock.expiration.timestamp() < time.time():
+            return None
     except OSError:
-        return None
-    if expires < time.time():
         return None
     try:
         named, pid, _ = lock.details
         host, machine, job = named.split(",")
     except (flufl.lock.NotLockedError, OSError, ValueError):  # torn, or written by something else
-        return Owner(expires=expires)
+        return Owner()
     # Only a process of this machine can be looked up by its number.
     if lock.hostname.startswith(f"{host},{machine},"):
         try:
@@ -214,4 +211,4 @@ def holder(path: Path) -> Owner | None:
             return None
         except psutil.AccessDenied:
             pass
-    return Owner(host, job, pid, expires)
+    return Owner(host, job, pid)
