@@ -239,7 +239,7 @@ def test_a_job_of_a_living_host_is_left_to_it_and_others_are_done(project):
     jobs = read_batch(batch).jobs
     lock_elsewhere(jobs[0].lock, time.time() + 600)
     (running, *_) = statuses(jobs)
-    assert (running.state, running.message) == ("running", "on node7, job 12")
+    assert (running.state, running.message) == ("running", "process 1 on host node7, job 12")
     ended = project.call("batch", batch)
     assert ended.returncode == 75
     found = re.findall(r"^(locked|done) +(\S+ \S+)", ended.stdout, re.MULTILINE)

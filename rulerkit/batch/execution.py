@@ -101,7 +101,7 @@ def perform(job: Job, stop: Event) -> Status:
         for lock in (job.lock, *answering):
             owner = holder(lock)
             if owner and owner.pid != os.getpid():
-                who = f"process {owner.pid or '?'} on host {owner.host}"
+                who = str(owner)
                 return Status(job, "locked", f"{lock.parent.name} is locked by {who}")
         with disk(job.lock):
             job.lock.parent.mkdir(parents=True, exist_ok=True)
