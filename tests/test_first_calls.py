@@ -1,8 +1,6 @@
 """What people type first: names and paths in place of studies, cells and tables; a row of results
 that becomes its prompt again; keys that nothing uses; errors in a notebook."""
 
-import io
-import sys
 from pathlib import Path
 
 import nbformat
@@ -12,9 +10,8 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.results import export
-from rulerkit.common.errors import ModelError, UserError
+from rulerkit.common.errors import UserError
 from rulerkit.generation import corpora
-from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
 
 ASKED = {"tasks": ["vt", "niah_single_2"], "lengths": ["1K", "2K"], "num_examples": 2}
@@ -46,9 +43,7 @@ def answered(home):
     [
         "reader-1024",
         {"base": "reader-4096", "window": 512},
-        {"window": 512},
         ["perfect", "mute"],
-        ("perfect", "mute"),
         Path("mine.yaml"),
     ],
     ids=lambda given: type(given).__name__,
@@ -56,12 +51,10 @@ def answered(home):
 def test_evaluate_takes_a_model_or_several(home, model):
     Path("mine.yaml").write_text("model: {window: 700, name: mine}\n")
     cells = evaluate(model)
-    assert len(cells) == 4 * (2 if isinstance(model, list | tuple) else 1)
+    models = model if isinstance(model, list) else [model]
+    assert len(cells) == 4 * len(models)
     assert not any(cell.coverage.missing for cell in cells)
-    assert (
-        rk.study(model, **ASKED).models
-        == rk.study(models=model if isinstance(model, list | tuple) else [model], **ASKED).models
-    )
+    assert rk.study(model, **ASKED).models == rk.study(models=models, **ASKED).models
 
 
 def test_evaluate_takes_a_made_model_and_parameters(home):
@@ -75,7 +68,7 @@ def test_evaluate_takes_a_made_model_and_parameters(home):
 
 @pytest.mark.parametrize(
     "given",
-    [None, 5, True, [], [None], pd.DataFrame({"a": [1]}), b"x", object(), len, "nobody"],
+    [None, 5, [], pd.DataFrame({"a": [1]}), len, "nobody"],
     ids=lambda given: type(given).__name__,
 )
 def test_what_is_no_model_is_one_line(home, given):
@@ -94,25 +87,19 @@ def test_a_study_takes_no_parameters_beside_it(home):
         rk.evaluate("perfect", model="mute")
 
 
-def test_a_function_without_a_name_has_its_own(home):
-    def parrot(prompts):
-        return prompts
-
-    assert rk.model(parrot, tokenizer="builtin").name == "parrot"
-
-
 # --- cells, places, rows --------------------------------------------------------------------------
 
 
 def test_cells_places_and_rows_mean_the_same(answered):
     scores = rk.score(answered)
     expected = rk.summarize(scores).cells
-    forms = ["outputs", Path("outputs"), ["outputs"], answered, rk.load()]
-    for given in forms:
+    for given in ["outputs", Path("outputs"), ["outputs"], answered, rk.load()]:
+        found = rk.summarize(given).cells.sort_values(["model", "task", "length"])
         pd.testing.assert_frame_equal(
-            rk.summarize(given).cells.sort_values(["model", "task", "length"], ignore_index=True),
+            found.reset_index(drop=True),
             expected.sort_values(["model", "task", "length"], ignore_index=True),
         )
+    for given in ["outputs", answered]:
         assert len(rk.score(given)) == len(rk.answers_of(given)) == len(scores)
         assert len(rk.score_as(given, "lm-eval")) == len(scores)
         assert len(rk.failures.label(given)) == len(scores)
@@ -154,7 +141,6 @@ def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
     [
         (lambda rows: rows.assign(score=100 * rows["score"]), "holds 100, and .* are 0 to 1"),
         (lambda rows: rows.assign(score=rows["score"].where(rows["index"] > 0)), "holds nan"),
-        (lambda rows: rows.astype(str), "length holds '1024'"),
         (lambda rows: rows.assign(length="1K"), "length holds '1K'"),
     ],
 )
@@ -174,14 +160,6 @@ def test_one_row_or_a_summary_is_no_list_of_places(answered):
         rk.show(rows.iloc[0])
 
 
-def test_rows_of_a_relative_path_find_their_answers(answered):
-    rows = rk.score(read_cells(Path("outputs/predictions")))
-    assert rows["path"].str.startswith("outputs").all()
-    assert len(rk.answers_of(rows)) == len(rows)
-    assert rk.browse(rows).num_examples == len(rows)
-    assert rk.example_of(rows.iloc[0]).digest == rows["digest"].iloc[0]
-
-
 def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
     def refuse(prompts):
         return ["x" if "vt" in str(len(prompts)) else None for _ in prompts]
@@ -191,7 +169,7 @@ def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
     assert len(rk.load(answers=False).attrs["empty_cells"]) == 4
 
 
-@pytest.mark.parametrize("given", [5, None, {"a": 1}, pd.DataFrame({"a": [1]}), "nowhere"], ids=str)
+@pytest.mark.parametrize("given", [5, pd.DataFrame({"a": [1]})], ids=["number", "frame"])
 @pytest.mark.parametrize(
     "function",
     [
@@ -297,16 +275,11 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
     ("words", "key"),
     [
         ("evaluate perfect", "hops: 6"),
-        ("evaluate perfect", "num_hops: 6"),
         ("evaluate perfect", "max_examples: 9"),
         ("check perfect", "hops: 6"),
-        ("show perfect", "num_examples: 6"),
         ("generate -o out.jsonl", "run: other"),
         ("gate perfect mute", "hops: 6"),
-        ("gate perfect mute", "repeat: 2"),
-        ("gate perfect mute", "{num_examples: adaptive, max_failures: 0.1, hops: 6}"),
         ("batch demo --dry-run", "hops: [6]"),
-        ("status outputs", "seed: 6"),
     ],
 )
 def test_a_key_that_a_command_does_not_use_is_an_error(home, rulerkit, words, key):
@@ -362,16 +335,3 @@ def test_an_error_is_one_sentence_in_a_notebook(tmp_path):
     (error,) = nbformat.read(tmp_path / "out.ipynb", 4).cells[-1].outputs
     assert error.traceback == [f"UserError: {error.evalue}"]
     assert error.evalue.startswith("score takes cells")
-
-
-def test_a_script_still_has_its_traceback():
-    try:
-        raise ModelError("the server is gone\x1b[2J")
-    except ModelError as error:
-        shown, hook = error._render_traceback_(), sys.excepthook
-        assert shown == ["ModelError: the server is gone␛[2J"]
-        written = io.StringIO()
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(sys, "stderr", written)
-            hook(type(error), error, error.__traceback__)
-        assert "Traceback (most recent call last)" in written.getvalue()
