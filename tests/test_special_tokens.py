@@ -19,8 +19,7 @@ SPECIAL = ("[gMASK]", "<sop>", "<s>", "</s>")
 
 
 def small_tokenizer(folder, around, **beside):
-    """A folder with a byte-pair tokenizer that puts tokens around a text, and files beside it; the
-    size of its vocabulary."""
+    """A folder with a byte-pair tokenizer that puts tokens around a text, and files beside it."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     backend = Tokenizer(models.BPE())
@@ -38,11 +37,10 @@ def small_tokenizer(folder, around, **beside):
     )
     backend.save(str(folder / "tokenizer.json"))
     write(folder, beside)
-    return backend.get_vocab_size()
 
 
 def small_sentencepiece(folder, **beside):
-    """A folder with a SentencePiece model as Llama 2's is made, and files beside it; its size."""
+    """A folder with a SentencePiece model as Llama 2's is made, and files beside it."""
     import sentencepiece
 
     sentencepiece.SentencePieceTrainer.train(
@@ -57,8 +55,6 @@ def small_sentencepiece(folder, **beside):
         minloglevel=2,
     )
     write(folder, beside)
-    model = sentencepiece.SentencePieceProcessor(model_file=str(folder / "tokenizer.model"))
-    return model.get_piece_size()
 
 
 def write(folder, files):
@@ -142,108 +138,44 @@ def test_a_server_that_ends_each_prompt_is_refused(tmp_path):
 # --- beside a vocabulary --------------------------------------------------------------------------
 
 MARKS = ("<|im_end|>", "<|im_start|>")
-CHATML = "<s><|im_start|>user\nIt is <|im_end|> \n<|im_start|>assistant\nA  day</s> a"
+NAMES = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
+BESIDE = {
+    "added_tokens": dict.fromkeys(MARKS, 400),
+    "tokenizer_config": {"added_tokens_decoder": {"400": token(MARKS[0])}},
+    "special_tokens_map": NAMES,
+}
 
 
-def beside(size):
-    """The files in which special tokens stand, by how they are given, and whether blanks before
-    and behind a mark are its own."""
-    numbers = {text: size + n for n, text in enumerate(MARKS)}
-    decoder = {str(number): token(text) for text, number in numbers.items()}
-    names = {"bos_token": "<s>", "eos_token": "<|im_end|>"}
-    more = {"additional_special_tokens": ["<|im_start|>"]}
-    strips = {"lstrip": True, "rstrip": True}
-    swallowing = decoder | {str(size + 1): token("<|im_start|>", **strips)}
-    return {
-        "added_tokens.json": {
-            "added_tokens": dict(reversed(numbers.items())),
-            "tokenizer_config": names,
-        },
-        "added_tokens_decoder": {"tokenizer_config": names | {"added_tokens_decoder": decoder}},
-        "names": {"tokenizer_config": names | more},
-        "special_tokens_map.json": {"special_tokens_map": names | more},
-        "blanks": {"tokenizer_config": names | {"added_tokens_decoder": swallowing}},
-    }
-
-
-GIVEN = ("added_tokens.json", "added_tokens_decoder", "names", "special_tokens_map.json", "blanks")
-
-
-def texts(number=60):
-    """Texts in which special tokens stand beside everything."""
-    rest = [" ", "  ", "\n", "user", "It is", "<", "é", "中", "\t"]
-    draw = random.Random(1)
-    bits = [*MARKS, "<s>", "</s>", *rest]
-    yield CHATML
-    for _ in range(number):
-        yield "".join(draw.choices(bits, k=10))
-
-
-@pytest.mark.parametrize("given", GIVEN[:-1])
-def test_tokens_beside_a_sentencepiece_model(tmp_path, given):
-    """Each is one token, with the id and the neighbours that transformers' slow tokenizer gives."""
-    size = small_sentencepiece(tmp_path)
-    plain = load_tokenizer(str(tmp_path))
-    files = beside(size)[given]
-    write(tmp_path, files)
-    load_tokenizer.cache_clear()
-    ours = load_tokenizer(str(tmp_path))
-    assert [ours.encode(mark).tolist() for mark in MARKS] == [[size], [size + 1]]
-    assert ours.eos_token == "<|im_end|>"
-    assert ours.leading_ids == plain.leading_ids == (1,)
-    assert ours.fingerprint != plain.fingerprint
-    back = ours.decode(ours.encode(CHATML))
-    assert back == CHATML.replace("<s>", "").replace("</s>", " ")
-
-    slow = pytest.importorskip("transformers.tokenization_utils_sentencepiece")
-    from transformers import AddedToken
-
-    about = files.get("tokenizer_config", {}) | files.get("special_tokens_map", {})
-    decoder = {n: AddedToken(t, special=True) for n, t in ((1, "<s>"), (2, "</s>"))}
-    for n, mark in enumerate(MARKS):
-        decoder[size + n] = AddedToken(mark, special=True)
-    theirs = slow.SentencePieceBackend(
-        vocab_file=str(tmp_path / "tokenizer.model"),
-        added_tokens_decoder=decoder,
-        **{name: about[name] for name in ("bos_token", "eos_token")},
-    )
-    for text in texts():
-        ids = theirs.encode(text, add_special_tokens=False)
-        assert ours.encode(text).tolist() == ids, text
-
-
-def test_a_sentencepiece_model_whose_token_swallows_blanks_is_refused(tmp_path):
-    size = small_sentencepiece(tmp_path)
-    write(tmp_path, beside(size)["blanks"])
-    with pytest.raises(UserError, match=r"<\|im_start\|>.*tokenizer\.json") as error:
+@pytest.mark.parametrize("make", [small_tokenizer, small_sentencepiece])
+@pytest.mark.parametrize("file", BESIDE)
+def test_a_vocabulary_that_lacks_a_token_named_beside_it_is_refused(tmp_path, make, file):
+    around = ("<s> $A",) if make is small_tokenizer else ()
+    make(tmp_path, *around, **{file: BESIDE[file]})
+    with pytest.raises(UserError, match=r"<\|im_end\|>.*save_pretrained") as error:
         load_tokenizer(str(tmp_path))
     assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("given", GIVEN)
-def test_tokens_beside_a_tokenizer_json(tmp_path, given):
+def test_the_folder_that_the_message_names_is_read_as_transformers_reads_it(tmp_path):
     transformers = pytest.importorskip("transformers")
-    size = small_tokenizer(tmp_path, "<s> $A")
-    write(tmp_path, beside(size)[given])
-    ours = load_tokenizer(str(tmp_path))
-    assert [ours.encode(mark).tolist() for mark in MARKS] == [[size], [size + 1]]
-    assert ours.eos_token == "<|im_end|>"
+    (tmp_path / "whole").mkdir()
+    small_tokenizer(tmp_path, "<s> $A", tokenizer_config=NAMES, added_tokens={MARKS[1]: 401})
     theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
-    for text in texts():
+    theirs.save_pretrained(tmp_path / "whole")
+    ours = load_tokenizer(str(tmp_path / "whole"))
+    assert ours.eos_token == "<|im_end|>"
+    draw = random.Random(1)
+    bits = [*MARKS, "<s>", "</s>", " ", "  ", "\n", "user", "It is", "<", "é", "中", "\t"]
+    for text in ["".join(draw.choices(bits, k=10)) for _ in range(60)]:
         ids = theirs.encode(text, add_special_tokens=False)
         assert ours.encode(text).tolist() == ids, text
 
 
-def test_a_model_folder_without_the_first_blank(tmp_path):
-    """`legacy: false`: behind a token no blank is put before a text, at the beginning it is."""
-    decoder = {"1": token("<s>")}
-    about = {"added_tokens_decoder": decoder, "add_bos_token": False}
-    small_sentencepiece(tmp_path, tokenizer_config=about | {"legacy": False})
-    ours = load_tokenizer(str(tmp_path))
-    first, behind = ours.encode("user"), ours.encode("<s>user")[1:]
-    assert first.tolist() != behind.tolist()
-    assert ours.decode(ours.encode("user<s>user")) == "useruser"
-    assert (ours.leading_ids, ours.bos_token) == ((), "<s>")
+def test_a_sentencepiece_model_without_the_first_blank_is_refused(tmp_path):
+    """`legacy: false`: behind a token no blank would be put before a text."""
+    small_sentencepiece(tmp_path, tokenizer_config={"legacy": False})
+    with pytest.raises(UserError, match="legacy"):
+        load_tokenizer(str(tmp_path))
 
 
 # --- vocabularies that are not whole tokenizers ---------------------------------------------------

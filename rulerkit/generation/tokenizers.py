@@ -154,13 +154,13 @@ def _read(spec: str, path: Path) -> Tokenizer:
     try:
         data = path.read_bytes()
         settings = _settings(folder)
-        special = _special_tokens(folder, settings)
+        named = _special_tokens(folder, settings)
         if path.suffix == ".txt":
             tokenizer = _rwkv(data)
         elif path.suffix == ".json":
-            tokenizer = _hugging_face(data, settings, special)
+            tokenizer = _hugging_face(data, settings, named)
         else:
-            tokenizer = _sentencepiece(data, settings, special)
+            tokenizer = _sentencepiece(data, settings, named)
     except Exception as error:  # a damaged file raises anything, the libraries' bare Exception too
         raise UserError(
             f"tokenizer {spec}: {path} and the settings beside it are no tokenizer that can be "
@@ -207,28 +207,15 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-_ROLES = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
-"""The tokens that have a name in the settings, in the order in which they get their ids."""
-
-
-def _special_tokens(folder: Path, settings: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """The special tokens that the files beside a vocabulary name, with what they say of each: those
-    with an `id` in its order, then the others, which get the next ones behind the vocabulary."""
-    numbered: dict[str, dict[str, Any]] = {}
-    for text, number in _json(folder / "added_tokens.json").items():
-        numbered[text] = {"id": int(number)}
-    for number, token in settings.get("added_tokens_decoder", {}).items():
-        numbered[token["content"]] = {**token, "id": int(number)}
-    special = dict(sorted(numbered.items(), key=lambda entry: entry[1]["id"]))
-
-    tokens = [settings.get(f"{role}_token") for role in _ROLES]
+def _special_tokens(folder: Path, settings: dict[str, Any]) -> list[str]:
+    """The special tokens that the files beside a vocabulary name."""
+    tokens: list[Any] = [*_json(folder / "added_tokens.json")]
+    tokens += settings.get("added_tokens_decoder", {}).values()
     for key in ("additional_special_tokens", "extra_special_tokens"):
         more = settings.get(key, [])
         tokens += more.values() if isinstance(more, dict) else more
-    for token in tokens:
-        if name := _token_text(token):
-            special.setdefault(name, {})
-    return special
+    tokens += [settings.get("bos_token"), settings.get("eos_token")]
+    return [text for text in map(_token_text, tokens) if text]
 
 
 def _token_text(token: Any) -> str | None:
@@ -240,29 +227,18 @@ def _token_text(token: Any) -> str | None:
 # --- vocabulary files -----------------------------------------------------------------------------
 
 
-def _hugging_face(
-    data: bytes, settings: dict[str, Any], special: dict[str, dict[str, Any]]
-) -> Tokenizer:
+def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> Tokenizer:
     """A `tokenizer.json`. Its post-processor says what is put around a text: as in transformers,
     `add_bos_token` beside it says nothing."""
-    from tokenizers import AddedToken
     from tokenizers import Tokenizer as Backend
 
     # Settings for training would cut long prompts or fill up short ones.
     backend = Backend.from_buffer(data)
     backend.no_truncation()
     backend.no_padding()
-
-    # Tokens that stand only beside the file are added behind its own.
-    added = []
-    for text, token in special.items():
-        if backend.token_to_id(text) is None:
-            flags = {name: bool(token.get(name)) for name in ("lstrip", "rstrip", "single_word")}
-            backend.add_special_tokens([AddedToken(text, **flags)])
-            place = backend.token_to_id(text)
-            if token.get("id", place) != place:
-                raise ValueError(f"{text} has the id {token['id']} beside it, and would be {place}")
-            added.append((text, place, flags))
+    for token in named:
+        if backend.token_to_id(token) is None:
+            raise ValueError(f"it lacks {token}, which the files beside it name")
 
     # What is put around a text is tried out, because files say it in many ways.
     plain = backend.encode("x", add_special_tokens=False).ids
@@ -291,94 +267,58 @@ def _hugging_face(
         closing_ids=tuple(closing),
         bos_token=bos_token,
         eos_token=_token_text(settings.get("eos_token")),
-        fingerprint=repr(added) if added else "",
     )
 
 
-_NO_FIRST_BLANK = b"\x1a\x02\x18\x00"
-"""Behind a SentencePiece model, a protocol buffer, this sets normalizer_spec.add_dummy_prefix to
-false."""
-
-
-def _sentencepiece(
-    data: bytes, settings: dict[str, Any], special: dict[str, dict[str, Any]]
-) -> Tokenizer:
-    """A SentencePiece model; special tokens that stand in a text become their ids, and so do those
-    that stand beside the model, behind its pieces."""
+def _sentencepiece(data: bytes, settings: dict[str, Any], named: list[str]) -> Tokenizer:
+    """A SentencePiece model; special tokens that stand in a text become their ids."""
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_proto=data)
-    control, added = _special_pieces(model, special)
-    numbers = control | {text: number for number, text in added.items()}
+    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
+    for token in named:
+        if token not in pieces:
+            raise ValueError(f"it lacks {token}, which the files beside it name")
+    if settings.get("legacy") is False:
+        raise ValueError("`legacy: false` beside it changes the blanks behind a token")
+
+    # SentencePiece never reads control tokens in a text; chat templates are made of them.
+    control = {text: i for text, i in pieces.items() if model.is_control(i)}
+    numbers = control | {text: pieces[text] for text in named}
 
     # A token may begin with another one.
     longest_first = sorted(numbers, key=len, reverse=True)
     splitter = re.compile(f"({'|'.join(map(re.escape, longest_first)) or '(?!)'})")
 
-    # Behind a token a text gets a blank of its own unless `legacy` is false.
-    behind = model
-    if settings.get("legacy") is False:
-        behind = SentencePieceProcessor(model_proto=data + _NO_FIRST_BLANK)
-
     def encode(text: str) -> list[int]:
         ids: list[int] = []
-        for place, part in enumerate(splitter.split(text)):
+        for part in splitter.split(text):
             if part in numbers:
                 ids.append(numbers[part])
             elif part:
-                ids += (behind if place else model).encode(part)
+                ids += model.encode(part)
         return ids
 
-    def decode(ids: list[int]) -> str:
-        text = ""
-        for is_added, run in itertools.groupby(ids, added.__contains__):
-            part = list(run)
-            if is_added:
-                text += "".join([added[number] for number in part])
-            else:
-                text += (behind if text else model).decode(part)
-        return text
-
     # The files beside the model may name others than it does.
-    named = {number: text for text, number in numbers.items()}
-    bos = _token_text(settings.get("bos_token")) or named.get(model.bos_id())
-    eos = _token_text(settings.get("eos_token")) or named.get(model.eos_id())
-    leads = bos in numbers and settings.get("add_bos_token", True)
-    closes = eos in numbers and settings.get("add_eos_token", False)
-    others = (added, behind is not model)
+    bos = _token_text(settings.get("bos_token"))
+    if bos is None and model.bos_id() >= 0:
+        bos = model.id_to_piece(model.bos_id())
+    eos = _token_text(settings.get("eos_token"))
+    if eos is None and model.eos_id() >= 0:
+        eos = model.id_to_piece(model.eos_id())
+    leads = bos and settings.get("add_bos_token", True)
+    closes = eos and settings.get("add_eos_token", False)
+    others = sorted(numbers.keys() - control.keys())
     return Tokenizer(
         lambda texts: list(map(encode, texts)),
-        decode,
+        model.decode,
         leading_ids=(numbers[bos],) if bos and leads else (),
         leading_tokens=(bos,) if bos and leads else (),
         closing_ids=(numbers[eos],) if eos and closes else (),
         bos_token=bos,
         eos_token=eos,
-        fingerprint=repr(others) if any(others) else "",
+        fingerprint=repr(others) if others else "",
     )
-
-
-def _special_pieces(
-    model: Any, special: dict[str, dict[str, Any]]
-) -> tuple[dict[str, int], dict[int, str]]:
-    """The control tokens of a SentencePiece model with their ids, and the ids of the special tokens
-    that stand only beside it."""
-    pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
-    # SentencePiece never reads control tokens in a text; chat templates are made of them.
-    control = {text: i for text, i in pieces.items() if model.is_control(i)}
-
-    added: dict[int, str] = {}
-    following = len(pieces)
-    for text, token in special.items():
-        number = token.get("id", pieces.get(text, following))
-        following += number >= len(pieces)
-        if number in added:
-            raise ValueError(f"{text} and {added[number]} have the same id {number}")
-        if token.get("lstrip") or token.get("rstrip") or token.get("single_word"):
-            raise ValueError(f"the blanks around {text} are its own in a tokenizer.json alone")
-        if control.get(text) != number:
-            added[number] = text
-    return control, added
 
 
 def tiktoken_dir() -> Path:
