@@ -29,7 +29,6 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         "suite": "ruler",
         "own_threshold": NAN,
         "claimed_length": NAN,
-        "exact": 0.0,
     }
     blank |= {
         "wanted": 50,
@@ -46,7 +45,7 @@ def scores_of(share, tasks=THIRTEEN, n=50, **columns):
         values = np.arange(have) < round(right * have)
         about = {"model": model, "label": model, "task": task, "category": category_of(task)}
         about |= {"length": length, "index": range(have), "score": values * 1.0}
-        frames.append(pd.DataFrame({**blank, **about, "strict": values * 0.5}))
+        frames.append(pd.DataFrame({**blank, **about}))
     return pd.concat(frames, ignore_index=True).reindex(columns=list(COLUMNS))
 
 
@@ -119,8 +118,8 @@ def test_a_complete_summary():
     summary = summarize(scores)
     assert len(summary.cells) == 2 * 13 * 2
     cell = row(summary.cells, model="a", task="vt", length=K8)
-    numbers = cell[["score", "strict", "n", "wanted", "complete"]]
-    assert numbers.tolist() == [80, 40, 50, 50, True]
+    numbers = cell[["score", "n", "wanted", "complete"]]
+    assert numbers.tolist() == [80, 50, 50, True]
     assert (cell["low"], cell["high"]) == pytest.approx([100 * limit for limit in wilson(0.8, 50)])
     length = row(summary.lengths, model="a", category="all", length=K8)
     assert (length["score"], length["tasks"], length["n"]) == (pytest.approx(80), 13, 50)

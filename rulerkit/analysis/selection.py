@@ -39,7 +39,7 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
     cell are there."""
     frame = scores if is_table(scores) else as_scores(scores, "claims")
     check_columns(frame, ["model", "task", "length", "score"], "claims")
-    if "strict" in frame:
+    if "digest" in frame:
         frame = merge_repetitions(frame)
     if "detail" in frame and "name" in frame:  # rows of `failures.label`
         frame = frame.rename(columns={"label": "failure", "name": "label"})

@@ -1,4 +1,4 @@
-"""Judging: one row per example, by the match rule of its task and by a strict score beside it.
+"""Judging: one row per example, by the match rule of its task.
 
 A score is a number from 0 to 1 here and in every row; tables multiply by 100, in one place
 (`summary`).
@@ -93,9 +93,6 @@ _CELL = {
 _ROW = {
     "index": "number of the example, from 0; the same question at every length",
     "score": "0 to 1: the share of references found, or whether any is (qa)",
-    "strict": "0 to 1: F1 over all items that the prediction names",
-    "exact": "1 where everything is right and nothing else is named, else 0; of the rules ratio "
-    "and count the score",
     "other_form": "whether all references stand at the end of the prediction, in a form that is "
     "not judged as right: only where the family judges a last line",
     "empty": "whether the prediction is empty",
@@ -136,7 +133,7 @@ _PROTOCOL = {
 _NAMED = ("name", "family", "category")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
-_COUNTED = ["length", "index", "score", "strict", "exact", "empty", "wanted", "own_threshold"]
+_COUNTED = ["length", "index", "score", "empty", "wanted", "own_threshold"]
 """Columns of numbers that stand in all tables of rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
@@ -362,17 +359,13 @@ def judged(cell: Cell) -> Rows:
                 f"{cell.path}: example {row.get('index')} has {lacking}, and no score can be "
                 "given; take the row out of the file, or evaluate it again"
             )
-        # The rule of the task gives the score; the strict one stands beside it.
         text, unfinished = answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
-        strict = judge.strict(text, references)
         # What the server counted, where the row has it.
         usage = row.get("usage") or {}
         rows.append(
             (
                 row["index"],
                 score_of(judge, text, references),
-                strict.f1,
-                strict.exact,
                 judge.in_another_form(text, references),
                 not text and not unfinished,
                 row.get("finish_reason") == "length" or unfinished,

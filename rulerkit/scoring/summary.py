@@ -57,14 +57,14 @@ _ABOUT = ["label", "aligned", "claimed_length"]
 """What is the same in all cells of a model."""
 _COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
 """Columns that are added up over the examples of a cell; means are taken of _MEANS."""
-_MEANS = ["strict", "exact", "copied", "reasoning_tokens"]
+_MEANS = ["copied", "reasoning_tokens"]
 _REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
 """What is known of a cell without an answer."""
 _ASKED = ["protocol", "stand_in", "task", "prompt_version", "texts"]
 """What models must share to be compared, by task."""
 _SCORE = ["score", "low", "high"]
 _COLUMNS = [*_MODEL, *_ABOUT, "task", "category", "suite", "length", *_SCORE]
-_COLUMNS += ["strict", "exact", "copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
+_COLUMNS += ["copied", "n", "wanted", *_COUNTS, "reasoning_tokens"]
 _COLUMNS += ["stand_in", "complete", "failed", "have", "rest", "engine", "seed"]
 _COLUMNS += ["prompt_version", "protocol", "texts", "tokenizer", "template", "note", "threshold"]
 
@@ -73,7 +73,7 @@ class Summary(NamedTuple):
     """Three tidy tables of percents.
 
     `cells`: a row per run, model, task and length. Columns run, model, label, aligned,
-    claimed_length, task, category, suite, length, score, low, high, strict, exact, copied (the
+    claimed_length, task, category, suite, length, score, low, high, copied (the
     score of the beginning of the context, copied; NaN but for cwe and fwe), n, wanted, other_form,
     empty, cut_off, cut_thought, is_copy (numbers of answers; is_copy: that begin as the context
     does), reasoning_tokens (mean of a thought), stand_in, complete, failed (number of requests),
@@ -214,8 +214,7 @@ def _cells(
     paper = {kind: thresholds["all"] for kind, thresholds in THRESHOLDS.items()}
     cells["threshold"] = cells["aligned"].map(paper)
     cells["counted"] = cells["examples"].where(cells["complete"], None)
-    shares = ["strict", "exact", "copied"]
-    cells[shares] = 100 * cells[shares].astype(float).where(cells["complete"])
+    cells["copied"] = 100 * cells["copied"].astype(float).where(cells["complete"])
     return cells
 
 

@@ -13,7 +13,7 @@ from functools import lru_cache
 from itertools import takewhile
 from typing import NamedTuple
 
-from rulerkit.generation.match_rules import BULLET, comparable, plain, split_items
+from rulerkit_frontier.plain import BULLET, comparable, plain, split_items
 
 ItemForm = Callable[[str], str | None]
 """An item of an answer -> the form in which it is compared; None is no item."""

@@ -3,11 +3,12 @@
 With them silence is never right, not even where nothing is the right answer.
 """
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from difflib import SequenceMatcher
 
-from rulerkit.generation.match_rules import Strict, comparable, overlap, plain, strict_share
 from rulerkit_frontier.answer_line import ItemForm, final_items, said_number, stand_at_the_end
+from rulerkit_frontier.plain import comparable, plain
 
 _FAR = 1000
 """A distance at which `count` gives nothing that a float holds beside other scores."""
@@ -28,17 +29,22 @@ def _wanted_items(references: Iterable[str], item_form: ItemForm = comparable) -
     return [form for form in forms if form is not None]
 
 
-def _strict_list(
-    text: str, references: Sequence[str], item_form: ItemForm, in_order: bool = False
-) -> Strict:
-    """F1 over the items of the answer line; `in_order` counts those of the longest
-    common subsequence alone."""
-    said, wanted = (final_items(text, item_form), _wanted_items(references, item_form))
+def _list_score(
+    rule: str, text: str, references: Sequence[str], item_form: ItemForm = comparable
+) -> float:
+    """The score of the items of an answer line."""
+    said, wanted = final_items(text, item_form), _wanted_items(references, item_form)
     if said is None:
-        return Strict(0.0, 0.0)
-    if in_order:
-        return strict_share(_longest_common(said, wanted), said, wanted)
-    return overlap(sorted(said), sorted(wanted))
+        return 0.0
+    if rule == "exact":
+        return float(sorted(said) == sorted(wanted))
+    if not said or not wanted:
+        return float(said == wanted)
+    # `ordered` counts the items of the longest common subsequence alone.
+    right = (Counter(said) & Counter(wanted)).total()
+    if rule == "ordered":
+        right = _longest_common(said, wanted)
+    return 2 * right / (len(said) + len(wanted))
 
 
 def _longest_common(said: Sequence[str], wanted: Sequence[str]) -> int:
@@ -103,23 +109,15 @@ def _ratio(text: str, reference: str) -> float:
 # --- judging by the name of a rule ----------------------------------------------------------------
 
 
-def strict_score(
-    rule: str, text: str, references: Sequence[str], item_form: ItemForm = comparable
-) -> Strict:
-    """The strict scores; of a rule that judges an answer as a whole each is the score."""
-    if rule in WHOLE:
-        match = match_count if rule == "count" else match_ratio
-        value = match(text, references)
-        return Strict(value, value)
-    return _strict_list(text, references, item_form, in_order=rule == "ordered")
-
-
 def rule_score(
     rule: str, text: str, references: Sequence[str], item_form: ItemForm = comparable
 ) -> float:
     """0 to 1."""
-    strict = strict_score(rule, text, references, item_form)
-    return strict.exact if rule == "exact" else strict.f1
+    if rule == "count":
+        return match_count(text, references)
+    if rule == "ratio":
+        return match_ratio(text, references)
+    return _list_score(rule, text, references, item_form)
 
 
 def missing(

@@ -18,15 +18,7 @@ from rulerkit.common.errors import UserError, shortened, unknown
 from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.generation.corpora import BASES, KINDS, choices
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
-from rulerkit.generation.match_rules import (
-    Strict,
-    named_items,
-    not_written,
-    strict_answer,
-    strict_items,
-    string_match_all,
-    string_match_part,
-)
+from rulerkit.generation.match_rules import not_written, string_match_all, string_match_part
 
 Protocol = Literal["clean", "paper", "upstream"]
 """How prompts are made. `clean` draws everything freely for each example, with upstream's wording
@@ -330,15 +322,6 @@ class Task(ABC):
         match = string_match_part if self.match == "part" else string_match_all
         return match(text, references)
 
-    def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        """The answer judged by all that it says; a `score` of one's own is its F1."""
-        if self.match == "part":
-            return strict_answer(text, references)
-        if self.match == "all":
-            return strict_items(text, references, blanks=self.separator == " ")
-        value = self.score(text, references)
-        return Strict(value, float(value == 1))
-
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
         if self.match in RULES:
@@ -347,10 +330,8 @@ class Task(ABC):
 
     @classmethod
     def items_of(cls, text: str) -> list[str]:
-        """The items that an answer names, lower case; of an answer in a sentence its numbers and
-        long words."""
-        items = [item for item in named_items(text) if len(item.split()) <= 4]
-        return items or re.findall(r"\d{4,}|[^\W\d_]{5,}(?:-\w+)*", text.lower())
+        """The long words and numbers of an answer, lower case."""
+        return [word for word in re.findall(r"\w+(?:-\w+)*", text.lower()) if len(word) > 3]
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
         """Whether an answer that is not right holds all references in a form that the rule does not
@@ -387,7 +368,7 @@ class Task(ABC):
         }
         if is_outside(family):
             # Where it is, and whether its answers cannot be judged without it.
-            judging = ("score", "strict", "missing", "separator")
+            judging = ("score", "missing", "separator")
             judges = any(getattr(family, name) is not getattr(Task, name) for name in judging)
             settings |= {"module": family.__module__, "judges": judges}
         return settings

@@ -32,7 +32,6 @@ from pydantic.dataclasses import dataclass
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.match_rules import Strict, named_items, strict_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, numbered
 from rulerkit.generation.tasks.base import (
     CorpusName,
@@ -65,8 +64,7 @@ def _less_frequent_words(answer: JudgedAnswer) -> str | None:
     entries = answer.judge.entry.finditer(answer.example.context_text)
     others = {match["item"].lower() for match in entries}
     others -= {reference.lower() for reference in answer.references}
-    named = [*named_items(answer.text), *answer.words]
-    return " ".join(dict.fromkeys(word for word in named if word in others)) or None
+    return " ".join(dict.fromkeys(word for word in answer.words if word in others)) or None
 
 
 class WordCount(Task):
@@ -84,11 +82,6 @@ class WordCount(Task):
 
     entry: ClassVar[re.Pattern[str]]
     """An entry of the list or text; its group `item` is the word."""
-
-    def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        """As of all families; a row of words may also have nothing but blanks between them."""
-        blanks = len(named_items(text)) == 1
-        return strict_items(text, references, blanks)
 
     @classmethod
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:

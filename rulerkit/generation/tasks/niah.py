@@ -32,7 +32,6 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.match_rules import named_items
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
 from rulerkit.generation.tasks.base import (
     MOST,
@@ -84,7 +83,7 @@ NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None:
     """The value of a key that was not asked for, the nearest to a needle whose value is missing."""
-    written = {*answer.words, *(item.strip(".") for item in named_items(answer.text))}
+    written = answer.text.lower()
 
     # Where the needles stand whose values were not written.
     missed = [

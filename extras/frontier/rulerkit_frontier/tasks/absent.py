@@ -37,7 +37,6 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.match_rules import plain
 from rulerkit.generation.pieces import PieceEncoder, Units
 from rulerkit.generation.tasks.base import (
     CorpusName,
@@ -49,6 +48,7 @@ from rulerkit.generation.tasks.base import (
 )
 from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
 from rulerkit_frontier.answer_line import in_doubt, says_nothing
+from rulerkit_frontier.plain import plain
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     Frontier,

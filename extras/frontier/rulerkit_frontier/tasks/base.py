@@ -18,7 +18,6 @@ from pydantic.dataclasses import dataclass
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Piece
-from rulerkit.generation.match_rules import Strict, comparable, plain
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
 from rulerkit.generation.tasks.haystacks import by_depth, choose_lines, interleaved, part_of
@@ -29,9 +28,9 @@ from rulerkit_frontier.match_rules import (
     is_at_the_end,
     missing,
     rule_score,
-    strict_score,
     written,
 )
+from rulerkit_frontier.plain import comparable, plain
 
 ANSWER_PREFIX = "\nFinal Answer:"
 """How the answer of a base model begins, on a line of its own; models with a chat template write
@@ -115,9 +114,6 @@ class FrontierTask(Task):
                 "them empty"
             )
         return rule_score(self.match, self.evened(text), references, self.item_form)
-
-    def strict(self, text: str, references: Sequence[str], /) -> Strict:
-        return strict_score(self.match, self.evened(text), references, self.item_form)
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         return missing(self.match, self.evened(text), references, self.item_form)

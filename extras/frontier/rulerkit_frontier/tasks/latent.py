@@ -36,7 +36,6 @@ from pydantic.dataclasses import dataclass
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import Haystack, load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.match_rules import plain
 from rulerkit.generation.tasks.base import (
     CorpusName,
     FailureRule,
@@ -48,6 +47,7 @@ from rulerkit.generation.tasks.base import (
 )
 from rulerkit.generation.tasks.haystacks import fill_with_essay
 from rulerkit_frontier.data_files import read_data
+from rulerkit_frontier.plain import plain
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     FIRST_NAMES,

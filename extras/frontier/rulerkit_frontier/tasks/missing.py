@@ -37,9 +37,9 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.match_rules import plain
 from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
 from rulerkit.generation.tasks.haystacks import pool_size
+from rulerkit_frontier.plain import plain
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
     FORM_NUMBERS,
