@@ -248,11 +248,6 @@ RAISES = [
     ("return fill_with_sentences(draft.hidden, budget)", "return 3", "cannot be used"),
     ("(word,), hidden", "(), hidden", "has no references"),
     ("(word,), hidden", "(' ',), hidden", "or an empty one"),
-    (
-        "    new_tokens = (8, 1)",
-        "    new_tokens = (8, 1)\n    right_answer = lambda self, references: 'Final Answer: [one, two]'",
-        "gives 0.00 to the right answer 'Final Answer: [one, two]'",
-    ),
 ]
 
 

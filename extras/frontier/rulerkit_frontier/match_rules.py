@@ -129,15 +129,6 @@ def missing(
     return () if rule_score(rule, text, references) == 1 else tuple(references)
 
 
-def written(rule: str, references: Sequence[str]) -> str | None:
-    """A right answer, written down from the references; None of a passage."""
-    if rule == "ratio":
-        return None
-    if rule == "count":
-        return f"Final Answer: {references[0]}"
-    return f"Final Answer: [{', '.join(references)}]"
-
-
 def is_at_the_end(rule: str, text: str, references: Sequence[str]) -> bool:
     """Whether all references stand at the end of an answer that the rule does not see: a form that
     nobody thought of, or no answer line."""

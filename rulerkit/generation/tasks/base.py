@@ -155,8 +155,7 @@ class Task(ABC):
     (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
 
     It may bring
-    - of judging: `separator` or `join`, `judges_prefix`, `right_answer`, `in_another_form`,
-      `items_of`;
+    - of judging: `separator` or `join`, `judges_prefix`, `in_another_form`, `items_of`;
     - a reference reader: `question_form` and `read_context`;
     - `failure_rules` of its own;
     - `category`, `short_name`, `suite`, `threshold`.
@@ -337,11 +336,6 @@ class Task(ABC):
         """Whether an answer that is not right holds all references in a form that the rule does not
         see. A family that judges an answer line may tell."""
         return False
-
-    def right_answer(self, references: Sequence[str], /) -> str | None:
-        """A right answer written down from the references, which is tried on each example; None
-        where a family has no form of it."""
-        return None
 
     # --- settings ---------------------------------------------------------------------------------
 

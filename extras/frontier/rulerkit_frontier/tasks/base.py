@@ -28,7 +28,6 @@ from rulerkit_frontier.match_rules import (
     is_at_the_end,
     missing,
     rule_score,
-    written,
 )
 from rulerkit_frontier.plain import comparable, plain
 
@@ -117,9 +116,6 @@ class FrontierTask(Task):
 
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         return missing(self.match, self.evened(text), references, self.item_form)
-
-    def right_answer(self, references: Sequence[str], /) -> str | None:
-        return written(self.match, references)
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
         if self.match == "ratio" or self.score(text, references) == 1:
