@@ -121,7 +121,7 @@ def test_a_record_imports_no_module_that_is_no_plug_in(tmp_path, monkeypatch):
     settings = {"name": "x", "family": "x", "match": "own"}
     for module in ("acts", "acts.x", "antigravity", "", ".", "a..b", "no_such"):
         with pytest.raises(UserError, match="cannot be imported"):
-            judge_of(settings | {"module": module, "judges": True})
+            judge_of(settings | {"module": module})
     assert not (tmp_path / "trace").exists()
     assert "antigravity" not in sys.modules
 

@@ -341,7 +341,7 @@ def judged(cell: Cell) -> Rows:
     """The judged rows of a cell, by index."""
     task = cell.record["result"]["task"]
     judge = judge_of(task)
-    if task.get("judges"):
+    if "module" in task:
         now = source_digest(task["module"])
         if cell.about.family_source not in ("", now):
             _say_once(

@@ -139,7 +139,7 @@ def parse_record(text: bytes) -> JSON:
     return record
 
 
-_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module|judges)"
+_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module)"
 """Fields of a result that may differ: of corpora fingerprints are compared instead, and where the
 code of a family lies does not change what it asks."""
 OPTIONAL = ("model.weights", "model.code", "model.server")

@@ -243,7 +243,7 @@ def test_answers_given_when_the_suite_stood_in_the_core_are_resumed(tmp_path, ru
     rulerkit(*asked, f"outputs: {tmp_path}", "-n", "2")
     (path,) = tmp_path.rglob("4096.json")
     record = json.loads(path.read_bytes())
-    del record["result"]["task"]["module"], record["result"]["task"]["judges"]
+    del record["result"]["task"]["module"]
     before = path.with_suffix(".jsonl").read_text()
     path.write_text(json.dumps(record))
     rulerkit(*asked, f"outputs: {tmp_path}", "-n", "3")

@@ -262,21 +262,17 @@ def recorded_task(settings: Mapping[str, Any]) -> Task | None:
 def judge_of(settings: Mapping[str, Any]) -> Task:
     """The task that judges answers, by the settings that their record holds.
 
-    Raises UserError where the family is not here and judges in a way of its own.
+    Raises UserError where its family is not here.
     """
     task = recorded_task(settings)
-    if task is not None:
-        return task
-    if settings["match"] not in RULES or settings.get("judges"):
+    if task is None:
         module = settings.get("module", "a module that its record does not name")
         raise UserError(
             f"the answers of {settings['name']} are judged by the code of its family "
-            f"{settings['family']}, which is in {module} and cannot be imported; no other rule "
-            "would be right: install the package that holds it, or put it below the project root"
+            f"{settings['family']}, which is in {module} and cannot be imported: install the "
+            "package that holds it, or put it below the project root"
         )
-    # Nothing but its rule judges, which judges alike in a family of ours.
-    family = QuestionAnswering if settings["match"] == "part" else Needles
-    return family(name=settings["name"])
+    return task
 
 
 def read_prompt(text: str, task: str = "") -> Reading | None:

@@ -361,10 +361,7 @@ class Task(ABC):
             "max_new_tokens": self.answer_tokens,
         }
         if is_outside(family):
-            # Where it is, and whether its answers cannot be judged without it.
-            judging = ("score", "missing", "separator")
-            judges = any(getattr(family, name) is not getattr(Task, name) for name in judging)
-            settings |= {"module": family.__module__, "judges": judges}
+            settings["module"] = family.__module__
         return settings
 
     @classmethod
