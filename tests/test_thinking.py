@@ -92,9 +92,9 @@ def test_check_fails_where_thinking_cannot_work(family, spec, seen):
     assert all(seen in reason for reason in failed)
 
 
-@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks.usual[1])
+@pytest.mark.parametrize("marks", KNOWN, ids=lambda marks: marks[1])
 def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
-    beginning, end = marks.usual
+    beginning, end = marks
     written = {
         "{right}": 100,  # at once
         f"{beginning}no{end}{{right}}": 100,

@@ -74,13 +74,13 @@ def test_the_marks_of_thoughts_that_vllm_knows_are_known(tmp_path):
     from vllm import reasoning
     from vllm.entrypoints.openai.chat_completion.protocol import ChatCompletionRequest
 
-    words = dict.fromkeys(word for marks in KNOWN for word in marks.usual)
+    words = dict.fromkeys(word for marks in KNOWN for word in marks)
     save_tokenizer(tmp_path, ["words to learn"], 600, *words, "<|open|>", "<|sep|>")
     tokenizer = AutoTokenizer.from_pretrained(tmp_path)
     request = ChatCompletionRequest(model="m", messages=[{"role": "user", "content": "x"}])
 
     def split(parser, marks):
-        beginning, end = marks.usual
+        beginning, end = marks
         text = f"{beginning}words{end}learn"
         thought, answer = parser(tokenizer).extract_reasoning(text, request)
         return thought and answer == without_thought(text) == "learn"

@@ -5,8 +5,8 @@ A `Piece` is text with a role and, once it is tokenized, its token ids. A task m
 length) with pieces; `generate.py` puts the two into an `Example`.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from functools import cached_property
 from random import Random
 from typing import Any, NamedTuple
@@ -208,14 +208,6 @@ class Example:
                 depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
             before += block.num_tokens
         return depths[:_MOST_DEPTHS]
-
-    def with_blocks(self, blocks: Iterable[Piece], form: PromptFormat) -> "Example":
-        """The example with other texts, such as other values, encoded anew: one BOS where the model
-        has one. `form` is the prompt format that it was made with."""
-        blocks = tuple(blocks)
-        text = form.tokenizer.encode("".join([block.text for block in blocks]))
-        ids = np.concatenate([np.array(form.bos, dtype=np.int32), text])
-        return replace(self, blocks=blocks, whole_ids=ids)
 
     def text_of(self, *roles: str) -> str:
         """The text of all blocks with one of these roles, joined."""

@@ -9,12 +9,11 @@ paper's Table 6.
 import json
 import re
 from collections.abc import Mapping
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import date
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rulerkit.common.errors import UserError, check_known
 from rulerkit.common.paths import package_data, project_files
@@ -98,16 +97,10 @@ class PromptFormat:
         the template names; None where neither names any."""
         if self.thinking_marks:
             return self.thinking_marks
+        # Many templates write only one of the two: the other one is written by the model.
         for marks in KNOWN:
-            beginning = re.search(marks.beginning, self.form)
-            end = re.search(marks.end, self.form)
-            if beginning and end:
-                return beginning[0], end[0]
-            # Many templates write only one of the two: the other one is written by the model.
-            if beginning:
-                return beginning[0], _like(beginning[0], marks.usual[0], marks.usual[1])
-            if end:
-                return _like(end[0], marks.usual[1], marks.usual[0]), end[0]
+            if any(re.search(_pattern(mark), self.form) for mark in marks):
+                return marks
         return None
 
     @property
@@ -131,10 +124,10 @@ class PromptFormat:
             user = {"role": "user", "content": _MARK}
             prompt = self.system_prompt
             system = [{"role": "system", "content": prompt}] if prompt else []
-            rendered = self._rendered([*system, user], day)
+            rendered = self.rendered([*system, user], day)
             # Some templates drop a system message without a word. A switch such as /no_think is
             # heeded, and not printed.
-            if prompt and prompt not in rendered and rendered == self._rendered([user], day):
+            if prompt and prompt not in rendered and rendered == self.rendered([user], day):
                 raise UserError(
                     "the chat template leaves out the system prompt: drop system_prompt or give "
                     "another template"
@@ -148,19 +141,6 @@ class PromptFormat:
                 f"the chat template prints the user's message {times}: give another as template"
             )
         return before, after[0]
-
-    @cached_property
-    def next_turn(self) -> str:
-        """The template's text between an answer and the user's next words; a line end and the
-        beginning of the form where a template of the tokenizer cannot be asked."""
-        if self.form not in FORMS:
-            roles = ("user", "assistant", "user")
-            turns = [{"role": role, "content": _MARK} for role in roles]
-            with suppress(UserError):
-                parts = self._rendered(turns, THE_DAY).split(_MARK)
-                if len(parts) == 4:
-                    return parts[2]
-        return "\n" + self.around[0].removeprefix(self.leading_text)
 
     @property
     def template_values(self) -> dict[str, Any]:
@@ -227,7 +207,7 @@ class PromptFormat:
             values["bos"] = False
         return values | {"before": before, "after": after}
 
-    def _rendered(self, messages: list[dict[str, str]], day: date) -> str:
+    def rendered(self, messages: list[dict[str, str]], day: date = THE_DAY) -> str:
         """The Jinja template with these messages."""
         try:
             rendered = _jinja(self.form, day).render(
@@ -297,65 +277,43 @@ def _jinja(template: str, day: date) -> Any:
 # every text of a model that thinks: where it ended, and where it never did.
 
 
-class Marks(NamedTuple):
-    """How one family of models marks a thought: regular expressions for its beginning and for its
-    end, which is where the answer begins, and the two as they are usually written."""
-
-    beginning: str
-    end: str
-    usual: tuple[str, str]
-
-
-def _plain(beginning: str, end: str) -> Marks:
-    """Marks that are always written alike."""
-    return Marks(re.escape(beginning), re.escape(end), (beginning, end))
-
-
 KNOWN = (
-    # DeepSeek, Qwen, GLM, Kimi K2, MiniMax-M2, Nemotron, Olmo, Step and others; Hunyuan's newer
-    # models put a name into the marks, such as <think:opensource>.
-    Marks(r"<think(?::[^<>\s]+)?>", r"</think(?::[^<>\s]+)?>", ("<think>", "</think>")),
-    _plain("[THINK]", "[/THINK]"),  # Mistral
-    _plain("<seed:think>", "</seed:think>"),  # Seed-OSS
-    _plain("<mm:think>", "</mm:think>"),  # MiniMax-M3
-    _plain("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
-    # gpt-oss: channels, of which the last is the answer.
-    _plain("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
-    # The same from a server that drops special tokens, or puts blanks in their place.
-    Marks(
-        r"\banalysis(?=\w)",
-        r"assistantfinal|[.!?\n]\s*assistant\s+final\b",
-        ("analysis", "assistantfinal"),
-    ),
-    _plain("<|channel>", "<channel|>"),  # Gemma 4
-    _plain("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # Kimi K3
+    # DeepSeek, Qwen, GLM, Kimi K2, MiniMax-M2, Nemotron, Olmo, Step and others
+    ("<think>", "</think>"),
+    ("<think:opensource>", "</think:opensource>"),  # Hunyuan's newer models
+    ("[THINK]", "[/THINK]"),  # Mistral
+    ("<seed:think>", "</seed:think>"),  # Seed-OSS
+    ("<mm:think>", "</mm:think>"),  # MiniMax-M3
+    ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
+    # gpt-oss: channels, of which the last is the answer; and the same from a server that drops
+    # special tokens, or puts blanks in their place.
+    ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
+    ("analysis", "assistantfinal"),
+    ("<|channel>", "<channel|>"),  # Gemma 4
+    ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # Kimi K3
     # K2-Horizon has a mark for each effort.
-    Marks(
-        r"<ifm\|think(?:_fast(?:er)?)?>",
-        r"</ifm\|think(?:_fast(?:er)?)?>",
-        ("<ifm|think>", "</ifm|think>"),
-    ),
-    _plain("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
+    ("<ifm|think>", "</ifm|think>"),
+    ("<ifm|think_fast>", "</ifm|think_fast>"),
+    ("<ifm|think_faster>", "</ifm|think_faster>"),
+    ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
     # Inkling and Muse end a thought as any other message: the answer has a beginning of its own.
-    _plain("<|content_thinking|>", "<|content_text|>"),
-    _plain("to=self<|message|>", "to=user<|message|>"),
+    ("<|content_thinking|>", "<|content_text|>"),
+    ("to=self<|message|>", "to=user<|message|>"),
     # Granite 3 writes sentences.
-    Marks(
-        r"Here(?:'s| is) my thought process:",
-        r"Here(?:'s| is) my response:",
-        ("Here is my thought process:", "Here is my response:"),
-    ),
+    ("Here is my thought process:", "Here is my response:"),
+    ("Here's my thought process:", "Here's my response:"),
 )
-"""The marks that the reasoning parsers of vLLM 0.32 know; a test holds them against its list."""
+"""The beginnings and the ends of thoughts that the reasoning parsers of vLLM 0.32 know; a test
+holds them against its list. The answer begins behind the end."""
+_PATTERNS = {
+    "analysis": r"\banalysis(?=\w)",
+    "assistantfinal": r"assistantfinal|[.!?\n]\s*assistant\s+final\b",
+}
+"""How marks are found that could be words of a text."""
 
-ENDS = tuple(marks.usual[1] for marks in KNOWN)
-"""The ends as they are usually written, for messages."""
 
-
-def _like(seen: str, usual: str, other: str) -> str:
-    """The other mark of a pair, written as the one that was seen: `</think:x>` for `<think:x>`."""
-    inside = seen.removeprefix(usual[:-1]).removesuffix(usual[-1])
-    return f"{other[:-1]}{inside}{other[-1]}"
+def _pattern(mark: str) -> str:
+    return _PATTERNS.get(mark, re.escape(mark))
 
 
 def without_thought(
@@ -395,7 +353,7 @@ def opens_thought(after: str, own: tuple[str, str] | None = None) -> bool:
 @lru_cache
 def _patterns(own: tuple[str, str] | None) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What finds the beginnings and the ends of thoughts in a text."""
-    marks = (*KNOWN, _plain(*own)) if own else KNOWN
-    beginnings = "|".join(each.beginning for each in marks)
-    ends = "|".join(each.end for each in marks)
+    marks = (*KNOWN, own) if own else KNOWN
+    beginnings = "|".join(_pattern(beginning) for beginning, _ in marks)
+    ends = "|".join(_pattern(end) for _, end in marks)
     return re.compile(beginnings), re.compile(ends)

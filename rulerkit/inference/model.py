@@ -21,8 +21,8 @@ from rulerkit.common.settings import JSON, ModelKeys, Spec
 from rulerkit.common.urls import is_address
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import (
-    ENDS,
     FORMS,
+    KNOWN,
     SETTINGS,
     PromptFormat,
     stored_forms,
@@ -189,8 +189,8 @@ class Engine(Model):
             raise UserError(
                 f"model {self.name}: it has thinking_tokens, but its prompt format names no known "
                 "mark of a thought, so a needle that is only thought of would count as an answer. "
-                f"Known ends are {' '.join(ENDS)}; give the model's own: thinking_marks: "
-                "[BEGINNING, END]"
+                f"Known ends are {' '.join(end for _, end in KNOWN)}; give the model's own: "
+                "thinking_marks: [BEGINNING, END]"
             )
 
         is_chat = self.spec.get("aligned") == "chat"

@@ -10,17 +10,22 @@ that no other one has:
 
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from random import Random
 
+import numpy as np
+
+from rulerkit.common.errors import UserError
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat
+from rulerkit.generation.prompt_format import FORMS, PromptFormat
 
 _NUMBER = re.compile(r"(?<!\d)\d{7}(?!\d)")
 _MOST_TRIES = 1000
 _HEAD = "Record {}{}.\n"
+_WORDS = "\u2060WORDS\u2060"
 _FILL = 4  # tokens kept free for letters that fill the line at the beginning
 
 
@@ -111,15 +116,15 @@ class Prompts:
         text = blocks[place].text
         old = text.removeprefix("Record ")[:12]
         blocks[place] = replace(blocks[place], text=text.replace(old, self._record(old), 1))
-        return replace(prompt, example=prompt.example.with_blocks(blocks, self.form))
+        return replace(prompt, example=self._encoded(prompt.example, blocks))
 
     def turn(self, prompt: Prompt, answer: str) -> Prompt:
         """The prompt with its answer, and the question once more."""
         example = prompt.example
-        between = Piece(self.form.next_turn, "template")
+        between = Piece(next_turn(self.form), "template")
         again = [block for block in example.blocks[example.context[1] :] if block.text]
         blocks = [*example.blocks, Piece(answer, "question"), between, *again]
-        longer = example.with_blocks(blocks, self.form)
+        longer = self._encoded(example, blocks)
         return replace(prompt, example=longer, turns=(*prompt.turns, answer))
 
     def _record(self, old: str = "") -> str:
@@ -135,7 +140,13 @@ class Prompts:
         blocks = list(example.blocks)
         place = _opening(blocks)
         blocks[place] = replace(blocks[place], text=head + blocks[place].text)
-        return example.with_blocks(blocks, self.form)
+        return self._encoded(example, blocks)
+
+    def _encoded(self, example: Example, blocks: Sequence[Piece]) -> Example:
+        """The example with other texts, encoded anew: one BOS where the model has one."""
+        text = self.form.tokenizer.encode("".join([block.text for block in blocks]))
+        ids = np.concatenate([np.array(self.form.bos, dtype=np.int32), text])
+        return replace(example, blocks=tuple(blocks), whole_ids=ids)
 
     def _redrawn(self, example: Example, first: int) -> Example:
         """The example with new values from needle `first` on, of as many tokens each."""
@@ -151,7 +162,7 @@ class Prompts:
                 blocks[place] = replace(block, text=text, value=new[old])
             number += 1
         references = tuple(new.get(value, value) for value in example.references)
-        return replace(example.with_blocks(blocks, self.form), references=references)
+        return replace(self._encoded(example, blocks), references=references)
 
     def _value(self, old: str) -> str:
         """A value that was never used, with another first digit and as many tokens."""
@@ -163,6 +174,18 @@ class Prompts:
                 break
         self.used.add(value)
         return value
+
+
+def next_turn(form: PromptFormat) -> str:
+    """The template's text between an answer and the user's next words; a line end and the
+    beginning of the form where a template of the tokenizer cannot be asked."""
+    if form.form not in FORMS:
+        roles = ("user", "assistant", "user")
+        with suppress(UserError):
+            parts = form.rendered([{"role": role, "content": _WORDS} for role in roles])
+            if parts.count(_WORDS) == 3:
+                return parts.split(_WORDS)[2]
+    return "\n" + form.around[0].removeprefix(form.leading_text)
 
 
 def _opening(blocks: Sequence[Piece]) -> int:
