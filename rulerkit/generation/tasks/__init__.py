@@ -1,32 +1,30 @@
 """What is asked: the thirteen tasks of RULER and the five that Figure 5 adds.
 
 A task is one line here that says how it differs from its family's default; a family is one file and
-one entry of FAMILIES.
+one line, and is imported when one of its tasks is asked for.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from functools import lru_cache
+from pkgutil import resolve_name
 from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded, use
 from rulerkit.generation.tasks.base import PROTOCOLS, RULES, Reading
 from rulerkit.generation.tasks.base import Task as Task
-from rulerkit.generation.tasks.common_words import CommonWords
-from rulerkit.generation.tasks.frequent_words import FrequentWords
-from rulerkit.generation.tasks.niah import Needles
-from rulerkit.generation.tasks.question_answering import QuestionAnswering
-from rulerkit.generation.tasks.variable_tracking import VariableTracking
 
-FAMILIES: tuple[type[Task], ...] = (
-    Needles,
-    VariableTracking,
-    CommonWords,
-    FrequentWords,
-    QuestionAnswering,
-)
+FAMILIES: dict[str, tuple[str, str]] = {
+    "niah": ("niah:Needles", "niah"),
+    "vt": ("variable_tracking:VariableTracking", "vt"),
+    "cwe": ("common_words:CommonWords", "aggregation"),
+    "fwe": ("frequent_words:FrequentWords", "aggregation"),
+    "qa": ("question_answering:QuestionAnswering", "qa"),
+}
+"""The first letters of the names of a family's tasks -> its file, which is also its name, with its
+class; and its category."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "niah_single_1": {"haystack": "noise"},
@@ -50,13 +48,22 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "fwe_3.5": {"alpha": 3.5},
 }
 """Task -> how it differs from its family's default."""
-_OURS: dict[str, Task] = {}
-for _name, _settings in _SETTINGS.items():
-    _family = next(each for each in FAMILIES if _name.startswith(each.short_name))
-    _OURS[_name] = _family(name=_name, **_settings)
-TASKS: tuple[str, ...] = tuple(_OURS)
+TASKS: tuple[str, ...] = tuple(_SETTINGS)
 THIRTEEN: tuple[str, ...] = TASKS[:13]
-CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(family.category for family in FAMILIES))
+CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(category for _, category in FAMILIES.values()))
+
+
+@lru_cache
+def _ours(name: str) -> Task:
+    """The task of a name in TASKS."""
+    return _family(name.partition("_")[0])(name=name, **_SETTINGS[name])
+
+
+def _family(letters: str) -> type[Task]:
+    """One of our families, by the first letters of the names of its tasks."""
+    place, _ = FAMILIES[letters]
+    family: type[Task] = resolve_name(f"rulerkit.generation.tasks.{place}")
+    return family
 
 
 def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> Task:
@@ -68,7 +75,7 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> T
     """
     if isinstance(spec, str):
         # Plug-ins are asked where a name is none of ours.
-        known = _OURS if spec in _OURS else all_tasks()
+        known = {spec: _ours(spec)} if spec in TASKS else all_tasks()
         check_known("task", spec, known, command="rulerkit tasks")
         spec = known[spec]
     if isinstance(spec, Task):
@@ -152,10 +159,15 @@ def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or, where nothing says so, the
     one that the first letters of the task's name tell."""
-    for one in all_families():
+    for letters, (place, _) in FAMILIES.items():
+        is_named = place.startswith(f"{family}:")
+        if is_named if family else re.match(rf"{letters}(?![a-zA-Z])", name):
+            return _family(letters)
+    of_plugins = [*all_families()][len(FAMILIES) :]
+    for one in of_plugins:
         if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
-    names = ", ".join(one.short_name for one in all_families())
+    names = ", ".join([*FAMILIES, *[one.short_name for one in of_plugins]])
     raise unknown(
         "task", name, THIRTEEN, f"Other names must begin with one of {names}; rk.load takes `task=`"
     )
@@ -164,6 +176,10 @@ def family_of(name: str, family: str = "") -> type[Task]:
 def category_of(name: str) -> str:
     """The category of a task by the first letters of its name, so that variants have one too; ''
     where they tell none."""
+    # No family of ours is imported for its category.
+    letters = re.split("[^a-zA-Z]", name, maxsplit=1)[0]
+    if letters in FAMILIES:
+        return FAMILIES[letters][1]
     try:
         return family_of(name).category
     except UserError:
@@ -172,12 +188,12 @@ def category_of(name: str) -> str:
 
 def all_tasks() -> dict[str, Task]:
     """The tasks by their names, those of plug-ins too."""
-    return _OURS | _from_plugins(loaded())
+    return {name: _ours(name) for name in TASKS} | _from_plugins(loaded())
 
 
 def all_families() -> Iterator[type[Task]]:
-    """The families, and then those of plug-ins, which are asked only where it comes to them."""
-    yield from FAMILIES
+    """The families, and then those of plug-ins, each imported where it comes to it."""
+    yield from map(_family, FAMILIES)
     yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
 
 
@@ -186,7 +202,7 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     """The tasks of the families that plug-ins bring, by their names; asked anew when more are
     loaded."""
     owners = dict.fromkeys(TASKS, "rulerkit")
-    family_owners = {family.family: "rulerkit" for family in FAMILIES}
+    family_owners = {place.partition(":")[0]: "rulerkit" for place, _ in FAMILIES.values()}
     tasks = dict[str, Task]()
     for module, families in brought("families"):
         # What a module brings is the user's: each thing is checked before it is used.
