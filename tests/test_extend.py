@@ -16,7 +16,7 @@ import pytest
 import rulerkit as rk
 from rulerkit.common import plugins
 from rulerkit.common.errors import UserError
-from rulerkit.generation.tasks import judge_of
+from rulerkit.generation.tasks import recorded_task
 from rulerkit.generation.tasks.base import score_of
 from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
@@ -121,7 +121,7 @@ def test_a_record_imports_no_module_that_is_no_plug_in(tmp_path, monkeypatch):
     settings = {"name": "x", "family": "x", "match": "own"}
     for module in ("acts", "acts.x", "antigravity", "", ".", "a..b", "no_such"):
         with pytest.raises(UserError, match="cannot be imported"):
-            judge_of(settings | {"module": module})
+            recorded_task(settings | {"module": module})
     assert not (tmp_path / "trace").exists()
     assert "antigravity" not in sys.modules
 

@@ -21,7 +21,7 @@ from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import progress_bar
 from rulerkit.generation.example import Example, Piece
-from rulerkit.generation.tasks import judge_of
+from rulerkit.generation.tasks import recorded_task
 from rulerkit.scoring.scores import answer_of, as_scores
 from rulerkit.scoring.statistics import WeightedCell, weighted_sum
 from rulerkit.scoring.summary import texts_words
@@ -118,7 +118,7 @@ def _rows(
     """COLUMNS of each item of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
     settings = {"name": answer["task"], "family": answer["family"]}
-    judge = judge_of(settings | json.loads(answer["settings"]))
+    judge = recorded_task(settings | json.loads(answer["settings"]))
 
     # A single needle has the score of its example, and so have gold documents: nobody knows which
     # of them the answer is from. The depths on record are enough, and nothing is made again.

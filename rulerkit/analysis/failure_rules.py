@@ -8,7 +8,7 @@ saw, or None where its label does not fit.
 import re
 
 from rulerkit.common.plugins import errors_of
-from rulerkit.generation.tasks import all_families, read_prompt, recorded_task
+from rulerkit.generation.tasks import all_families, read_prompt
 from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer
 
 OTHER_FORM = "right, in another form"
@@ -195,10 +195,9 @@ def definitions() -> dict[str, str]:
 def find_label(answer: JudgedAnswer) -> tuple[str, str]:
     """The label of an answer, the first that fits, and what was seen."""
     # files of other programs name no family
-    task = recorded_task(answer.settings) if answer.settings["family"] else None
-    rules_of_family = task.failure_rules if task else ()
+    rules_of_family = answer.judge.failure_rules if answer.settings["family"] else ()
     for rule in (*_FIRST_RULES, *rules_of_family, *_LAST_RULES):
-        with errors_of(type(task or answer.judge), f"the failure rule {rule.label!r}"):
+        with errors_of(type(answer.judge), f"the failure rule {rule.label!r}"):
             detail = rule.test(answer)
         if detail is not None:
             return rule.label, detail

@@ -19,7 +19,7 @@ from rulerkit.common.errors import shorten
 from rulerkit.common.progress import progress_bar
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
-from rulerkit.generation.tasks import by_name, judge_of
+from rulerkit.generation.tasks import by_name, recorded_task
 from rulerkit.generation.tasks.base import JudgedAnswer
 from rulerkit.generation.tasks.niah import NEAR as NEAR
 from rulerkit.scoring import scores as scoring
@@ -100,7 +100,7 @@ def _label_cell(
     dataset = str(settings.get("dataset", ""))
     seed = int(result["seed"] or 0)
 
-    remake, judge = remaker(cell, made), judge_of(settings)
+    remake, judge = remaker(cell, made), recorded_task(settings)
     scored_rows = scoring.score([cell]).to_dict("records")
     for row, scored in zip(cell.rows, scored_rows, strict=True):
         text, in_thought = scoring.answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))

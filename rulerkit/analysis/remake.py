@@ -32,13 +32,6 @@ def examples_of(cell: Cell) -> Examples:
 
         settings = {**result["task"], "protocol": cell.about.protocol}
         task = recorded_task(settings)
-        if task is None:
-            raise _not_generated(
-                cell,
-                f"its family {settings['family']} ({settings.get('module', 'of another version')}) "
-                "cannot be imported",
-            )
-
         return Examples(
             task, int(result["length"]), cell.wanted, int(result["seed"]), prompt_format
         )

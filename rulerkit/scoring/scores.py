@@ -20,7 +20,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.prompt_format import opens_thought, without_thought
 from rulerkit.generation.tasks import CATEGORIES as CATEGORIES
 from rulerkit.generation.tasks import THIRTEEN as THIRTEEN
-from rulerkit.generation.tasks import Task, judge_of
+from rulerkit.generation.tasks import Task, recorded_task
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
@@ -340,7 +340,7 @@ def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":
 def judged(cell: Cell) -> Rows:
     """The judged rows of a cell, by index."""
     task = cell.record["result"]["task"]
-    judge = judge_of(task)
+    judge = recorded_task(task)
     if "module" in task:
         now = source_digest(task["module"])
         if cell.about.family_source not in ("", now):

@@ -21,7 +21,7 @@ from rulerkit.common.lengths import parse_length
 from rulerkit.generation.corpora import choices
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import judge_of, without_suites
+from rulerkit.generation.tasks import recorded_task, without_suites
 from rulerkit.generation.tasks import task as family_task
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.scoring.scores import answer_of
@@ -41,7 +41,7 @@ def string_match() -> Scorer:
         answer, _ = answer_of(
             state.output.completion, {"result": asked}, state.metadata["answer_prefix"]
         )
-        judge = judge_of(asked["task"])
+        judge = recorded_task(asked["task"])
         value = judge.score(answer, [*target])
         cut_off = state.output.stop_reason in ("max_tokens", "model_length")
         return Score(value=value, answer=answer, metadata={"cut_off": cut_off})

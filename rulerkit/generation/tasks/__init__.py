@@ -251,44 +251,34 @@ def _check_family(family: Any, module: str) -> None:
         )
 
 
-def recorded_task(settings: Mapping[str, Any]) -> Task | None:
-    """The task that a record describes by its settings; None where its family is not here.
+def recorded_task(settings: Mapping[str, Any]) -> Task:
+    """The task that a record describes by its settings.
 
     A family from outside that is not loaded yet is imported from the module that the record names.
+    Raises UserError where it is not here.
     """
     # Files of other programs name no family.
-    name = settings["name"]
-    named_family = settings["family"]
+    name, named_family = settings["name"], settings["family"]
     try:
         family = family_of(name, named_family)
     except UserError:
         if not named_family:
             raise
+        module = settings.get("module", "")
         try:
-            load_recorded(str(settings.get("module", "")))
+            load_recorded(str(module))
             family = family_of(name, named_family)
         except UserError:
-            return None
+            raise UserError(
+                f"the answers of {name} need the code of its family {named_family}, which is in "
+                f"{module or 'a module that its record does not name'} and cannot be imported: "
+                "install the package that holds it, or put it below the project root"
+            ) from None
+
     # A record may lack what the family learned since, and says None of what is unknown.
     names = ("name", "protocol", *family.setting_names())
     given: Any = {name: settings[name] for name in names if settings.get(name) is not None}
     return family(**given)
-
-
-def judge_of(settings: Mapping[str, Any]) -> Task:
-    """The task that judges answers, by the settings that their record holds.
-
-    Raises UserError where its family is not here.
-    """
-    task = recorded_task(settings)
-    if task is None:
-        module = settings.get("module", "a module that its record does not name")
-        raise UserError(
-            f"the answers of {settings['name']} are judged by the code of its family "
-            f"{settings['family']}, which is in {module} and cannot be imported: install the "
-            "package that holds it, or put it below the project root"
-        )
-    return task
 
 
 def read_prompt(text: str, task: str = "") -> Reading | None:
