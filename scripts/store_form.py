@@ -24,7 +24,7 @@ import rulerkit as rk
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import home
 from rulerkit.common.settings import JSON, Spec
-from rulerkit.generation.prompt_format import FORMS_FOLDER, THE_DAY, PromptFormat
+from rulerkit.generation.prompt_format import FORMS, FORMS_FOLDER, MARK, THE_DAY, PromptFormat
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.access import Address, address_of, model_at
 from rulerkit.inference.refusals import fatal_words, why_unreachable
@@ -191,6 +191,16 @@ def rendered_ids(
     )
 
 
+def _around_on(form: PromptFormat, day: date) -> tuple[str, ...]:
+    """What stands before and behind a message, where a template prints this day."""
+    if form.form in FORMS:
+        return form.around
+    messages = [{"role": "user", "content": MARK}]
+    if form.system_prompt:
+        messages.insert(0, {"role": "system", "content": form.system_prompt})
+    return tuple(form.rendered(messages, day).split(MARK))
+
+
 def compare_with_server(
     form: PromptFormat, address: Address, served_as: str, extra: Spec | None = None
 ) -> str:
@@ -200,7 +210,7 @@ def compare_with_server(
     # The server may be in another time zone.
     today = date.today()
     days = (THE_DAY, *(today + timedelta(days=n) for n in (0, -1, 1)))
-    arounds = list(dict.fromkeys(form.around_on(day) for day in days))
+    arounds = list(dict.fromkeys(_around_on(form, day) for day in days))
     for probe in PROBES:
         theirs = rendered_ids(address, served_as, probe, values, form.system_prompt, extra)
         ours = [

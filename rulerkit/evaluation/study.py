@@ -313,7 +313,7 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
     for task in tasks:
         for kind, setting in task.corpora:
             name = getattr(task, setting)
-            if name not in KINDS[kind].named:
+            if name not in KINDS[kind]:
                 load(kind, name)  # what is wrong with the user's files is said first
     return tuple(by_name(tasks).values())
 

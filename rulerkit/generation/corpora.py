@@ -17,7 +17,7 @@ import hashlib
 import json
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from importlib import resources
 from importlib.metadata import distribution
@@ -41,8 +41,40 @@ _FILES = {
     "hotpotqa": [HOTPOTQA, HOTPOTQA.replace(".json", ".subset.json")],
 }
 """An original -> the files that may hold it, in $RULERKIT_DATA or the cache."""
-STAND_INS = {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"}
-BASES = {"builtin": STAND_INS, "original": {new: old for old, new in STAND_INS.items()}}
+BASES = {
+    "builtin": {"paul_graham": "prose", "squad": "fictional", "hotpotqa": "fictional_two_hop"},
+    "original": {"prose": "paul_graham", "fictional": "squad", "fictional_two_hop": "hotpotqa"},
+}
+"""What `corpora:` names -> what it takes in the place of which corpus."""
+KINDS = {
+    "essay": {
+        # Paul Graham's essays, as in the paper; all rights reserved, downloaded, not redistributed.
+        "paul_graham": "corpora:essays",
+        # 400,000 words of readable prose, invented; no download, no licence.
+        "prose": "corpora:essays",
+    },
+    "qa": {
+        # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
+        "squad": "questions:squad",
+        # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
+        "hotpotqa": "questions:hotpotqa",
+        # Questions about invented people, places and dates in the shape of either; no download
+        "fictional": "questions:invented",
+        "fictional_two_hop": "questions:invented",
+    },
+    "words": {"wonderwords": "corpora:wonderwords"},
+}
+"""Key of `corpora:` -> the corpora that need no path, with the function in this folder that makes
+one of a name and the content of its file; it is imported when the corpus is read."""
+_OWN = {
+    "essay": ("corpora:own_essays", "texts in UTF-8 (a folder: *.txt, *.md)"),
+    "qa": (
+        "questions:own_questions",
+        "JSON lines of question, answers, gold_documents, other_documents",
+    ),
+    "words": ("corpora:own_words", "a list, one word a line"),
+}
+"""Key of `corpora:` -> the function for a file of the user's, and what such a file holds."""
 
 KNOWN_FILES = {
     "80a5225e94905956a6446d296ca1093975c4d3b3260f1d6c8f68bc2ab77182d8": "",
@@ -118,18 +150,6 @@ class Words:
     source: Source | None = None
 
 
-@dataclass(frozen=True)
-class CorpusKind:
-    """A key of `corpora:`. `named`: the corpora that need no path, with the function that makes a
-    corpus of a name and the content of its file; `own`: that for the text in a file of the user's;
-    `takes`: what such a file holds, for messages. A function is named by its file in this folder,
-    which is imported when such a corpus is read."""
-
-    named: Mapping[str, str]
-    own: str
-    takes: str
-
-
 # --- loading --------------------------------------------------------------------------------------
 
 
@@ -157,23 +177,28 @@ def load(kind: str, name: str) -> Any:
     Raises UserError where it is not there, cannot be read or holds something else than its kind
     takes.
     """
-    has_name = name in KINDS[kind].named
+    has_name = name in KINDS[kind]
     key = (kind, name if has_name else resolve(name))
-    if key not in LOADED:
-        LOADED[key] = _read_named(kind, name) if has_name else _read_own(kind, resolve(name))
+    if key in LOADED:
+        return LOADED[key]
+    if not has_name:
+        LOADED[key] = _own(kind, resolve(name))
+        return LOADED[key]
+
+    read = resolve_name(f"rulerkit.generation.{KINDS[kind][name]}")
+    if name in _FILES:
+        LOADED[key] = _original(name, read)
+    elif name == "wonderwords":
+        LOADED[key] = read(name, None)
+    else:
+        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
+        LOADED[key] = read(name, json.loads(gzip.decompress(packed)))
     return LOADED[key]
 
 
-def _read_named(kind: str, name: str) -> Any:
-    """A corpus that has a name: built in, or the first file of an original that exists, plain or
-    gzipped, in $RULERKIT_DATA, then in the cache."""
-    read = resolve_name(f"rulerkit.generation.{KINDS[kind].named[name]}")
-    if name == "wonderwords":
-        return read(name, None)
-    if name not in _FILES:
-        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
-        return read(name, json.loads(gzip.decompress(packed)))
-
+def _original(name: str, read: Callable[[str, Any], Any]) -> Any:
+    """An original, from the first of its files that exists, plain or gzipped, in $RULERKIT_DATA,
+    then in the cache."""
     # A folder of one's own comes before the cache, so that a cluster can share one copy.
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
@@ -223,9 +248,10 @@ def _read_named(kind: str, name: str) -> Any:
     return replace(corpus, source=replace(source, stand_in=known is None, note=notes))
 
 
-def _read_own(kind: str, path: Path) -> Any:
+def _own(kind: str, path: Path) -> Any:
     """The corpus in a file or folder of the user's."""
     file = path
+    read, takes = _OWN[kind]
     try:
         # A folder of essays is read in the order of its files' names.
         files = [path]
@@ -236,12 +262,11 @@ def _read_own(kind: str, path: Path) -> Any:
         texts = []
         for file in files:
             texts.append(file.read_bytes().decode("utf-8-sig"))
-        read = resolve_name(f"rulerkit.generation.{KINDS[kind].own}")
-        corpus = read(path.name, "\n\n".join(texts))
+        corpus = resolve_name(f"rulerkit.generation.{read}")(path.name, "\n\n".join(texts))
     except (OSError, ValueError) as error:
         raise UserError(
             f"corpora: {kind}: {file} cannot be used ({first_line(error)}): it takes one of "
-            f"{', '.join(KINDS[kind].named)}, or the path of {KINDS[kind].takes}"
+            f"{', '.join(KINDS[kind])}, or the path of {takes}"
         ) from error
     note = f"{OWN_TEXTS}: {kind} from {path.name}"
     return replace(corpus, source=replace(corpus.source, note=note))
@@ -340,31 +365,3 @@ def own_words(name: str, text: str) -> Words:
     if wrong or not words:
         raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")
     return Words(words, words, words, Source(name, digest("\n".join(words))))
-
-
-KINDS = {
-    "essay": CorpusKind(
-        # Paul Graham's essays, as in the paper; all rights reserved, downloaded, not redistributed.
-        # 400,000 words of readable prose, invented; no download, no licence.
-        {"paul_graham": "corpora:essays", "prose": "corpora:essays"},
-        "corpora:own_essays",
-        "texts in UTF-8 (a folder: *.txt, *.md)",
-    ),
-    "qa": CorpusKind(
-        {
-            # SQuAD 2.0 dev, its 5,928 answerable questions; CC BY-SA 4.0, downloaded
-            "squad": "questions:squad",
-            # HotpotQA dev (distractor), 7,405 two-hop questions; CC BY-SA 4.0, downloaded
-            "hotpotqa": "questions:hotpotqa",
-            # Questions about invented people, places and dates in the shape of either; no download
-            "fictional": "questions:invented",
-            "fictional_two_hop": "questions:invented",
-        },
-        "questions:own_questions",
-        "JSON lines of question, answers, gold_documents, other_documents",
-    ),
-    "words": CorpusKind(
-        {"wonderwords": "corpora:wonderwords"}, "corpora:own_words", "a list, one word a line"
-    ),
-}
-"""Key of `corpora:` -> what it takes."""

@@ -27,7 +27,8 @@ DIRECT = " Do not provide any explanation. Please directly give me the answer."
 
 THE_DAY = date(2024, 7, 26)
 """The day on which every prompt is written, for templates that print the date."""
-_MARK = "\u2060RULERKIT\u2060"
+MARK = "\u2060RULERKIT\u2060"
+"""Stands for the user's part while a template is rendered."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +100,7 @@ class PromptFormat:
             return self.thinking_marks
         # Many templates write only one of the two: the other one is written by the model.
         for marks in KNOWN:
-            if any(re.search(_pattern(mark), self.form) for mark in marks):
+            if any(re.search(_PATTERNS[mark], self.form) for mark in marks):
                 return marks
         return None
 
@@ -111,28 +112,23 @@ class PromptFormat:
     @cached_property
     def around(self) -> tuple[str, str]:
         """The template's text before and after the user's part, on the same day every day."""
-        return self.around_on(THE_DAY)
-
-    def around_on(self, day: date) -> tuple[str, str]:
-        """The template's text before and after the user's part, where a template that prints the
-        date is told this day."""
         # A form of ours has its place for the text; a template of the tokenizer is rendered around
         # a marker that no prompt contains.
         if self.form in FORMS:
             before, *after = FORMS[self.form].split("{t}")
         else:
-            user = {"role": "user", "content": _MARK}
+            user = {"role": "user", "content": MARK}
             prompt = self.system_prompt
             system = [{"role": "system", "content": prompt}] if prompt else []
-            rendered = self.rendered([*system, user], day)
+            rendered = self.rendered([*system, user])
             # Some templates drop a system message without a word. A switch such as /no_think is
             # heeded, and not printed.
-            if prompt and prompt not in rendered and rendered == self.rendered([user], day):
+            if prompt and prompt not in rendered and rendered == self.rendered([user]):
                 raise UserError(
                     "the chat template leaves out the system prompt: drop system_prompt or give "
                     "another template"
                 )
-            before, *after = rendered.split(_MARK)
+            before, *after = rendered.split(MARK)
 
         # A template that prints the message twice, or not at all, would ask something else.
         if len(after) != 1:
@@ -305,15 +301,10 @@ KNOWN = (
 )
 """The beginnings and the ends of thoughts that the reasoning parsers of vLLM 0.32 know; a test
 holds them against its list. The answer begins behind the end."""
-_PATTERNS = {
-    "analysis": r"\banalysis(?=\w)",
-    "assistantfinal": r"assistantfinal|[.!?\n]\s*assistant\s+final\b",
-}
-"""How marks are found that could be words of a text."""
-
-
-def _pattern(mark: str) -> str:
-    return _PATTERNS.get(mark, re.escape(mark))
+_PATTERNS = {mark: re.escape(mark) for marks in KNOWN for mark in marks}
+# These could be words of a text.
+_PATTERNS["analysis"] = r"\banalysis(?=\w)"
+_PATTERNS["assistantfinal"] = r"assistantfinal|[.!?\n]\s*assistant\s+final\b"
 
 
 def without_thought(
@@ -353,7 +344,9 @@ def opens_thought(after: str, own: tuple[str, str] | None = None) -> bool:
 @lru_cache
 def _patterns(own: tuple[str, str] | None) -> tuple[re.Pattern[str], re.Pattern[str]]:
     """What finds the beginnings and the ends of thoughts in a text."""
-    marks = (*KNOWN, own) if own else KNOWN
-    beginnings = "|".join(_pattern(beginning) for beginning, _ in marks)
-    ends = "|".join(_pattern(end) for _, end in marks)
-    return re.compile(beginnings), re.compile(ends)
+    beginnings = [_PATTERNS[beginning] for beginning, _ in KNOWN]
+    ends = [_PATTERNS[end] for _, end in KNOWN]
+    if own:
+        beginnings.append(re.escape(own[0]))
+        ends.append(re.escape(own[1]))
+    return re.compile("|".join(beginnings)), re.compile("|".join(ends))

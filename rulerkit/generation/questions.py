@@ -60,7 +60,7 @@ def known_questions() -> Iterator[QASet]:
     for (kind, name), corpus in list(LOADED.items()):
         if kind == "qa" and isinstance(name, Path):
             yield corpus
-    for name in reversed(list(KINDS["qa"].named)):
+    for name in reversed(list(KINDS["qa"])):
         with suppress(UserError):  # without its file, no prompt of a data set was made here
             yield load("qa", name)
 

@@ -184,8 +184,8 @@ class Engine(Model):
         form = PromptFormat(tokenizer, **settings)
         # A thought must be told from the answer behind it. A chat service takes it apart itself,
         # and the marks of readers are ours.
-        is_told = form.thought or form.form == "gpt-4" or self.engine == "reader"
-        if form.thinking_tokens and not is_told:
+        needs_marks = form.form != "gpt-4" and self.engine != "reader"
+        if form.thinking_tokens and needs_marks and not form.thought:
             raise UserError(
                 f"model {self.name}: it has thinking_tokens, but its prompt format names no known "
                 "mark of a thought, so a needle that is only thought of would count as an answer. "

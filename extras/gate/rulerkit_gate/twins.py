@@ -20,12 +20,11 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import FORMS, PromptFormat
+from rulerkit.generation.prompt_format import FORMS, MARK, PromptFormat
 
 _NUMBER = re.compile(r"(?<!\d)\d{7}(?!\d)")
 _MOST_TRIES = 1000
 _HEAD = "Record {}{}.\n"
-_WORDS = "\u2060WORDS\u2060"
 _FILL = 4  # tokens kept free for letters that fill the line at the beginning
 
 
@@ -182,9 +181,9 @@ def next_turn(form: PromptFormat) -> str:
     if form.form not in FORMS:
         roles = ("user", "assistant", "user")
         with suppress(UserError):
-            parts = form.rendered([{"role": role, "content": _WORDS} for role in roles])
-            if parts.count(_WORDS) == 3:
-                return parts.split(_WORDS)[2]
+            parts = form.rendered([{"role": role, "content": MARK} for role in roles])
+            if parts.count(MARK) == 3:
+                return parts.split(MARK)[2]
     return "\n" + form.around[0].removeprefix(form.leading_text)
 
 

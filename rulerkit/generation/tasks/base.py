@@ -229,9 +229,6 @@ class Task(ABC):
             raise unknown(f"setting of {name}", setting, cls.setting_names())
         if first["type"] == "value_error":  # what a family says of several settings
             raise UserError(f"{name}: {first['ctx']['error']}")
-        if first["type"] == "literal_error":
-            kinds = {field.name: field.type for field in fields(cls)}
-            raise unknown(f"{setting} of {name}", seen, get_args(kinds[setting]))
         expected = first["msg"].replace("Input should be", "it must be")
         raise UserError(f"{setting} of {name} is {shortened(seen)}: {expected}")
 
@@ -397,7 +394,7 @@ class Task(ABC):
         names: Any = {}
         for kind, setting in self.corpora:
             name = getattr(self, setting)
-            if name in KINDS[kind].named:
+            if name in KINDS[kind]:
                 names[setting] = chosen.get(kind, swapped.get(name, name))
         return replace(self, **names)
 
