@@ -19,12 +19,13 @@ from rulerkit.common import escape
 from rulerkit.report.leaderboard import boards, page
 from rulerkit.report.view import show, to_terminal
 
-HOSTILE = {
-    "html": """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>""",
-    "latex": r"""[$\href{javascript:window.ran=1}{x}$ \(y\) \input{/etc/passwd} \end{tabular} 50% a_b^c~#1 & -- "`'| *z* """
-    "[u](javascript:window.ran=1)",
-    "terminal": "=1+cmd|'/C calc'!A0 \x1b]0;ran\x07\x1b[2J\x9b31m\u202eabc\x7f\tq\rr\ns",
-}
+HTML = """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>"""
+LATEX = (
+    r"""[$\href{javascript:window.ran=1}{x}$ \(y\) \input{/etc/passwd} \end{tabular} 50% a_b^c~#1 & -- """
+    """"`'| *z* [u](javascript:window.ran=1)"""
+)
+TERMINAL = "=1+cmd|'/C calc'!A0 \x1b]0;ran\x07\x1b[2J\x9b31m\u202eabc\x7f\tq\rr\ns"
+HOSTILE = TERMINAL + LATEX + HTML
 BROWSER = shutil.which("chromium") or shutil.which("google-chrome")
 MATHEMATICS = re.compile(r"\$.*\$|\\[(\[]|\\begin")
 CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
@@ -33,7 +34,8 @@ CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e]")
 class Outputs:
     """Everything that is made of results whose texts are all hostile."""
 
-    def __init__(self, text, folder):
+    def __init__(self, folder):
+        text = HOSTILE
         model = rk.model(lambda prompts: [text] * len(prompts), name="hostile", label="l")
         study = rk.study(
             models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder
@@ -84,10 +86,9 @@ class Outputs:
             self.latex[f"saved {name}"] = path.with_suffix(".tex").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module", params=HOSTILE)
-def outputs(request, tmp_path_factory):
-    text = HOSTILE[request.param]
-    return text, Outputs(text, tmp_path_factory.mktemp(request.param))
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory):
+    return Outputs(tmp_path_factory.mktemp("hostile"))
 
 
 def browse(parts, folder):
@@ -131,7 +132,7 @@ def letters(text):
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
 def test_nothing_runs_in_a_browser(outputs, tmp_path):
-    text, made = outputs
+    made = outputs
     rendered = {f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()}
     ran, parts = browse(made.html | rendered, tmp_path)
     assert not ran
@@ -139,12 +140,12 @@ def test_nothing_runs_in_a_browser(outputs, tmp_path):
     for name, seen in parts.items():
         assert seen["links"] == [], name
         assert not [run for run in seen["runs"] if MATHEMATICS.search(run)], name
-        assert letters(text) in letters(seen["text"]), name
+        assert letters(HOSTILE) in letters(seen["text"]), name
 
 
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
 def test_the_browser_would_have_seen_it(tmp_path):
-    ran, parts = browse({"latex": HOSTILE["latex"], "html": HOSTILE["html"]}, tmp_path)
+    ran, parts = browse({"latex": LATEX, "html": HTML}, tmp_path)
     assert ran
     assert parts["html"]["links"]
     assert MATHEMATICS.search(parts["latex"]["runs"][0])
@@ -153,7 +154,7 @@ def test_the_browser_would_have_seen_it(tmp_path):
 def test_latex_compiles_and_prints_it(outputs, tmp_path):
     """Compiled where a TeX is installed; always: braces match, and every special letter is escaped
     or our own."""
-    _, made = outputs
+    made = outputs
     for name, table in made.latex.items():
         assert not CONTROLS.search(table), name
         ours = re.sub(r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% |%$", "", table, flags=re.MULTILINE)
@@ -179,7 +180,7 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
 
 
 def test_csv_reads_back_and_holds_no_formula(outputs):
-    text, made = outputs
+    made = outputs
     for name, frame in made.frames.items():
         back = pd.read_csv(made.saved[name], keep_default_na=False)
         texts = [
@@ -194,7 +195,7 @@ def test_csv_reads_back_and_holds_no_formula(outputs):
         plain = back.rename(columns=unquoted).map(unquoted)
         # Controls are written as the signs that stand for them.
         assert list(plain.columns) == list(map(escape.terminal, frame.columns))
-        shown = escape.terminal(text)
+        shown = escape.terminal(HOSTILE)
         assert plain[shown].tolist() == [shown] * len(frame), name
     assert back["n"].tolist() == [-1.5]
 
@@ -204,21 +205,20 @@ def unquoted(value):
 
 
 def test_plain_text_has_no_controls(outputs):
-    text, made = outputs
+    made = outputs
     for name, shown in made.plain.items():
         assert not CONTROLS.search(shown), name
-        assert escape.one_line(text) in shown or escape.terminal(text) in shown, name
+        assert escape.one_line(HOSTILE) in shown or escape.terminal(HOSTILE) in shown, name
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
-def test_the_command_line_shows_names_and_errors_harmlessly(kind, tmp_path, rulerkit):
-    name = HOSTILE[kind].replace("/", "∕")
+def test_the_command_line_shows_names_and_errors_harmlessly(tmp_path, rulerkit):
+    name = TERMINAL.replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)
     row = {
         "index": 0,
-        "pred": HOSTILE[kind],
-        "outputs": [HOSTILE[kind]],
+        "pred": HOSTILE,
+        "outputs": [HOSTILE],
         "task": "niah_single_1",
         "length": 4096,
     }
@@ -228,13 +228,13 @@ def test_the_command_line_shows_names_and_errors_harmlessly(kind, tmp_path, rule
         ["report", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],
-        ["show", "--tasks", HOSTILE[kind]],
-        ["show", HOSTILE[kind]],
-        ["evaluate", "-y", f"model: {json.dumps(HOSTILE[kind])}"],
+        ["show", "--tasks", HOSTILE],
+        ["show", HOSTILE],
+        ["evaluate", "-y", f"model: {json.dumps(HOSTILE)}"],
     ):
         status, out, err = rulerkit(*arguments)
         assert not CONTROLS.search(out + err), arguments
         assert status in (0, 2), err
         assert "Traceback" not in err
         shown = err.replace("\\\\", "\\")
-        assert out or any(escape.one_line(text)[:8] in shown for text in (name, HOSTILE[kind]))
+        assert out or any(escape.one_line(text)[:8] in shown for text in (name, HOSTILE))

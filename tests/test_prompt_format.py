@@ -93,15 +93,6 @@ def test_ids_of_every_form(vocabulary, name):
 # --- the tokenizer's own chat template ------------------------------------------------------------
 
 
-def test_own_template_of_a_folder(data):
-    form = PromptFormat(str(data / "tokenizers" / "qwen2.5"))
-    made = example(form, "vt")
-    assert made.prompt == CHATML.replace("{t}", made.input) + made.answer_prefix
-    assert made.prompt.endswith("<|im_end|>\n<|im_start|>assistant\n" + made.answer_prefix)
-    assert made.answer_prefix.startswith(" Answer: According to the chain(s)")
-    assert made.ids.tolist() == form.tokenizer.encode(made.prompt).tolist()
-
-
 def test_a_template_that_trims_keeps_the_blanks(data):
     """Content and prefix are put in raw: the trailing blank of variable tracking's prefix is there,
     once."""
@@ -148,13 +139,6 @@ def test_templates_are_rendered_as_transformers_renders_them(data):
         )
         before, after = PromptFormat("builtin", template=template).around
         assert before + "MARK" + after == theirs[0]
-
-
-@pytest.mark.parametrize("thinking", [True, False, None])
-def test_thinking_can_be_switched(thinking):
-    text = "{{ messages[0].content }}{% if enable_thinking is defined and not enable_thinking %}<think></think>{% endif %}"
-    form = PromptFormat("builtin", template=text, enable_thinking=thinking)
-    assert form.around == ("", "<think></think>" if thinking is False else "")
 
 
 BARE = "{% for m in messages %}<|{{ m['role'] }}|>{{ m['content'] }}{% endfor %}<|end|>"

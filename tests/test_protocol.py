@@ -77,11 +77,12 @@ def test_the_paper_asks_the_first_questions_among_their_own_article():
 @pytest.mark.parametrize("name", ["cwe", "fwe"])
 def test_the_paper_has_one_layout_and_clean_one_for_each_example(name):
     paper, clean = (
-        Counter(map(layout, examples(name, protocol))) for protocol in ("paper", "clean")
+        Counter(map(layout, examples(name, protocol, num_examples=12)))
+        for protocol in ("paper", "clean")
     )
     assert len(paper) <= 3
-    assert paper.most_common(1)[0][1] >= 30
-    assert len(clean) == 40
+    assert paper.most_common(1)[0][1] >= 9
+    assert len(clean) == 12
 
 
 def test_the_paper_has_needles_at_forty_depths():

@@ -178,13 +178,6 @@ def test_tracking_prompts(protocol, chains, hops):
     assert len(shown) == (3 if new else 1), "fresh demonstrations, or one for all"
 
 
-def test_demonstrations():
-    for name, opening in (("vt", VT_OPENING), ("cwe", "Below is a numbered list")):
-        prompt = examples({"base": name, "demonstration": False})[0].prompt
-        assert prompt.startswith(opening)
-        assert prompt.count(opening) == 1
-
-
 # --- common words ---------------------------------------------------------------------------------
 
 

@@ -5,7 +5,6 @@ import json
 import unicodedata
 
 import pytest
-from conftest import QUICK
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tokenizers import load_tokenizer
@@ -41,7 +40,7 @@ def load(data, name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
+        pytest.param(name, marks=[] if name == "gpt-neox" else [pytest.mark.slow])
         for name in ESSAY_TOKENS
     ],
 )
