@@ -274,9 +274,9 @@ def _jinja(template: str, day: date) -> Any:
 
 
 KNOWN = (
+    ("<think:opensource>", "</think:opensource>"),  # Hunyuan's newer models
     # DeepSeek, Qwen, GLM, Kimi K2, MiniMax-M2, Nemotron, Olmo, Step and others
     ("<think>", "</think>"),
-    ("<think:opensource>", "</think:opensource>"),  # Hunyuan's newer models
     ("[THINK]", "[/THINK]"),  # Mistral
     ("<seed:think>", "</seed:think>"),  # Seed-OSS
     ("<mm:think>", "</mm:think>"),  # MiniMax-M3
@@ -302,7 +302,9 @@ KNOWN = (
 """The beginnings and the ends of thoughts that the reasoning parsers of vLLM 0.32 know; a test
 holds them against its list. The answer begins behind the end."""
 _PATTERNS = {mark: re.escape(mark) for marks in KNOWN for mark in marks}
-# These could be words of a text.
+# Some have a name in them, and these two could be words of a text.
+_PATTERNS["<think>"] = r"<think(?::[^<>\s]+)?>"
+_PATTERNS["</think>"] = r"</think(?::[^<>\s]+)?>"
 _PATTERNS["analysis"] = r"\banalysis(?=\w)"
 _PATTERNS["assistantfinal"] = r"assistantfinal|[.!?\n]\s*assistant\s+final\b"
 

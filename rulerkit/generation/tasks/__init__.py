@@ -84,6 +84,11 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> T
         check_known("protocol", protocol, PROTOCOLS)
         under: Any = {"protocol": protocol}
         return replace(spec, **under)
+    return _variant(spec, protocol)
+
+
+def _variant(spec: Mapping[str, Any], protocol: str | None) -> Task:
+    """A task with other settings, under a name that no other task has."""
     if not isinstance(spec, Mapping) or not isinstance(spec.get("base"), str):
         raise UserError(
             f"a task is a name or a mapping with `base: NAME` and settings; seen: {shortened(spec)}"
@@ -225,30 +230,25 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
 
 def _check_family(family: Any, module: str) -> None:
     """Raises UserError where a plug-in's family lacks what it must bring."""
+    problem = ""
     if not (isinstance(family, type) and issubclass(family, Task)):
-        raise UserError(
-            f"plug-in {module}: its families hold {shortened(family)}, which is no family: give "
-            "classes made from rulerkit's Task"
-        )
-    for name in ("family", "new_tokens"):
-        if not hasattr(family, name):
-            raise UserError(
-                f"plug-in {module}: the family {family.__name__} brings no `{name}`; "
-                "docs/extend.md says what a family must bring"
-            )
-    if "__pydantic_validator__" not in vars(family):
-        raise UserError(
-            f"plug-in {module}: the family {family.__name__} is no dataclass of pydantic, so its "
-            "settings would not be checked: write `@dataclass(frozen=True, kw_only=True)` with "
+        problem = "is no family: give classes made from rulerkit's Task"
+    elif not hasattr(family, "family") or not hasattr(family, "new_tokens"):
+        problem = "brings no `family` or no `new_tokens`: docs/extend.md says what it must bring"
+    elif "__pydantic_validator__" not in vars(family):
+        # Its settings would not be checked.
+        problem = (
+            "is no dataclass of pydantic: write `@dataclass(frozen=True, kw_only=True)` with "
             "`from pydantic.dataclasses import dataclass`"
         )
-    # Else the record would name a rule that does not judge.
-    if (family.match in RULES) != (family.score is Task.score):
-        raise UserError(
-            f"plug-in {module}: the family {family.family} says match = {family.match!r}: it names "
-            f"one of {', '.join(RULES)}, or another word, such as 'own', where it brings a `score` "
-            "of its own, and only there"
+    elif (family.match in RULES) != (family.score is Task.score):
+        # Else the record would name a rule that does not judge.
+        problem = (
+            f"says match = {family.match!r}: it names one of {', '.join(RULES)}, or another word, "
+            "such as 'own', where it brings a `score` of its own, and only there"
         )
+    if problem:
+        raise UserError(f"plug-in {module}: {shortened(family)} {problem}")
 
 
 def recorded_task(settings: Mapping[str, Any]) -> Task:

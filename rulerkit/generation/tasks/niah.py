@@ -202,19 +202,10 @@ class Needles(Task):
         values = distinct(num_keys * self.num_values, partial(draw_text, random, words, self.value))
         queried = random.sample(keys, self.num_queries)
 
-        if self.protocol == "clean" or self.haystack != "essay":
+        if self.protocol == "clean":
             depths = [random.random() for _ in values]
         else:
-            # Upstream has even depths in essays, rounded to whole percents.
-            steps = random.sample(range(_EVEN_DEPTHS), len(values))
-            depths = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
-
-        # Upstream shuffles the needles with one seed, so that their order in the text is one for
-        # all examples, and counts the places of lines from the end.
-        if self.protocol != "clean":
-            places = sorted(depths, reverse=self.haystack != "essay")
-            for number, place in zip(shuffled_alike(len(values), stream.seed), places, strict=True):
-                depths[number] = place
+            depths = self._upstreams_depths(stream, len(values))
 
         # A needle for each value; `depth` moves only those that are asked for.
         needles = []
@@ -245,6 +236,23 @@ class Needles(Task):
             ),
             hidden=needles,
         )
+
+    def _upstreams_depths(self, stream: ExampleStream, count: int) -> list[float]:
+        """The depths of the needles as upstream draws them."""
+        if self.haystack != "essay":
+            drawn = [stream.random.random() for _ in range(count)]
+        else:
+            # Upstream has even depths in essays, rounded to whole percents.
+            steps = stream.random.sample(range(_EVEN_DEPTHS), count)
+            drawn = [round(100 * step / (_EVEN_DEPTHS - 1)) / 100 for step in steps]
+
+        # Upstream shuffles the needles with one seed, so that their order in the text is one for
+        # all examples, and counts the places of lines from the end.
+        depths = [0.0] * count
+        places = sorted(drawn, reverse=self.haystack != "essay")
+        for number, place in zip(shuffled_alike(count, stream.seed), places, strict=True):
+            depths[number] = place
+        return depths
 
     def growth(self, draft: Draft, length: int) -> Growth:
         step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
