@@ -26,9 +26,7 @@ from rulerkit.generation.tokenizers import Ids
 
 PROMPT_VERSIONS = {"clean": 1, "paper": 3, "upstream": 3}
 """Protocol -> the version of its prompts, raised whenever one of them changes; golden digests in
-the tests hold them. Version 2 of `paper` and `upstream` has upstream's sizes and upstream's order
-of common words; version 3 the layouts of upstream's frequent words where they exceed their
-budget."""
+the tests hold them."""
 
 _FITTING_ROUNDS = 12
 

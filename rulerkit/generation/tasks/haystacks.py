@@ -4,9 +4,9 @@ Each function fills a budget with as much haystack as fits and puts items (needl
 their depths; it returns None where the items alone do not fit.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import lru_cache
 from itertools import pairwise
 from operator import attrgetter
 
@@ -53,30 +53,21 @@ def _apart(places: list[int], count: int) -> list[int]:
 
 
 def interleaved(
-    items: Sequence[Piece],
-    places: Sequence[int],
-    end: int,
-    haystack: Callable[[int, int], list[Piece]],
+    items: Sequence[Piece], places: Sequence[int], units: Units, end: int
 ) -> list[Piece]:
-    """The haystack from its start to `end` with each item before its place; `haystack(start, stop)`
-    gives a part of it."""
-    pieces = []
-    start = 0
-    for item, place in zip(items, places, strict=True):
-        pieces += [*haystack(start, place), item]
-        start = place
-    return pieces + haystack(start, end)
-
-
-def part_of(units: Units, start: int, stop: int) -> list[Piece]:
-    """A part of a row of texts: the first text, the last, and those between in one piece."""
-    if start >= stop:
-        return []
+    """A row of texts up to `end` with each item before its place. Of each part between two items
+    the first text is a piece, the last one, and those between."""
     text, ends = units.text
     pieces = []
-    for a, b in pairwise(sorted({start, start + 1, stop - 1, stop})):
-        ids = units.ids[units.offsets[a] : units.offsets[b]]
-        pieces.append(Piece(text[ends[a] : ends[b]], "haystack", ids))
+    start = 0
+    for item, place in [*zip(items, places, strict=True), (None, end)]:
+        borders = sorted({start, start + 1, place - 1, place}) if start < place else []
+        for a, b in pairwise(borders):
+            ids = units.ids[units.offsets[a] : units.offsets[b]]
+            pieces.append(Piece(text[ends[a] : ends[b]], "haystack", ids))
+        if item is not None:
+            pieces.append(item)
+        start = place
     return pieces
 
 
@@ -112,12 +103,11 @@ def fill_with_sentences(
         items = [replace(item, text=blank + item.text.removesuffix("\n")) for item in items]
     items, left = by_depth(items, budget)
     line = f"{blank}{LINE}\n"
-    most = max(0, left // len(budget.encoder.ids(line)))
+    ids = budget.encoder.ids(line)
+    most = max(0, left // len(ids))
     if blanks:
         # Lines joined by blanks may take fewer tokens than they do alone.
         most += 2
-
-    ids = budget.encoder.ids(line)
 
     def with_items(lines: int, sentences: int) -> list[Piece]:
         texts, counts, tokens = [line] * lines, [len(ids)] * lines, [np.tile(ids, lines)]
@@ -128,7 +118,7 @@ def fill_with_sentences(
         rows = Units(texts, np.array(counts, dtype=np.int64), np.concatenate(tokens))
 
         places = _apart([int(item.depth * len(rows)) for item in items], len(rows))
-        pieces = interleaved(items, places, len(rows), partial(part_of, rows))
+        pieces = interleaved(items, places, rows, len(rows))
         return _joined_by_blanks(pieces, budget) if blanks else pieces
 
     if budget.size is not None:
@@ -197,8 +187,13 @@ def fill_with_needles(
         columns = ((frames, zeros), (keys, key_numbers), (frames, zeros + 1))
         return [budget.rows(*columns, (values, value_numbers), describe=describe)]
 
-    places = [min(int(item.depth * (lines + 1)), lines) for item in items]
-    return interleaved(items, places, lines, haystack)
+    context = []
+    start = 0
+    for item in items:
+        place = min(int(item.depth * (lines + 1)), lines)
+        context += [*haystack(start, place), item]
+        start = place
+    return context + haystack(start, lines)
 
 
 def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.ndarray]]) -> int:
@@ -234,17 +229,13 @@ def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.n
             if pair is None:
                 break
             for (_, order), column, chosen in zip(pools, counts, pair, strict=True):
-                _swap(order, line, line + chosen)
-                _swap(column, line, line + chosen)
+                order[[line, line + chosen]] = order[[line + chosen, line]]
+                column[[line, line + chosen]] = column[[line + chosen, line]]
             rest -= int(fixed[line]) + sum(int(column[line]) for column in counts)
             line += 1
         if line == stop:
             break
     return line
-
-
-def _swap(entries: np.ndarray, one: int, other: int) -> None:
-    entries[[one, other]] = entries[[other, one]]
 
 
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
@@ -286,7 +277,7 @@ def fill_with_essay(
     if size is not None:
         boundaries = np.append(starts[: np.searchsorted(starts, size)], size)
         places = [int(boundaries[int((len(boundaries) - 1) * item.depth)]) for item in items]
-        pieces = interleaved(items, places, size, partial(part_of, units))
+        pieces = interleaved(items, places, units, size)
         return _joined_by_blanks(pieces, budget)
 
     # The count is exact but for the words at a needle: from the most words down.
@@ -302,7 +293,7 @@ def fill_with_essay(
         nearest = np.where(is_before, before, after).tolist()
         places = boundaries[_apart(nearest, len(boundaries))].tolist()
 
-        pieces = interleaved(items, places, words, partial(part_of, units))
+        pieces = interleaved(items, places, units, words)
         context = _joined_by_blanks(pieces, budget)
         if sum(piece.num_tokens for piece in context) <= budget.tokens:
             return context

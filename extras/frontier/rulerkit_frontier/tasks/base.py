@@ -20,7 +20,7 @@ from rulerkit.generation.corpora import Words, load
 from rulerkit.generation.example import ContextBudget, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import JudgedAnswer, Task, distinct
-from rulerkit.generation.tasks.haystacks import by_depth, choose_lines, interleaved, part_of
+from rulerkit.generation.tasks.haystacks import by_depth, choose_lines, interleaved
 from rulerkit.generation.tasks.niah import draw_text
 from rulerkit_frontier.answer_line import final_items
 from rulerkit_frontier.match_rules import (
@@ -347,4 +347,4 @@ def with_items(
     last = encode_units([rows.texts[-1] + ending], budget.encoder)
     rows = joined([rows.first(len(rows) - 1), last])
     places = [width * min(int(item.depth * lines), lines - 1) for item in items]
-    return interleaved(items, places, len(rows), partial(part_of, rows))
+    return interleaved(items, places, rows, len(rows))

@@ -18,7 +18,7 @@ from pydantic.dataclasses import dataclass
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
 from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading
-from rulerkit.generation.tasks.haystacks import by_depth, interleaved, part_of, pool_size
+from rulerkit.generation.tasks.haystacks import by_depth, interleaved, pool_size
 from rulerkit_frontier.data_files import read_data
 from rulerkit_frontier.tasks.base import FrontierTask
 
@@ -237,7 +237,7 @@ class OrdinalCopy(FrontierTask):
         # An item stands before an exchange, or behind the last.
         borders = [*range(0, whole * len(columns) + 1, len(columns)), len(rows)]
         places = [borders[int(item.depth * len(borders))] for item in items]
-        return interleaved(items, places, len(rows), partial(part_of, rows))
+        return interleaved(items, places, rows, len(rows))
 
     @classmethod
     def read(cls, text: str) -> Reading | None:
