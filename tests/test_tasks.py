@@ -283,17 +283,7 @@ INSTRUCTION = "Answer the question based on the given documents. Only give me th
 
 @pytest.mark.parametrize("name", ["qa_1", "qa_2"])
 def test_question_prompts(name):
-    check_questions(task(name).with_corpora("builtin"))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", ["qa_1", "qa_2"])
-@pytest.mark.usefixtures("data")
-def test_question_prompts_of_the_originals(name):
-    check_questions(task(name))
-
-
-def check_questions(asked):
+    asked = task(name).with_corpora("builtin")
     corpus = load("qa", asked.settings()["dataset"])
     for made in generate(asked, 4096, 8):
         text = made.prompt.rpartition("\n\nQuestion: ")[2].removesuffix(" Answer:")
