@@ -183,7 +183,7 @@ class Example:
         """The number of tokens of the prompt; known before ids are joined."""
         if self.whole_ids is not None:
             return len(self.whole_ids)
-        return sum(block.num_tokens for block in self.blocks)
+        return sum(len(block.tokens) for block in self.blocks)
 
     @property
     def pieces(self) -> list[Piece]:
@@ -200,13 +200,13 @@ class Example:
         """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
         them."""
         # Depth in tokens, as the figures show it; the needle itself is not part of the haystack.
-        total = sum(block.num_tokens for block in self.context_blocks)
+        total = sum(len(block.tokens) for block in self.context_blocks)
         depths = []
         before = 0
         for block in self.context_blocks:
             if block.role == "needle":
-                depths.append(round(100 * before / max(1, total - block.num_tokens), 2))
-            before += block.num_tokens
+                depths.append(round(100 * before / max(1, total - len(block.tokens)), 2))
+            before += len(block.tokens)
         return depths[:_MOST_DEPTHS]
 
     def text_of(self, *roles: str) -> str:

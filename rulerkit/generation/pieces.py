@@ -115,10 +115,12 @@ class PieceEncoder:
         head, skip = ("", 0) if starts else (self._head, self._skip)
         tail, drop = ("", 0) if ends else (self._tail, self._drop)
         anchored = [head + text + (tail if text.endswith("\n") else "") for text in texts]
-        return [
-            ids[skip : len(ids) - (drop if text.endswith("\n") else 0)]
-            for text, ids in zip(texts, self.tokenizer.encode_batch(anchored), strict=True)
-        ]
+        encoded = self.tokenizer.encode_many(anchored) if anchored else []
+        pieces = []
+        for text, ids in zip(texts, encoded, strict=True):
+            stop = len(ids) - (drop if text.endswith("\n") else 0)
+            pieces.append(np.asarray(ids[skip:stop], dtype=np.int32))
+        return pieces
 
 
 piece_encoder = lru_cache(maxsize=16)(PieceEncoder)

@@ -58,11 +58,7 @@ class Tokenizer:
 
     def encode(self, text: str) -> Ids:
         """The ids of one text, int32, shape (tokens,)."""
-        return self.encode_batch([text])[0]
-
-    def encode_batch(self, texts: Sequence[str]) -> list[Ids]:
-        """The ids of many texts, each encoded on its own."""
-        return [np.asarray(ids, dtype=np.int32) for ids in self.encode_many(texts)] if texts else []
+        return np.asarray(self.encode_many([text])[0], dtype=np.int32)
 
     def decode(self, ids: Iterable[int]) -> str:
         """The text of some ids; a character cut in half at either end becomes U+FFFD."""

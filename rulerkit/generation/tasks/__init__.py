@@ -53,12 +53,6 @@ THIRTEEN: tuple[str, ...] = TASKS[:13]
 CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(category for _, category in FAMILIES.values()))
 
 
-@lru_cache
-def _ours(name: str) -> Task:
-    """The task of a name in TASKS."""
-    return _family(name.partition("_")[0])(name=name, **_SETTINGS[name])
-
-
 def _family(letters: str) -> type[Task]:
     """One of our families, by the first letters of the names of its tasks."""
     place, _ = FAMILIES[letters]
@@ -75,9 +69,12 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> T
     """
     if isinstance(spec, str):
         # Plug-ins are asked where a name is none of ours.
-        known = {spec: _ours(spec)} if spec in TASKS else all_tasks()
-        check_known("task", spec, known, command="rulerkit tasks")
-        spec = known[spec]
+        if spec in TASKS:
+            spec = _family(spec.partition("_")[0])(name=spec, **_SETTINGS[spec])
+        else:
+            known = all_tasks()
+            check_known("task", spec, known, command="rulerkit tasks")
+            spec = known[spec]
     if isinstance(spec, Task):
         if protocol is None:
             return spec
@@ -193,7 +190,7 @@ def category_of(name: str) -> str:
 
 def all_tasks() -> dict[str, Task]:
     """The tasks by their names, those of plug-ins too."""
-    return {name: _ours(name) for name in TASKS} | _from_plugins(loaded())
+    return {name: task(name) for name in TASKS} | _from_plugins(loaded())
 
 
 def all_families() -> Iterator[type[Task]]:

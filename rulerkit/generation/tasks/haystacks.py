@@ -295,7 +295,7 @@ def fill_with_essay(
 
         pieces = interleaved(items, places, units, words)
         context = _joined_by_blanks(pieces, budget)
-        if sum(piece.num_tokens for piece in context) <= budget.tokens:
+        if sum(len(piece.tokens) for piece in context) <= budget.tokens:
             return context
     return None
 
