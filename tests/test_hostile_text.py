@@ -211,14 +211,15 @@ def test_plain_text_has_no_controls(outputs):
         assert escape.one_line(HOSTILE) in shown or escape.terminal(HOSTILE) in shown, name
 
 
-def test_the_command_line_shows_names_and_errors_harmlessly(tmp_path, rulerkit):
-    name = TERMINAL.replace("/", "∕")
+@pytest.mark.parametrize("hostile", [HTML, LATEX, TERMINAL], ids=["html", "latex", "terminal"])
+def test_the_command_line_shows_names_and_errors_harmlessly(hostile, tmp_path, rulerkit):
+    name = hostile.replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)
     row = {
         "index": 0,
-        "pred": HOSTILE,
-        "outputs": [HOSTILE],
+        "pred": hostile,
+        "outputs": [hostile],
         "task": "niah_single_1",
         "length": 4096,
     }
@@ -228,13 +229,13 @@ def test_the_command_line_shows_names_and_errors_harmlessly(tmp_path, rulerkit):
         ["report", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],
-        ["show", "--tasks", HOSTILE],
-        ["show", HOSTILE],
-        ["evaluate", "-y", f"model: {json.dumps(HOSTILE)}"],
+        ["show", "--tasks", hostile],
+        ["show", hostile],
+        ["evaluate", "-y", f"model: {json.dumps(hostile)}"],
     ):
         status, out, err = rulerkit(*arguments)
         assert not CONTROLS.search(out + err), arguments
         assert status in (0, 2), err
         assert "Traceback" not in err
         shown = err.replace("\\\\", "\\")
-        assert out or any(escape.one_line(text)[:8] in shown for text in (name, HOSTILE))
+        assert out or any(escape.one_line(text)[:8] in shown for text in (name, hostile))
