@@ -3,7 +3,7 @@ JSON."""
 
 import re
 import textwrap
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,79 +28,64 @@ class Field(NamedTuple):
     small: str = ""
 
 
-_MARKDOWN = """\
-{% macro field(f) -%}
-{% set stars = "*" * (3 if f.bold and f.marked else 2 if f.bold or f.marked else 0) -%}
-[[ stars ]][[ f.text ]][[ stars ]][[ " " ~ f.small if f.small ]]
-{%- endmacro -%}
-| [[ header | join(" | ") ]] |
-| :--- |[[ " ---: |" * (header | length - 1) ]]
-{% for row in rows %}
-| {% for f in row %}[[ field(f) ]][[ " | " if not loop.last ]]{% endfor %} |
-{% endfor %}
+class Medium(NamedTuple):
+    """How a format escapes a text, marks it, and puts the fields of a row together."""
 
-{% for note in notes %}
-- [[ note ]]
-{% endfor %}
-"""
+    escaped: Callable[[str], str]
+    bold: str
+    marked: str
+    small: str
+    begin: str
+    between: str
+    end: str
 
-_LATEX = r"""
-{%- macro field(f) -%}
-{% set text = "\\textbf{" ~ f.text ~ "}" if f.bold else f.text -%}
-[[ "\\underline{" ~ text ~ "}" if f.marked else text ]]
-[[- "\\textsubscript{" ~ f.small ~ "}" if f.small ]]
-{%- endmacro -%}
-{\footnotesize\setlength{\tabcolsep}{3pt}%
-\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{[[ columns ]]}
+    def line(self, row: Sequence[Field]) -> str:
+        """A row of a table."""
+        texts = []
+        for field in row:
+            text = self.escaped(field.text)
+            if field.bold:
+                text = self.bold % text
+            if field.marked:
+                text = self.marked % text
+            if field.small:
+                text += self.small % self.escaped(field.small)
+            texts.append(text)
+        return self.begin + self.between.join(texts) + self.end
+
+
+_MEDIA = {
+    "markdown": Medium(escape.markdown, "**%s**", "**%s**", " %s", "| ", " | ", " |"),
+    "latex": Medium(
+        escape.latex, r"\textbf{%s}", r"\underline{%s}", r"\textsubscript{%s}", "", " & ", r" \\"
+    ),
+    "html": Medium(
+        escape.html,
+        "<b>%s</b>",
+        "<u>%s</u>",
+        " <small>%s</small>",
+        "<tr><td>",
+        "</td><td>",
+        "</td></tr>",
+    ),
+}
+_LATEX = r"""{\footnotesize\setlength{\tabcolsep}{3pt}%%
+\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{%s}
 \toprule
-{% for name in header %}\textbf{[[ name ]]}[[ " & " if not loop.last ]]{% endfor %} \\
+%s
 \midrule
-{% for row in rows %}
-{% if loop.index0 in firsts %}
-\midrule
-{% endif %}
-{% for f in row %}[[ field(f) ]][[ " & " if not loop.last ]]{% endfor %} \\
-{% endfor %}
+%s
 \bottomrule
 \end{tabular}}}
-{% if notes %}
-% Notes below the table
+"""
+_LATEX_NOTES = r"""%% Notes below the table
 {\par\smallskip\footnotesize\raggedright
-{% for note in notes %}
-[[ note ]]
-{% endfor %}
+%s
 \par}
-% End of notes
-{% endif %}
+%% End of notes
 """
 _NOTES = re.compile(r"^% Notes below the table\n(.*?)^% End of notes\n", re.MULTILINE | re.DOTALL)
 """A per cent sign of a text is escaped: no text can look like these lines."""
-
-_HTML = """\
-{% macro field(f) -%}
-{% set text = "<b>" ~ f.text ~ "</b>" if f.bold else f.text -%}
-[[ "<u>" ~ text ~ "</u>" if f.marked else text ]]
-[[- " <small>" ~ f.small ~ "</small>" if f.small ]]
-{%- endmacro -%}
-<table><thead><tr>{% for name in header %}<th>[[ name ]]</th>{% endfor %}</tr></thead><tbody>
-{% for row in rows %}
-{% if loop.index0 in firsts %}
-</tbody><tbody>
-{% endif %}
-<tr>{% for f in row %}<td>[[ field(f) ]]</td>{% endfor %}</tr>
-{% endfor %}
-</tbody></table>
-{% for note in notes %}
-<p>[[ note ]]</p>
-{% endfor %}
-"""
-
-_MEDIA = {
-    "markdown": (escape.markdown, _MARKDOWN),
-    "latex": (escape.latex, _LATEX),
-    "html": (escape.html, _HTML),
-}
-"""How a format escapes a text, and its template."""
 _LONG = 25  # letters; LaTeX breaks longer texts into lines
 _LINE = 70
 """Letters that fill the width of the columns of long texts."""
@@ -134,19 +119,27 @@ def render(
     if format not in _MEDIA:
         raise unknown("format", format, FORMATS)
 
-    # Each text is escaped for its medium before it stands in a template.
-    escaped, template = _MEDIA[format]
-    body = [[f._replace(text=escaped(f.text), small=escaped(f.small)) for f in row] for row in rows]
-    names = list(groups) if groups is not None else []
-    firsts = [n for n in range(1, len(names)) if names[n] != names[n - 1]]
-    return escape.fill(
-        template,
-        header=list(map(escaped, header)),
-        rows=body,
-        firsts=firsts,
-        columns=_columns(frame),
-        notes=list(map(escaped, notes)),
-    )
+    medium = _MEDIA[format]
+    lines = [medium.line(row) for row in rows]
+    names = list(groups) if groups is not None and format != "markdown" else []
+    rule = r"\midrule" if format == "latex" else "</tbody><tbody>"
+    for n in range(len(names) - 1, 0, -1):
+        if names[n] != names[n - 1]:
+            lines.insert(n, rule)
+
+    below = [medium.escaped(note) for note in notes]
+    body = "\n".join(lines)
+    if format == "latex":
+        head = medium.line([Field(name, bold=True) for name in header])
+        text = _LATEX % (_columns(frame), head, body)
+        return text + (_LATEX_NOTES % "\n".join(below) if below else "")
+    if format == "html":
+        head = "".join(f"<th>{medium.escaped(name)}</th>" for name in header)
+        text = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n"
+        return text + "".join(f"<p>{note}</p>\n" for note in below)
+    head = medium.line([Field(name) for name in header])
+    text = f"{head}\n| :--- |{' ---: |' * (len(header) - 1)}\n{body}\n\n"
+    return text + "".join(f"- {note}\n" for note in below)
 
 
 def _columns(frame: "pd.DataFrame") -> str:
