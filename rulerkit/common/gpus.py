@@ -2,47 +2,23 @@
 
 import gc
 import os
-import shutil
 import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import cache
 from typing import Any
 
 from rulerkit.common.errors import UserError, first_line, shortened
-from rulerkit.common.paths import install_command, package_version
+from rulerkit.common.paths import install_command
 
 
 def visible_gpus() -> list[str]:
-    """The GPUs that this process may use: CUDA_VISIBLE_DEVICES, else what nvidia-smi lists, else
-    what torch sees, which may be AMD's."""
-    named = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if named is None:
-        named = os.environ.get("HIP_VISIBLE_DEVICES")
-    if named is None:
-        if shutil.which("nvidia-smi") is None:
-            return [str(number) for number in range(_torch_gpus())]
-        return _nvidia_gpus()
-    return [gpu for part in named.split(",") if (gpu := part.strip()) not in ("", "-1")]
+    """The GPUs that this process may use: CUDA_VISIBLE_DEVICES or HIP_VISIBLE_DEVICES (AMD's), else
+    what nvidia-smi lists."""
+    for name in ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES"):
+        if name in os.environ:
+            parts = [part.strip() for part in os.environ[name].split(",")]
+            return [part for part in parts if part not in ("", "-1")]
 
-
-@cache
-def _torch_gpus() -> int:
-    """How many GPUs torch sees; 0 without torch. Its builds for CPUs, which see none, are not
-    imported for this: that takes seconds."""
-    version = package_version("torch")
-    if version is None or "+cpu" in version or sys.platform == "darwin":
-        return 0
-    try:
-        return int(torch_module().cuda.device_count())
-    except (UserError, RuntimeError, OSError):
-        # A driver that does not fit, or a library of it that is absent.
-        return 0
-
-
-def _nvidia_gpus() -> list[str]:
-    """The numbers of the GPUs that nvidia-smi lists; none where there is no driver."""
     call = ["nvidia-smi", "--query-gpu=index", "--format=csv,noheader"]
     try:
         done = subprocess.run(call, capture_output=True, encoding="utf-8", timeout=60, check=True)
@@ -68,11 +44,8 @@ def torch_module(engine: str = "transformers") -> Any:
 def gpu_name(device: str) -> str | None:
     """The name of a GPU; None where the device is no GPU."""
     cuda = torch_module().cuda
-    return (
-        str(cuda.get_device_name(device))
-        if device.startswith("cuda") and cuda.is_available()
-        else None
-    )
+    is_gpu = device.startswith("cuda") and cuda.is_available()
+    return str(cuda.get_device_name(device)) if is_gpu else None
 
 
 @contextmanager
@@ -84,15 +57,7 @@ def loading(who: str, path: object, overrides: object = None) -> Iterator[None]:
         raise
     # A checkpoint's own code, torch and optional packages raise anything
     except Exception as error:
-        # The two most frequent causes have a way out of their own.
         reason = f"{type(error).__name__}: {first_line(error)}"
-        if isinstance(error, torch_module().OutOfMemoryError):
-            reason += (
-                "; use a larger GPU, `device: spread`, or for rwkv a `strategy` such "
-                "as `cuda fp16 *20 -> cpu fp32`"
-            )
-        if "ignore_mismatched_sizes" in reason:
-            reason = "its weights do not have the shapes that its config.json describes"
         given = f" with hf_overrides {shortened(overrides)}" if overrides else ""
         raise UserError(f"model {who}: {path} cannot be loaded{given}: {reason}") from error
 

@@ -62,9 +62,6 @@ def _reason(path: str, error: Exception) -> str:
             f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "
             f"download it on a machine with a network (hf download {path})"
         )
-    # Where even the list of its files was not available, nothing was downloaded.
-    if isinstance(error, errors.LocalEntryNotFoundError):
-        return f"{constants.ENDPOINT} cannot be reached, so {path} was not looked up; give a folder"
     return (
         f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch "
         "it again; complete files are kept"
