@@ -39,10 +39,6 @@ class UserError(Exception):
         return [escape.one_line(f"{type(self).__name__}: {self}")]
 
 
-class MissingExtra(UserError, ImportError):  # noqa: N818  (a part, not an error)
-    """A part of the package whose extra is not installed."""
-
-
 class Elsewhere(UserError):  # noqa: N818  (a state, not an error)
     """Locked by another process; run the command again later."""
 

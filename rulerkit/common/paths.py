@@ -12,7 +12,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import MissingExtra
+from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import brought
 from rulerkit.common.project import FOLDERS, PACKAGE
 from rulerkit.common.project import KIT as KIT
@@ -43,17 +43,16 @@ def package_version(name: str) -> str | None:
 
 
 def install_command(extra: str) -> str:
-    """The command that installs an extra of this package. Of a package that is there already pip
-    takes only what the extra needs, wherever the package itself came from."""
+    """The command that installs an extra of this package."""
     return f"pip install 'rulerkit[{extra}]'"
 
 
-def missing_extra(what: str, package: str, extra: str) -> MissingExtra:
+def missing_extra(what: str, package: str, extra: str) -> UserError:
     """The error for a part of this package that needs an extra.
 
     `missing_extra("figures need", "matplotlib", "figures")`
     """
-    return MissingExtra(f"{what} {package}, which is not installed: {install_command(extra)}")
+    return UserError(f"{what} {package}, which is not installed: {install_command(extra)}")
 
 
 def holds_checkpoint(folder: Path) -> bool:
