@@ -2,6 +2,7 @@
 
 import os
 import re
+from contextlib import suppress
 from ipaddress import ip_address
 from urllib.parse import urlsplit, urlunsplit
 
@@ -9,9 +10,9 @@ from rulerkit.common.errors import UserError
 from rulerkit.common.hidden import hide_address
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
-_THIS_MACHINE = r"(localhost|127(\.\d{1,3}){3}|0\.0\.0\.0|\[[\da-f:.]+\])(:\d{1,5})?"
-_HOST_AND_PORT = r"[a-z\d]([\w.-]*[a-z\d])?:\d{2,5}"
-_WITHOUT_SCHEME = re.compile(rf"({_THIS_MACHINE}|{_HOST_AND_PORT})([/?#].*)?", re.IGNORECASE)
+_WITHOUT_SCHEME = re.compile(
+    r"(localhost|(\[[\da-f:.]+\]|[a-z\d][\w.-]*):\d{2,5})([/?#].*)?", re.IGNORECASE
+)
 _PAGES = re.compile(r"/(chat/completions|completions|responses|models)$")
 """Pages of OpenAI's protocol that are pasted with the address."""
 
@@ -63,13 +64,10 @@ def url_of(text: str) -> str:
 def is_on_this_machine(url: str) -> bool:
     """Whether a URL leads to this machine, so that no proxy stands between."""
     host = urlsplit(url).hostname or ""
-    if host == "localhost" or host.endswith(".localhost"):
-        return True
-    try:
+    with suppress(ValueError):
         ip = ip_address(host)
-    except ValueError:
-        return False
-    return ip.is_loopback or ip.is_unspecified
+        return ip.is_loopback or ip.is_unspecified
+    return host == "localhost" or host.endswith(".localhost")
 
 
 def origin_of(url: str) -> str:
