@@ -57,7 +57,16 @@ def load_plugins(names: Iterable[str]) -> None:
     for name in names:
         if name in _NAMED:
             continue
-        module = _imported(name)
+        try:
+            module = _import(name)
+        except Exception as error:  # it is the user's code
+            absent = error.name if isinstance(error, ImportError) else None
+            advice = "fix the module"
+            if absent and f"{name}.".startswith(f"{absent}."):
+                advice = f"give a module that is installed, or lies below the project root {home()}"
+            raise UserError(
+                f"plug-in {name} cannot be imported ({_told(error)}): {advice}"
+            ) from error
         if not any(hasattr(module, attribute) for attribute in BRINGS):
             raise UserError(
                 f"plug-in {name}: it brings none of {', '.join(BRINGS)}; docs/extend.md shows each"
@@ -68,13 +77,11 @@ def load_plugins(names: Iterable[str]) -> None:
 def load_recorded(name: str) -> None:
     """Load the module that a record names. Records may come from anybody: a module that was not
     written for rulerkit is not imported. Raises UserError where it cannot be."""
-    _find_in_project()
     parts = name.split(".")
-    files = list[Path]()
+    places = list[Path]()
     if all(map(str.isidentifier, parts)):
-        for folder in sys.path:
-            place = Path(folder).joinpath(*parts)
-            files += [place / "__init__.py", place.with_suffix(".py")]
+        places = [Path(folder).joinpath(*parts) for folder in [*sys.path, str(home())]]
+    files = [file for place in places for file in (place / "__init__.py", place.with_suffix(".py"))]
 
     # As Python does, the first one counts; no package is imported in order to look.
     found = next((file for file in files if file.is_file()), None)
@@ -216,27 +223,11 @@ def _leave_out(who: str, problem: str) -> None:
     remark(f"left out: the plug-in {who}: {problem}; repair or uninstall the package")
 
 
-def _find_in_project() -> None:
-    """Let modules of the project be found from a notebook's folder, too."""
+def _import(name: str) -> ModuleType:
+    """A module that is installed, or below the project root, from a notebook's folder, too."""
     if str(home()) not in sys.path:
         sys.path.append(str(home()))
-
-
-def _import(name: str) -> ModuleType:
-    _find_in_project()
     return import_module(name)
-
-
-def _imported(name: str) -> ModuleType:
-    """The module that parameters or a record name; raises UserError where it cannot be imported."""
-    try:
-        return _import(name)
-    except Exception as error:  # it is the user's code
-        absent = error.name if isinstance(error, ImportError) else None
-        advice = "fix the module"
-        if absent and f"{name}.".startswith(f"{absent}."):
-            advice = f"give a module that is installed, or lies below the project root {home()}"
-        raise UserError(f"plug-in {name} cannot be imported ({_told(error)}): {advice}") from error
 
 
 def _told(error: Exception) -> str:
