@@ -16,7 +16,7 @@ from test_summary import scores_of
 import rulerkit as rk
 from rulerkit.analysis import failures
 from rulerkit.common import escape
-from rulerkit.report.leaderboard import boards, page
+from rulerkit.report.leaderboard import boards
 from rulerkit.report.view import show, to_terminal
 
 HTML = """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>"""
@@ -61,7 +61,6 @@ class Outputs:
             "tidy": pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]}),
         }
         self.html = {
-            "page": page([board]).text,
             "example": show(example).text,
             "verdicts": rk.tables.show(verdicts).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),

@@ -14,7 +14,7 @@ from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, numb
 from rulerkit.scoring.effective_length import OWN_THRESHOLD, PAPERS_THRESHOLD
 from rulerkit.scoring.summary import AVERAGES, CATEGORIES, RANKS, Summary
 
-TITLES: dict[str | int, str] = {
+TITLES: dict[str, str] = {
     "model": "Model",
     "claimed_length": "Claimed",
     "effective_length": "Effective",
@@ -84,17 +84,20 @@ def table_text(
     models["group"] = models["setup"]
     # Of other tasks than those of the threshold no score is marked.
     models["threshold"] = models["threshold"].where(judged)
-    columns = ["claimed_length", "effective_length", *summary.lengths["length"].unique(), *AVERAGES]
+    lengths = map(length_name, summary.lengths["length"].unique())
+    columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
     return models_text(models, columns, format, below)
 
 
 def board_rows(summary: Summary, values: Sequence[str]) -> pd.DataFrame:
     """The models of a summary of one category with claimed lengths as text and, by length, each of
-    the values: 4096 for the score, '4096_low' ... for the others."""
+    the values: '4K' for the score, '4K_low' ... for the others."""
     # One row a model: the values of all lengths side by side.
     wide = summary.lengths.pivot(index=["run", "model"], columns="length", values=list(values))
     columns: Any = wide.columns
-    wide.columns = [n if value == "score" else f"{n}_{value}" for value, n in columns]
+    wide.columns = [
+        length_name(n) if value == "score" else f"{length_name(n)}_{value}" for value, n in columns
+    ]
     rows = summary.models.join(wide, on=["run", "model"])
     claimed = ["" if math.isnan(n) else length_name(int(n)) for n in rows["claimed_length"]]
     return rows.assign(claimed_length=claimed).reset_index(drop=True)
@@ -110,11 +113,10 @@ def origin(row: "pd.Series[Any]", *known: str, of_all: Collection[str] = ()) -> 
 
 
 def models_text(
-    rows: pd.DataFrame, columns: Sequence[str | int], format: str, notes: Sequence[str]
+    rows: pd.DataFrame, columns: Sequence[str], format: str, notes: Sequence[str]
 ) -> str:
     """A table of models: `rows` as `board_rows` gives them, with names for `model`, with `origin`,
-    which follows a name in small letters, and with `group`: lines separate groups; `bold` may say
-    whether a name is bold.
+    which follows a name in small letters, and with `group`: lines separate groups.
 
     Numbers whose limits are among the rows have their interval: ± the wider side.
     """
@@ -122,25 +124,21 @@ def models_text(
     rows = pd.concat([group for _, group in rows.groupby("group", sort=False)])
     frame = pd.DataFrame(
         {
-            TITLES.get(name) or length_name(int(name)): [
-                _model_field(row, name) for _, row in rows.iterrows()
-            ]
+            TITLES.get(name, name): [_model_field(row, name) for _, row in rows.iterrows()]
             for name in ["model", *columns]
         }
     )
     return render(frame, format, notes, rows["group"])
 
 
-def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
+def _model_field(row: "pd.Series[Any]", column: str) -> Field:
     value = row[column]
     if column == "effective_length":
         # What is incomplete is seen at its length.
         length = str(value).partition(",")[0].replace("not known", "")
         return Field(length or "-")
     if isinstance(value, str):
-        if column == "model":
-            return Field(value, bold=bool(row.get("bold", False)), small=row["origin"])
-        return Field(value)
+        return Field(value, small=row["origin"] if column == "model" else "")
 
     # An incomplete score shows what there is of it.
     if math.isnan(value):
@@ -153,7 +151,7 @@ def _model_field(row: "pd.Series[Any]", column: str | int) -> Field:
     low, high = (row.get(f"{column}_low", math.nan), row.get(f"{column}_high", math.nan))
     if not math.isnan(low):
         small.append(f"±{max(value - low, high - value):.1f}")
-    rank = row.get(RANKS.get(str(column)), math.nan)
+    rank = row.get(RANKS.get(column), math.nan)
     if not math.isnan(rank):
         # 1st, 2nd, 3rd, 4th, 11th ...
         ending = {1: "st", 2: "nd", 3: "rd"}.get(int(rank) % 10, "th")
