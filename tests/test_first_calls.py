@@ -279,7 +279,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
         ("check perfect", "hops: 6"),
         ("generate -o out.jsonl", "run: other"),
         ("gate perfect mute", "hops: 6"),
-        ("batch demo --dry-run", "hops: [6]"),
+        ("batch params/batches/demo.yaml --dry-run", "hops: [6]"),
     ],
 )
 def test_a_key_that_a_command_does_not_use_is_an_error(home, rulerkit, words, key):

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.batch.execution import check, execute
-from rulerkit.common.errors import UserError
+from rulerkit.batch.execution import execute
 from rulerkit.common.gpus import visible_gpus
 from tests.batches import Project, outcomes, told
 
@@ -57,21 +56,6 @@ def test_what_nvidia_smi_lists_is_visible(tmp_path, monkeypatch):
     assert visible_gpus() == []
     tool.write_text('#!/bin/sh\ncase "$*" in *query-gpu=index*) echo 0; echo 1 ;; esac\n')
     assert visible_gpus() == ["0", "1"]
-
-
-def test_a_job_that_can_never_run_here_is_refused_before_any_begins(project, monkeypatch):
-    jobs = jobs_of(project, [told("a"), told("large", gpus=4)])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
-    with pytest.raises(UserError, match=r"^large needs 4 GPUs, here are 2 \(0, 1\): lower .*-y 'm"):
-        check(jobs)
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
-    check(jobs)
-    with pytest.raises(UserError, match=r"^spread is spread over 2 nodes: submit it to Slurm"):
-        check(jobs_of(project, [told("spread", gpus=1, nodes=2)]))
-    run(jobs[1:])
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    check(jobs)  # where only notebooks are left no GPU is needed
-    assert [status.state for status in outcomes(execute(jobs[1:]))] == ["done before"]
 
 
 @pytest.mark.slow

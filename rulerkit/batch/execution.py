@@ -20,14 +20,12 @@ from threading import Event
 
 from rulerkit.batch.jobs import Job, Status, lines_of_log, read_record, update_record, version_of
 from rulerkit.common.errors import Elsewhere, UserError
-from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.evaluate import Session, evaluate
 from rulerkit.inference.process import start_guarded
-from rulerkit.inference.vllm import MASTER
 from rulerkit.store.files import Lock, disk, holder
 from rulerkit.store.records import plain
 
@@ -38,28 +36,6 @@ _PROCESSORS = (
 )
 
 
-def check(jobs: Sequence[Job]) -> None:
-    """`UserError` where a job can never run here; on a machine without GPUs everything runs on its
-    processors."""
-    if any(job.run for job in jobs) and find_spec("papermill") is None:
-        raise missing_extra("batches need", "papermill", "notebooks")
-    gpus = visible_gpus()
-    for job in jobs:
-        needed, nodes = job.resources
-        cannot = (nodes > 1 and MASTER not in os.environ) or (gpus and needed > len(gpus))
-        if not needed or not cannot or job.is_done():
-            continue
-        if nodes > 1:
-            raise UserError(
-                f"{job.name} is spread over {nodes} nodes: submit it to Slurm, with --slurm"
-            )
-        raise UserError(
-            f"{job.name} needs {needed} GPUs, here are {len(gpus)} ({', '.join(gpus)}): lower "
-            "tensor_parallel_size or `gpus` in its parameter file, or leave it out with -y "
-            "'models: [...]'"
-        )
-
-
 def execute(jobs: Sequence[Job]) -> Iterator[Status]:
     """Do jobs on this machine; yields each as it ends, a model also as it starts. Closing the
     iterator ends what runs.
@@ -68,6 +44,8 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
     answers, one for each processor, and last those that ask models themselves or show the others.
     What another process does is left to it.
     """
+    if any(job.run for job in jobs) and find_spec("papermill") is None:
+        raise missing_extra("batches need", "papermill", "notebooks")
     stop = Event()
     for job in jobs:
         if job.model:

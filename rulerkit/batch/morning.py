@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from rulerkit.batch.batch_file import Batch, read_batch
 from rulerkit.batch.status import details, statuses
 from rulerkit.common import escape
-from rulerkit.common.errors import UserError, listed, remark
+from rulerkit.common.errors import UserError, listed
 from rulerkit.common.paths import resolve_file
 from rulerkit.common.settings import JSON
 from rulerkit.report.browser import browse
@@ -20,7 +20,7 @@ from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
 from rulerkit.scoring.summary import of_one_suite, summarize
-from rulerkit.store.cells import Cell, read_cells, readable
+from rulerkit.store.cells import Cell, load_cell
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
 
@@ -57,20 +57,17 @@ def steps(batch: Batch) -> Html:
     rows = []
     for status in sorted(found, key=lambda one: order.index(one.state)):
         style = _RED if status.state in _WRONG else _AMBER if status.state in _OPEN else ""
-        said = details(status) if status.job.model or status.state != "done" else ""
-        left = 'style="text-align: left"'
+        said = "" if status.job.run and status.state == "done" else details(status)
         rows.append(
-            f'<tr><td style="{style}">{status.state}</td><td {left}>{status.job.title}</td>'
-            f"<td {left}>{escape.html(said)}</td></tr>"
+            f'<tr><td style="{style}">{status.state}</td><td>{status.job.title}</td>'
+            f"<td>{escape.html(said)}</td></tr>"
         )
     wrong = sum(status.state in _WRONG for status in found)
     open_ones = sum(status.state in _OPEN for status in found)
-    verdict = f"{wrong} of {len(found)} steps failed" if wrong else "nothing failed"
-    if open_ones:
-        verdict += f", {open_ones} open"
+    name, run = escape.html(batch.path.stem), escape.html(batch.study.run)
     return Html(
-        f"<p><b>{now}</b>: batch {escape.html(batch.path.stem)}, run "
-        f"{escape.html(batch.study.run)}; {verdict}.</p><table>{''.join(rows)}</table>"
+        f"<p><b>{now}</b>: batch {name}, run {run}; {wrong} of {len(found)} steps failed, "
+        f"{open_ones} open.</p><table>{''.join(rows)}</table>"
     )
 
 
@@ -105,29 +102,24 @@ def leaderboard_text(batch: Batch) -> str:
 def answered(batch: Batch) -> "tuple[list[Cell], pd.DataFrame]":
     """The cells that the notebooks of a batch read and that have an answer, models in the order of
     the batch, and their scores. Raises `UserError` where they cannot share a table."""
-    study = batch.study
-    needs = {need.path: need for job in batch.jobs if job.model for need in job.needs()}
+    needs = [need for job in batch.jobs if job.model for need in job.needs()]
     # The tasks of the batch's study first; where none of them is asked, all others.
-    asked = {need.task for need in needs.values()}
-    tasks = {task.name for task in study.tasks} & asked or asked
-    order = [described["name"] for described in batch.models]
-    cells = [
-        cell
-        for folder in study.folders
-        if folder.is_dir()
-        for cell in readable(read_cells(folder), remark)
-        if cell.path in needs and cell.task in tasks and cell.length in study.lengths and cell.rows
-    ]
-    cells.sort(key=lambda cell: order.index(cell.model))
+    asked = {need.task for need in needs}
+    tasks = {task.name for task in batch.study.tasks} & asked or asked
+    cells, wanted = list[Cell](), dict[str, int]()
+    for need in needs:
+        if need.have and need.task in tasks and need.length in batch.study.lengths:
+            cell = load_cell(need.path)
+            cells += [cell] if cell else []
+            wanted[str(need.path)] = need.wanted
     check_same(cells)
     scores = score(cells)
     if not cells:
         return cells, scores
     # An earlier batch may have stored more examples than this one asks for.
-    wanted = scores["path"].map({str(path): need.wanted for path, need in needs.items()})
-    scores = scores.assign(wanted=wanted)[scores["index"] < wanted]
+    scores = scores.assign(wanted=scores["path"].map(wanted))
     # Of several suites one has the means, and so one table.
-    return cells, of_one_suite(scores)
+    return cells, of_one_suite(scores[scores["index"] < scores["wanted"]])
 
 
 def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str) -> str:

@@ -92,20 +92,14 @@ def main() -> None:
         say_error(str(error))
         sys.exit(error.status)
     except _UsageError as error:
-        _say_usage(error)
+        command = error.ctx.command_path if error.ctx else "rulerkit"
+        if sys.argv[1:]:
+            problem = " ".join(error.format_message().split()).rstrip(".")
+            say_error(f"{problem} (see `{command} --help`)")
+        else:
+            error.show()
         sys.exit(_WRONG_USE)
 
     if status == _INTERRUPTED:
         echo("\nrulerkit: stopped; run the same command again to resume", err=True)
     sys.exit(status if isinstance(status, int) else 0)
-
-
-def _say_usage(error: Any) -> None:
-    """What is wrong with the words of the command, and where its help is; without any word, the
-    help itself."""
-    command = error.ctx.command_path if error.ctx else "rulerkit"
-    if not sys.argv[1:]:
-        error.show()
-        return
-    problem = " ".join(error.format_message().split()).rstrip(".")
-    say_error(f"{problem} (see `{command} --help`)")

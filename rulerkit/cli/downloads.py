@@ -9,31 +9,22 @@ import re
 from collections.abc import Sequence
 from html import unescape
 from pathlib import Path
-from typing import NamedTuple
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import cache_dir, completed, package_text
 from rulerkit.generation.corpora import ESSAYS
 
 
-class Download(NamedTuple):
-    """One file of the cache: its path there, its address, and its sha256 (None: a web page, which
-    may change)."""
-
-    path: str
-    address: str
-    sha256: str | None
-
-
-def originals() -> list[Download]:
-    """All files of the paper's corpora in upstream's order: 49 essays of the repository, 169 pages
-    of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor)."""
+def originals() -> list[tuple[str, str, str | None]]:
+    """All files of the paper's corpora in upstream's order, 49 essays of the repository, 169 pages
+    of the author's site, SQuAD 2.0 dev, HotpotQA dev (distractor): the path in the cache, the
+    address, and the sha256 (None: a web page, which may change)."""
     lines = [line.split() for line in package_text("originals.txt").splitlines() if line[0] != "#"]
-    return [Download(path, address, digest.strip("-") or None) for path, address, digest in lines]
+    return [(path, address, digest.strip("-") or None) for path, address, digest in lines]
 
 
-def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) -> list[Path]:
-    """Downloads what is not yet in the cache (all `originals()` by default) and joins the essays.
+def fetch() -> list[Path]:
+    """Downloads what is not yet in the cache, and joins the essays.
 
     A file that is there with the right checksum is not fetched again, so an interrupted call
     resumes. Returns the paths of the corpus files, the joined essays first. A web page that no
@@ -47,41 +38,30 @@ def fetch(progress: bool = True, downloads: Sequence[Download] | None = None) ->
     # The progress bar says what is fetched; pooch would say it once more.
     logging.getLogger("pooch").setLevel(logging.WARNING)
     essays, others = list[Path](), list[Path]()
-    downloads = originals() if downloads is None else downloads
-    for download in tqdm(downloads, unit="file", disable=not progress):
+    for path, address, digest in tqdm(originals(), unit="file"):
+        file = cache_dir() / path
+        is_essay = path.startswith("essays/")
         # The essays are small pages, which need no bar of their own.
-        is_essay = download.path.startswith("essays/")
-        file = _fetch_one(download, progress and not is_essay)
+        _fetch_one(file, address, digest, progress=not is_essay)
         (essays if is_essay else others).append(file)
-    return [_join_essays(essays), *others] if essays else others
+    return [_join_essays(essays), *others]
 
 
-def _fetch_one(download: Download, progress: bool) -> Path:
+def _fetch_one(file: Path, address: str, digest: str | None, progress: bool) -> None:
     """Downloads one file whole or not at all."""
     import pooch
-    import requests
 
-    # A file with the right checksum is there already and is not fetched again.
-    address, digest = download.address, download.sha256
-    target = cache_dir() / download.path
     try:
-        pooch.retrieve(address, digest, target.name, target.parent, progressbar=progress)
-        return target
-    except requests.RequestException as error:
-        status = getattr(error.response, "status_code", None)
+        pooch.retrieve(address, digest, file.name, file.parent, progressbar=progress)
+    # requests' errors are of the first kind; pooch raises the second for another checksum.
+    except (OSError, ValueError) as error:
+        status = getattr(getattr(error, "response", None), "status_code", None)
         if digest is None and status in (404, 410):
-            return target  # the page is gone for good: the corpus says how many essays it has
-        reason = f"answered {status}" if status else f"cannot be reached ({type(error).__name__})"
-    except ValueError:  # what pooch raises for another checksum
-        reason = f"is not the file expected: its sha256 is not {digest}"
-    except OSError as error:
+            return  # the page is gone for good: the corpus says how many essays it has
         raise UserError(
-            f"fetch: cannot write {target}: {error.strerror}. Point RULERKIT_CACHE at a folder"
+            f"fetch: {address}: {' '.join(str(error).split())}. Run `rulerkit fetch` again, put "
+            f"the file at {file}, or use `corpora: builtin`"
         ) from error
-    raise UserError(
-        f"fetch: {address} {reason}. Run `rulerkit fetch` again, put the file at {target}, or use "
-        "`corpora: builtin`"
-    )
 
 
 def _join_essays(files: Sequence[Path]) -> Path:

@@ -12,8 +12,8 @@ from rulerkit.cli.app import EVERY_DAY, app
 from rulerkit.cli.given import settings_of
 from rulerkit.cli.options import BatchSettings
 from rulerkit.cli.printing import echo, end_in_order, name_root
-from rulerkit.common.errors import ExitStatus, UserError, check_known, counted, unknown
-from rulerkit.common.paths import project_files, resolve_file
+from rulerkit.common.errors import ExitStatus, UserError, check_known, counted
+from rulerkit.common.paths import resolve_file
 
 if TYPE_CHECKING:
     from rulerkit.batch.batch_file import Batch
@@ -22,9 +22,7 @@ if TYPE_CHECKING:
 
 @app.command("batch", rich_help_panel=EVERY_DAY)
 def batch(
-    file: Annotated[
-        Path, typer.Argument(help="A batch file, or its name in params/batches: demo.")
-    ],
+    file: Annotated[Path, typer.Argument(help="A batch file: params/batches/demo.yaml.")],
     settings: BatchSettings = None,
     only: Annotated[
         str,
@@ -56,8 +54,10 @@ def batch(
             "WSL; `rulerkit evaluate`, `report` and the notebooks run on Windows too"
         )
     from rulerkit.batch.batch_file import read_batch
+    from rulerkit.batch.plan import plan_text
+    from rulerkit.batch.status import report, statuses
 
-    planned = read_batch(_batch_file(file), settings_of(settings))
+    planned = read_batch(resolve_file(file), settings_of(settings))
     jobs = planned.jobs
     if only:
         jobs = [job for job in jobs if job.name == only]
@@ -67,36 +67,15 @@ def batch(
     elif slurm:
         _submit(planned.path, jobs, dry_run)
     elif dry_run:
-        _list(jobs)
+        echo("\n".join(report(statuses(jobs))))
+        asked = [(job.model, [*job.studies]) for job in jobs if job.model]
+        echo("\n" + plan_text(asked), nl=False)
     else:
         name_root()
         ended = _execute(jobs)
         if not only or any(job.run and job.run.is_page for job in jobs):
-            print_leaderboard(planned)
+            _print_leaderboard(planned)
         raise typer.Exit(ended)
-
-
-def _batch_file(file: Path) -> Path:
-    """A batch file by its path, or by its name in params/batches."""
-    place = resolve_file(file)
-    # A path that is not there is told as it was written.
-    if place.exists() or len(file.parts) > 1:
-        return place
-    named = project_files("params/batches", ".yaml")
-    name = file.name.removesuffix(".yaml")
-    if name not in named:
-        raise unknown("batch", file.name, named, f"There is no {place}")
-    return named[name]
-
-
-def _list(jobs: "list[Job]") -> None:
-    """Print what would run: every job as its files are now, and what the models are asked."""
-    from rulerkit.batch.plan import plan_text
-    from rulerkit.batch.status import report, statuses
-
-    echo("\n".join(report(statuses(jobs))))
-    asked = [(job.model, [*job.studies]) for job in jobs if job.model]
-    echo("\n" + plan_text(asked), nl=False)
 
 
 def _follow_first_node(jobs: "list[Job]", node: int) -> None:
@@ -113,7 +92,7 @@ def _follow_first_node(jobs: "list[Job]", node: int) -> None:
 
 @app.command("status", rich_help_panel=EVERY_DAY)
 def status(
-    file: Annotated[Path, typer.Argument(help="The batch file, or its name in params/batches.")],
+    file: Annotated[Path, typer.Argument(help="The batch file.")],
     settings: BatchSettings = None,
 ) -> None:
     """Show the progress of a batch: what is done, running, queued, failed or missing.
@@ -124,15 +103,14 @@ def status(
     from rulerkit.batch.batch_file import read_batch
     from rulerkit.batch.status import exit_code, report, statuses
 
-    planned = read_batch(_batch_file(file), settings_of(settings))
+    planned = read_batch(resolve_file(file), settings_of(settings))
     found = statuses(planned.jobs)
     echo("\n".join(report(found)))
     raise typer.Exit(exit_code(found))
 
 
-def print_leaderboard(batch: "Batch") -> None:
-    """The leaderboard of a batch's models, its page, and where its figures, tables and notebooks
-    lie."""
+def _print_leaderboard(batch: "Batch") -> None:
+    """The leaderboard of a batch's models, its page, and where its files lie."""
     from rulerkit.batch.morning import answers_page, as_html, leaderboard_text
 
     # A batch is done even where its cells cannot share a table.
@@ -145,8 +123,8 @@ def print_leaderboard(batch: "Batch") -> None:
             echo(f"{'page:':10} {as_html(run.output)}")
     if answers_page(batch).exists():
         echo(f"{'answers:':10} {answers_page(batch)}")
-    for kind in ("figures", "tables", "notebooks"):
-        echo(f"{kind + ':':10} {batch.study.outputs / kind / batch.study.run}")
+    places = batch.study.outputs / "{figures,tables,notebooks}" / batch.study.run
+    echo(f"{'files:':10} {places}")
 
 
 # --- running and submitting -----------------------------------------------------------------------
@@ -154,11 +132,10 @@ def print_leaderboard(batch: "Batch") -> None:
 
 def _execute(jobs: "list[Job]") -> ExitStatus:
     """Do jobs, and print each that ends, a model also when it starts."""
-    from rulerkit.batch.execution import check, execute
+    from rulerkit.batch.execution import execute
     from rulerkit.batch.status import describe
 
     end_in_order()
-    check(jobs)
     before = 0
     left: list[Status] = []
     # Closing ends what runs, also where this process is told to end.

@@ -79,7 +79,7 @@ def task_tables(
                 continue
             is_own = scores["run"].isin({cell.run for cell in group})
             is_own &= (scores["model"] == model) & (scores["suite"] == suite)
-            notes = footnotes(group, _chosen(scores, is_own))
+            notes = footnotes(group, scores[is_own])
             table = task_table_text(summary, model, name, format, notes)
             tables.append(f"{model} ({name})\n{table}" if format == "text" else table)
 
@@ -89,11 +89,6 @@ def task_tables(
             named = [task for task in tasks or () if task in task_names()[suite]] or None
             tables.append(shown.table(scores, named, lengths, num_examples, format))
     return "\n".join(tables)
-
-
-def _chosen(scores: "pd.DataFrame", is_chosen: "pd.Series[bool]") -> "pd.DataFrame":
-    """Some of the rows; where it is all of them, they are not copied."""
-    return scores if is_chosen.all() else scores[is_chosen]
 
 
 def judged(
@@ -118,8 +113,7 @@ def leaderboards(
     shown = {cell.about.suite for cell in cells}
     for suite in [suite for suite in suites_of(scores) if suite in shown]:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
-        rows = _chosen(scores, scores["suite"] == suite)
-        notes = [*footnotes(of_suite, rows), *further_notes]
+        notes = [*footnotes(of_suite, scores[scores["suite"] == suite]), *further_notes]
         if own := capability(suite):
             tables.append(own.table(scores, format=format, notes=notes))
         else:
