@@ -242,13 +242,14 @@ def load_cell(path: Path) -> Cell | None:
     # It lies at predictions/<run>/<model>/<task>/<length>.jsonl, or in a folder of another name;
     # links to a folder may have any.
     said = (cell.run, cell.model, cell.task, str(cell.length))
-    places = [file.with_suffix("").parts[-5:] for file in (path.absolute(), path.resolve())]
-    if all(place[0] == "predictions" and place[1:] != said for place in places):
-        raise DamagedCell(
-            f"{path} lies in the place of {'/'.join(places[0][1:])}, and its record says "
-            f"{shorten('/'.join(said))}: move rows and record back to where they were made"
-        )
-    return cell
+    for file in (path.absolute(), path.resolve()):
+        folder, *place = file.with_suffix("").parts[-5:]
+        if folder != "predictions" or tuple(place) == said:
+            return cell
+    raise DamagedCell(
+        f"{path} lies in the place of {'/'.join(place)}, and its record says "
+        f"{shorten('/'.join(said))}: move rows and record back to where they were made"
+    )
 
 
 def failures_file(path: Path) -> Path:

@@ -153,8 +153,13 @@ def defining(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in result.items():
         if isinstance(value, dict):
             yield from defining(value, f"{prefix}{key}.")
-        elif not re.fullmatch(_FREE, prefix + key):
+        elif not _is_free(prefix + key):
             yield prefix + key, value
+
+
+@cache
+def _is_free(field: str) -> bool:
+    return re.fullmatch(_FREE, field) is not None
 
 
 def result_digest(result: JSON) -> str:
