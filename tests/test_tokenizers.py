@@ -37,13 +37,8 @@ def load(data, name):
     return load_tokenizer(str(data / "tokenizers" / name))
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=[] if name == "gpt-neox" else [pytest.mark.slow])
-        for name in ESSAY_TOKENS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ESSAY_TOKENS)
 def test_counts_on_the_essays(request, data, name):
     text = json.loads((data / "essays/PaulGrahamEssays.json").read_text(encoding="utf-8"))["text"]
     if name.endswith("_base"):
