@@ -42,7 +42,11 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
     tasks = list(study.tasks)
     if wanted:
         for task in study.tasks:
-            tasks += task.baselines()
+            # The variant differs in one setting, so a difference in score is its effect.
+            if task.baseline and getattr(task, task.baseline[0]) != task.baseline[1]:
+                setting, value = task.baseline
+                changed: Any = {setting: value, "name": f"{task.name}-{setting}_{value}"}
+                tasks.append(replace(task, **changed))
     # a baseline may be a task of the study already
     return replace(study, tasks=tuple(by_name(tasks).values()))
 

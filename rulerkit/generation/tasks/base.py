@@ -373,17 +373,6 @@ class Task(ABC):
         """The corpora that the task reads: their kinds, with the settings that name them."""
         return ()
 
-    def baselines(self) -> list["Task"]:
-        """The variant that tells why an answer of this task is wrong: without demonstration, or
-        without context; none for the variant itself."""
-        if self.baseline is None:
-            return []
-
-        # The variant differs in this one setting, so a difference in score is its effect.
-        setting, value = self.baseline
-        variant = replace(self, **{setting: value}, name=f"{self.name}-{setting}_{value}")
-        return [] if getattr(self, setting) == value else [variant]
-
     def with_corpora(self, corpora: str | Mapping[str, Any]) -> Self:
         """The same task over the `original` corpora, the `builtin` synthetic texts, or files: a
         mapping of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its
