@@ -149,19 +149,9 @@ class Task(ABC):
     """One named setting of a family: a value.
 
     A family is a subclass with typed settings, which pydantic checks, in one file that holds all
-    that knows the family's text. It may stand outside the package: `docs/extend.md`.
-
-    It must bring `family`, `new_tokens`, `make` (what is asked, with the references) and `fill`
-    (the context up to a token budget), and name a rule in `match`, or say "own" and bring `score`.
-
-    It may bring
-    - of judging: `separator` or `join`, `judges_prefix`, `in_another_form`, `items_of`;
-    - a reference reader: `question_form` and `read_context`;
-    - `failure_rules` of its own;
-    - `category`, `short_name`, `suite`, `threshold`.
-
-    What it leaves out the kit does without: no reader answers it, its failures have the labels that
-    all families share, it has no effective length.
+    that knows the family's text. It may stand outside the package: `docs/extend.md` says what it
+    must bring. What it leaves out the kit does without: no reader answers it, its failures have the
+    labels that all families share, it has no effective length.
     """
 
     family: ClassVar[str]
