@@ -67,19 +67,14 @@ _ROW = TypeAdapter(PredictionRow)
 # --- reading --------------------------------------------------------------------------------------
 
 
-def read_predictions(
-    path: str | Path,
-    task: str | None = None,
-    length: int | None = None,
-    report: Report = remark,
-) -> list[Cell]:
+def read_predictions(path: str | Path, report: Report = remark) -> list[Cell]:
     """All cells of a prediction file or of a folder, ours and those of other programs.
 
-    `task` and `length` override what names say, but not what a reader of a suffix says. Of a
-    folder, files of ours (those with a record beside them) and those of others at any depth are
-    read, or else the `.jsonl` files in it; a damaged file is left out and passed to `report`. Rows
-    of ours are checked when they are first read. Raises UserError for a path without predictions, a
-    row that cannot be scored (with file and line), and a task or length that names do not tell.
+    Of a folder, files of ours (those with a record beside them) and those of others at any depth
+    are read, or else the `.jsonl` files in it; a damaged file is left out and passed to `report`.
+    Rows of ours are checked when they are first read. Raises UserError for a path without
+    predictions, a row that cannot be scored (with file and line), and a task or length that names
+    do not tell.
     """
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
@@ -106,7 +101,7 @@ def read_predictions(
             if reader := readers.get(of_task[0].suffix):
                 cells += reader(of_task[0])
             else:
-                cells += _read_task(of_task, task, length, report)
+                cells += _read_task(of_task, report)
         except UserError as error:
             errors.append(error)
 
@@ -132,17 +127,15 @@ def _files_of_others(folder: Path, suffixes: Collection[str], has_ours: bool) ->
     return sorted(files)
 
 
-def _read_task(
-    files: list[Path], task: str | None, length: int | None, report: Report
-) -> list[Cell]:
+def _read_task(files: list[Path], report: Report) -> list[Cell]:
     """The cells of a task, one for each length, in one file or in parts.
 
     Raises UserError for an empty file, a row that cannot be scored, another answer to an example
-    that has one, and where neither arguments nor names tell task and length.
+    that has one, and where names do not tell task and length.
     """
     stem = _TIME.sub("", files[0].stem.removeprefix(_SAMPLES))
     try:
-        name = task_name(task or _PART.sub("", stem))
+        name = task_name(_PART.sub("", stem))
         judge = family_of(name)(name=name)
     except UserError as error:
         raise UserError(f"{files[0]}: {error}") from None
@@ -151,7 +144,7 @@ def _read_task(
     for file in files:
         answers = dict[str, tuple[int, str]]()
         for line, row in _rows_of(file, judge):
-            nominal = length or row.get("max_length") or _length_of(file)
+            nominal = row.get("max_length") or _length_of(file)
             by_length.setdefault(nominal, []).append(row)
 
             # Indices repeat in upstream's files, and prompts may be left out of them.
@@ -290,8 +283,7 @@ def _length_of(file: Path) -> int:
         if length >= _SHORTEST:
             return length
     raise UserError(
-        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl, "
-        "or give `length=` to rk.load"
+        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl"
     )
 
 

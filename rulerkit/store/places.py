@@ -114,15 +114,12 @@ def find_cells(
     places: Iterable[str | Path],
     report: Report = remark,
     outputs: str | Path = "outputs",
-    task: str | None = None,
-    length: int | None = None,
 ) -> list[Cell]:
     """The cells at some places, each once; of one that stands in several places the union of its
     rows.
 
     A place is a file or folder of predictions, ours or others', or `run/model`, `run` or
-    a model's name in `outputs/predictions`. Rows are checked when they are first read. `task` and
-    `length` are those of files of other programs whose names do not tell.
+    a model's name in `outputs/predictions`. Rows are checked when they are first read.
     """
     # It brings what writes such files, too.
     from rulerkit.store.other_formats import read_predictions
@@ -130,7 +127,7 @@ def find_cells(
     cells: list[Cell] = []
     for file in chain.from_iterable(map(_files_of, places)):
         for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
-            cells += read_predictions(path, task, length, report)
+            cells += read_predictions(path, report)
     return _each_once(cells, report)
 
 
