@@ -157,12 +157,7 @@ def test_footnotes_name_what_differs_and_which_model_had_it(outputs):
 def test_report_and_score_refuse_to_mix_and_print_footnotes(outputs, rulerkit):
     main = outputs / "predictions/main"
     change(outputs, "main/perfect/*/*", environment({"python": "3.99_x"}))
-    for format, words in {
-        "text": "\nEnvironments differ: python ",
-        "markdown": "\n- Environments differ: python ",
-        "latex": r"3.99\_x",
-    }.items():
-        assert words in rulerkit("report", main, "--format", format).out
+    assert "\nEnvironments differ: python " in rulerkit("report", main).out
     assert "Environments" not in rulerkit("report", main, "--format", "csv").out
     change(outputs, "main/perfect/niah_single_2/*", result("seed", 43))
     ended = rulerkit("report", main)

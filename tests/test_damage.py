@@ -1,7 +1,6 @@
 """Files that a disk or a person damaged: no number changes or goes missing without a line that names
 the file."""
 
-import json
 import shutil
 import subprocess
 import sys
@@ -10,8 +9,7 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
-from rulerkit.scoring.scores import describe
-from rulerkit.store.cells import Cell, is_enough, read_cells
+from rulerkit.store.cells import is_enough, read_cells
 
 ASKED = {
     "models": ["reader-1024", "reader-2048"],
@@ -32,20 +30,6 @@ def made(tmp_path_factory):
 def run(made, tmp_path):
     """A copy that a test may change."""
     return Path(shutil.copytree(made, tmp_path / "outputs/predictions/main"))
-
-
-def test_lines_of_a_record_in_another_order_change_no_text_of_a_table(run):
-    """Settings of a task and of an adaptive run are shown as JSON."""
-    path = run / "reader-2048/vt/1024.jsonl"
-    record = json.loads(path.with_suffix(".json").read_text())
-    record["adaptive"] = {"question": "mean", "most": 4}
-    other = dict(record, adaptive=dict(reversed(record["adaptive"].items())))
-    task = dict(reversed(record["result"]["task"].items()))
-    other["result"] = dict(record["result"], task=task)
-    texts = [describe(Cell(path, each, []))["settings"] for each in (record, other)]
-    texts += [describe(Cell(path, r, []))["adaptive"] for r in (record, other)]
-    assert texts[0] == texts[1]
-    assert texts[2] == texts[3]
 
 
 @pytest.mark.parametrize("lost", ["rows", "the last row", "half a row", "record"])
@@ -69,13 +53,6 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
     told = []
     rk.load(run, answers=False, report=told.append)
     assert str(file) in told[0]
-
-
-def test_a_comparison_names_the_files_that_lack_answers(run, rulerkit):
-    file = run / "reader-1024/vt/2048.jsonl"
-    file.write_bytes(b"".join(file.read_bytes().splitlines(True)[:-1]))
-    ended = rulerkit("compare", run / "reader-1024", run / "reader-2048")
-    assert f"incomplete: {file} (3 of 4 examples)" in ended.err
 
 
 @pytest.mark.parametrize(

@@ -17,14 +17,16 @@ from rulerkit.generation.tasks import TASKS, all_families
 REPOSITORY = Path(__file__).parents[2]
 FILES = [path.read_text() for path in sorted((REPOSITORY / "params").rglob("*.yaml"))]
 
+WORDS = """
+no yes ~ null true 010 0x1F 1_000 1:30 1.0e5 1.0e99 .inf .nan 0 -1 2 4096 4K 17M 1000000000000 0.5
+-0.0 2024-05-13 2024-13-45 4096.0 ../x / ~/x ∞ = ? | > % @ ` [] [[]] {} {a:} *a &a << uuids noise vt
+mute perfect raeder original a/b "no" "\\0" "\\ud800" !!python/object:os.system
+"""
 SCALARS = st.sampled_from(
     [
-        *"no yes ~ null true 010 0x1F 1_000 1:30 1.0e5 1.0e99 .inf .nan 0 -1 2 4096 4K 17M".split(),
-        *"1000000000000 0.5 -0.0 2024-05-13 2024-13-45 4096.0 '\"no\"' ../x / ~/x ∞ = ? | >".split(),
-        *"% @ ` [] [[]] {} {a:} *a &a << uuids noise vt mute perfect raeder original a/b".split(),
-        *('"\\0"', '"\\ud800"', "'a b'", "!!binary aGk=", "!!set {a, b}"),
-        *("!!python/object:os.system", "!!timestamp 2024-05-13", "9" * 400),
-        *('"' + "x" * 5000 + '"', "[" * 3000),
+        *WORDS.split(),
+        *("'a b'", "!!binary aGk=", "!!set {a, b}", "!!timestamp 2024-05-13"),
+        *("9" * 400, '"' + "x" * 5000 + '"', "[" * 3000),
     ]
 ) | st.text(max_size=8)
 STUDY_KEYS = st.sampled_from(list(Parameters.model_fields))
