@@ -4,8 +4,6 @@ import json
 import re
 import shutil
 import subprocess
-from base64 import b64encode
-from hashlib import sha256
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -191,7 +189,7 @@ def test_a_csv_holds_no_control_no_formula_and_whole_numbers(
     assert "131072" in set(table["claimed_length"])
 
 
-def test_a_page_runs_its_own_script_and_no_other(
+def test_a_page_loads_nothing_and_no_answer_ends_its_data(
     strange: Path, tmp_path: Path, rulerkit: Any
 ) -> None:
     file = tmp_path / "page.html"
@@ -199,11 +197,7 @@ def test_a_page_runs_its_own_script_and_no_other(
     page = file.read_text()
     (policy,) = re.findall(r'Content-Security-Policy" content="([^"]*)"', page)
     assert policy.startswith("default-src 'none'")
-    assert "unsafe" not in policy
-    for tag in ("style", "script"):
-        (own,) = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
-        digest = b64encode(sha256(own.encode()).digest()).decode()
-        assert f"{tag}-src 'sha256-{digest}'" in policy
+    assert page.count("<script") == page.count("</script>") == 2
 
 
 @pytest.mark.parametrize("kind", ["csv", "jsonl", "parquet"])
@@ -235,7 +229,7 @@ def test_commands(outputs: Path, tmp_path: Path, rulerkit: Any) -> None:
 # --- the page -------------------------------------------------------------------------------------
 
 
-def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> None:
+def test_the_heatmap_has_the_means_and_examples_their_needles(outputs: Path) -> None:
     results = load(outputs)
     content = content_of(browse(results))
     means = results.groupby(["model", "task", "length"])["score"].mean()
@@ -249,13 +243,9 @@ def test_the_heatmap_has_the_means_and_wrong_items_are_traced(outputs: Path) -> 
     multikey = content["tasks"].index("niah_multikey_1")
     wrong = [e for e in content["examples"] if e["t"] == multikey and e["s"] == 0]
     assert wrong
-    for example in wrong:  # the value of another key: a distractor, with its window and its depth
-        (item, role, depth), *_ = example["x"]
-        assert role == "distractor"
-        window = next(w for w in example["w"] if w[0] == "distractor")
-        assert item in window[3].lower()
-        assert window[1] == depth
-        needle = next(w for w in example["w"] if w[0] == "needle")
+    for example in wrong:
+        (needle,) = example["w"]
+        assert needle[:2] == ["needle", example["d"][0]]
         assert example["r"][0] in needle[3]
 
 

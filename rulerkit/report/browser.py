@@ -2,16 +2,12 @@
 example with what was asked, what was written and where it stands in the prompt.
 
 The page is one HTML file with its own script: it opens in a notebook, or from a file without a
-network. It holds the windows of a prompt around needles and around what was wrongly written, not
-the prompts.
+network. It holds the windows of a prompt around needles, not the prompts.
 """
 
 import html
 import json
-import re
-from base64 import b64encode
 from dataclasses import dataclass
-from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,10 +17,8 @@ from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.paths import package_text
 from rulerkit.common.progress import progress_bar
-from rulerkit.generation.prompt_format import without_thought
-from rulerkit.generation.tasks import family_of
 from rulerkit.report.tables.notes import names_of, remarks
-from rulerkit.scoring.scores import as_scores, clean
+from rulerkit.scoring.scores import as_scores
 from rulerkit.store.files import write_whole
 from rulerkit.store.places import CELL, cells_of_rows
 
@@ -33,7 +27,6 @@ if TYPE_CHECKING:
 
 MOST_EXAMPLES = 1000
 _MOST_WINDOWS = 6
-_MOST_ITEMS = 8  # items of an answer that are traced
 _AROUND, _WITHIN, _WRITTEN = 70, 200, 700  # characters
 _MODEL = ["run", "model"]
 
@@ -92,8 +85,9 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
             "p": str(row["prediction"])[:_WRITTEN],
             "r": [shorten(reference, _WITHIN) for reference in row["references"]],
             "d": row["depths"][:1],
+            "w": _windows(row, prompt),
         }
-        examples.append(example | _traced(row, prompt))
+        examples.append(example)
     deep = scores if "depths" in scores else rows
     deep = deep[deep["depths"].map(len) == 1]
     content = {
@@ -106,13 +100,8 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
         "remarks": remarks(scores),
     }
     data = json.dumps(content, separators=(",", ":")).replace("<", "\\u003c")
-    template = package_text("browse.html")
-    # Only the page's own script and style may run, whatever an answer smuggles in.
-    for name, tag in (("{{STYLE}}", "style"), ("{{SCRIPT}}", "script")):
-        (content_of_tag,) = re.findall(rf"<{tag}>(.*?)</{tag}>", template, re.DOTALL)
-        digest = b64encode(sha256(content_of_tag.encode()).digest()).decode()
-        template = template.replace(name, f"'sha256-{digest}'")
-    return Page(template.replace("{{DATA}}", data), len(examples))
+    page = package_text("browse.html").replace("{{DATA}}", data)
+    return Page(page, len(examples))
 
 
 def _chosen(scores: "pd.DataFrame", most: int) -> "pd.DataFrame":
@@ -150,58 +139,27 @@ def _prompt(remake: Any, row: Any) -> tuple[str, list[Position]] | None:
     return example.prompt, places(example)
 
 
-def _traced(row: Any, made: tuple[str, list[Position]] | None) -> dict[str, Any]:
-    """`w`: windows of the prompt, [role, depth, before, text, after]; `x`: items of the answer that
-    are no reference, [item, role of the piece that holds it or '', depth]."""
+def _windows(row: Any, made: tuple[str, list[Position]] | None) -> list[Any]:
+    """Windows of the prompt around needles: [role, depth, before, text, after]. What is missing in
+    the answer comes first, where there is no room for all."""
     if made is None:
-        return {"w": [], "x": []}
-    whole, pieces = made
+        return []
+    prompt, pieces = made
 
-    # Everything is compared in lower case, as the score is.
-    prompt = whole.lower()
-    said = row["prediction"].lower()
-    wanted = [r.lower() for r in row["references"] if r.lower() not in said]
-
-    # By what they show: a word of a list stands in many places.
-    windows: dict[str, Position] = {}
+    # By their text: a word of a list stands in many places.
+    needles: dict[str, Position] = {}
     for place in pieces:
         if place.role == "needle":
-            text = prompt[place.start : place.end]
-            windows.setdefault(next((missed for missed in wanted if missed in text), text), place)
+            needles.setdefault(prompt[place.start : place.end], place)
 
-    # Where a wrong item of the answer comes from: the piece of the prompt that holds it.
-    items: list[Any] = []
-    for item in _wrong_items(row):
-        match = re.search(rf"(?<!\w){re.escape(item)}(?!\w)", prompt)
-        start, end = match.span() if match else (-1, -1)
-        held = next((place for place in pieces if place.start <= start < place.end), None)
-        if held:
-            windows[item] = held._replace(start=start, end=end)
-            wanted.append(item)
-        items.append([item, held.role if held else "", held.depth if held else 0.0])
-
-    # What is missing or wrong first, where there is no room for all.
-    first = sorted(windows, key=lambda shown: shown not in wanted)[:_MOST_WINDOWS]
-    shown = sorted((windows[text] for text in first), key=lambda place: place.start)
-    shown_windows = []
-    for place in shown:
-        before = whole[max(0, place.start - _AROUND) : place.start]
-        text = shorten(whole[place.start : place.end], _WITHIN)
-        after = whole[place.end : place.end + _AROUND]
-        shown_windows.append([place.role, place.depth, before, text, after])
-    return {"w": shown_windows, "x": items}
-
-
-def _wrong_items(row: Any) -> list[str]:
-    """Items of an answer that are no reference, lower case."""
-    wanted = {reference.lower() for reference in row["references"]}
-    if row["category"] == "qa" and row["score"]:
-        return []
-    text = clean(without_thought(row["prediction"]) or "")
-    items = family_of(row["task"], row["family"]).items_of(text)
-    wrong = [
-        item
-        for item in dict.fromkeys(items)
-        if len(item) > 2 and not any(item in w or w in item for w in wanted)
-    ]
-    return wrong[:_MOST_ITEMS]
+    # Compared in lower case, as the score is.
+    said = row["prediction"].lower()
+    missed = [r.lower() for r in row["references"] if r.lower() not in said]
+    first = sorted(needles, key=lambda text: not any(m in text.lower() for m in missed))
+    windows = []
+    for text in sorted(first[:_MOST_WINDOWS], key=lambda text: needles[text].start):
+        place = needles[text]
+        before = prompt[max(0, place.start - _AROUND) : place.start]
+        after = prompt[place.end : place.end + _AROUND]
+        windows.append([place.role, place.depth, before, shorten(text, _WITHIN), after])
+    return windows

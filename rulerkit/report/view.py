@@ -4,15 +4,13 @@ long stretches cut short.
 `show` makes HTML for a notebook, `to_terminal` text for a terminal.
 """
 
-import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from rulerkit.common import escape
 from rulerkit.common.errors import check_type
 from rulerkit.generation.example import ROLES, Example, Piece
-from rulerkit.store.places import is_table
 
 _HEAD, _TAIL = 260, 180
 """Characters shown at the start and the end of a long stretch."""
@@ -65,7 +63,7 @@ def parts(example: Example) -> list[list[Part]]:
 
 def show(*examples: Example | Iterable[Example]) -> Html:
     """Examples in colours, for a notebook: legend, then each with its budget and its references.
-    Lists of examples, such as `rk.generate` gives, are shown one by one."""
+    Of a list of examples, such as `rk.generate` gives, each is shown."""
     legend = " ".join(_span(role.replace("_", " "), role) for role in ROLES)
     frame = (
         "border:1px solid rgba(128,128,128,.4);border-radius:4px;padding:.6em "
@@ -74,8 +72,17 @@ def show(*examples: Example | Iterable[Example]) -> Html:
 
     # Styles stand in the elements: a notebook drops style sheets of its outputs.
     shown = [f'<div style="margin:.3em 0">{legend}</div>']
-    for example in _one_by_one(examples):
-        body = "".join(_html(part, example) for stretch in parts(example) for part in stretch)
+    each = list[Any]()
+    for given in examples:
+        # A row of a table has keys, as a mapping.
+        if isinstance(given, Iterable) and not hasattr(given, "keys"):
+            each += given
+        else:
+            each.append(given)
+    takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
+    for example in each:
+        check_type(example, Example, "show", takes)
+        body = "".join(_html(part) for stretch in parts(example) for part in stretch)
         shown.append(
             f'<div style="{frame}"><div style="margin-bottom:.5em">'
             f"<b>{escape.html(example.task)}</b> "
@@ -85,18 +92,6 @@ def show(*examples: Example | Iterable[Example]) -> Html:
             f"<b>{escape.html(', '.join(example.references))}</b></div></div>"
         )
     return Html(f'<div class="mathjax_ignore" style="font-size:13px">{"".join(shown)}</div>')
-
-
-def _one_by_one(examples: Iterable[Any]) -> Iterator[Example]:
-    takes = "examples, such as `rk.generate(...)` or `rk.example_of(row)`"
-    for given in examples:
-        # A row of a table has keys, as a mapping.
-        is_list = not isinstance(given, Example | str) and not hasattr(given, "keys")
-        if is_list and not is_table(given) and isinstance(given, Iterable):
-            yield from _one_by_one(given)
-        else:
-            check_type(given, Example, "show", takes)
-            yield given
 
 
 def to_terminal(example: Example, color: bool = True) -> str:
@@ -160,14 +155,11 @@ def _word_start(text: str, place: int) -> int:
 
 
 def _describe(example: Example) -> str:
-    depths = example.depths
-    shown = ", ".join(f"{depth:.0f} %" for depth in depths[:8])
-    if len(depths) > 8:
-        shown += ", …"
+    depths = ", ".join(f"{depth:.0f} %" for depth in example.depths[:8])
     where = ""
     if depths:
-        needles = "needle" if len(depths) == 1 else "needles"
-        where = f"; {needles} at {shown} of the context"
+        more = ", …" if len(example.depths) > 8 else ""
+        where = f"; needles at {depths}{more} of the context"
     return (
         f"example {example.index}, {example.num_tokens:,} of {example.length:,} tokens "
         f"({example.max_new_tokens} for the answer){where}"
@@ -177,33 +169,16 @@ def _describe(example: Example) -> str:
 # --- HTML -----------------------------------------------------------------------------------------
 
 
-def _span(inner: str, role: str, title: str = "") -> str:
+def _span(inner: str, role: str) -> str:
     """Tinted so faintly that the theme's own text colour, light or dark, stays readable, and
     underlined."""
     if role == "haystack":
         return f'<span style="opacity:.8">{inner}</span>'
     color = _TINTS[role][0]
-    tint = f"background:{color}38;border-bottom:2px solid {color}"
-    return f'<span style="{tint}" title="{escape.html(title)}">{inner}</span>'
+    return f'<span style="background:{color}38;border-bottom:2px solid {color}">{inner}</span>'
 
 
-def _html(part: Part, example: Example) -> str:
-    """A part with its key and value bold (in a gold document, the references)."""
-    piece = part.piece
-    if piece is None:
+def _html(part: Part) -> str:
+    if part.piece is None:
         return f'<span style="opacity:.6;font-style:italic">{escape.html(part.text)}</span>'
-
-    # What is asked for is bold: key and value of a needle, the answers in a gold document.
-    bold: Sequence[str | None] = []
-    if part.role in ("needle", "distractor"):
-        bold = [piece.key, piece.value] if piece.value else example.references
-    pattern = "|".join(
-        re.escape(text) for text in sorted(filter(None, bold), key=len, reverse=True)
-    )
-
-    # Every second run is one that matched.
-    runs = re.split(f"({pattern})", part.text) if pattern else [part.text]
-    inner = "".join(
-        f"<b>{escape.html(run)}</b>" if i % 2 else escape.html(run) for i, run in enumerate(runs)
-    )
-    return _span(inner, part.role, f"{part.role.replace('_', ' ')}, {piece.num_tokens:,} tokens")
+    return _span(escape.html(part.text), part.role)
