@@ -35,7 +35,6 @@ sys.path.insert(0, str(ROOT))
 from rulerkit import generate, load_model, task  # noqa: E402
 from rulerkit.common.lengths import parse_length  # noqa: E402
 from rulerkit.generation.example import Example, Piece  # noqa: E402
-from rulerkit.inference import vllm as vllm_engine  # noqa: E402
 
 TASKS = ("niah_single_2", "vt", "qa_1", "cwe")
 ENGINE_ARGS = {
@@ -134,11 +133,6 @@ def ask_directly(model: Any, llm: Any, asked: list[Example]) -> list[tuple[str, 
 def measure(way: str, folder: Path, lengths: list[int]) -> dict[str, Any]:
     """One way: for each length what it answered and what that took, and its processor time while it
     has nothing to do."""
-    if os.environ.get("RULERKIT_BENCH_ECHO"):
-        vllm_engine.ECHOED_EACH = 1
-    else:
-        # These are few requests: the first ones of a long run would be most of them.
-        vllm_engine.ECHOED_FIRST = 0
     model: Any = load_model(spec(folder))
     by_length = [examples(model, length) for length in lengths]
     if way == "server":
@@ -245,15 +239,10 @@ def main() -> None:
     parser.add_argument(
         "--repeat", type=int, default=1, help="how often both are measured, in turns"
     )
-    parser.add_argument(
-        "--echo", action="store_true", help="let every request return the ids of its prompt"
-    )
     parser.add_argument("--way", choices=WAYS, help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()
     lengths = [parse_length(length) for length in options.lengths]
-    if options.echo:
-        os.environ["RULERKIT_BENCH_ECHO"] = "1"
     if options.way:
         measured = measure(options.way, options.folder, lengths)
         (options.folder / f"{options.way}.json").write_text(json.dumps(measured), encoding="utf-8")

@@ -90,7 +90,7 @@ class Address(NamedTuple):
         which lie beside its `/v1`."""
         url = httpx2.URL(self.url)
         path = url.path.rstrip("/")
-        if name.startswith(("/health", "/metrics", "/inference/")):
+        if name.startswith(("/health", "/metrics")):
             path = path.removesuffix("/v1")
         return url.copy_with(path=path + name)
 

@@ -37,9 +37,6 @@ from rulerkit.inference.refusals import (
 )
 from rulerkit.inference.reply import Reply
 
-# vLLM's page that takes token ids and gives token ids, and gives the prompt back only where it is
-# asked to.
-GENERATE = "/inference/v1/generate"
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
 LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
 PATIENCE = 900.0  # seconds that a server may ask us to wait
@@ -70,7 +67,6 @@ class Connection:
     def __init__(self, address: Address, concurrency: int, retries: int) -> None:
         self.address, self.concurrency = address, concurrency
         self.last: Example | None = None  # the example that was sent last
-        self.num_sent = 0  # examples, however often each
         self._retries = retries
         self._silent = self._doubtful = 0  # each in a row
         self._takes_requests = False  # it answered a tiny request, at least
@@ -155,7 +151,7 @@ class Connection:
         """What `read` makes of the reply to one attempt; whatever goes wrong, and whatever a reply
         holds, is a `RequestError`."""
         page = "/chat/completions" if "messages" in body else "/completions"
-        url = self.address.page(GENERATE if "token_ids" in body else page)
+        url = self.address.page(page)
         start = time.perf_counter()
         try:
             async with (

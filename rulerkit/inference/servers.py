@@ -273,7 +273,6 @@ class ServerEngine(Engine):
 
         connection.last = example
         body = self.request(example, connection) | (more or {})
-        connection.num_sent += 1
         return connection.send(body, timeout, partial(self.read, example))
 
     def _outcome(self, future: "Future[Answer]", example: Example) -> Answer | Failure | None:

@@ -5,9 +5,7 @@ import os
 import re
 import shlex
 import sys
-from functools import cache
 from importlib.util import find_spec
-from pathlib import Path
 
 from rulerkit.common.errors import UserError, listed
 from rulerkit.common.gpus import gpu_name, visible_gpus
@@ -38,8 +36,6 @@ _NO_MEMORY = (
     r"[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
 )
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
-ECHOED_FIRST = 4  # requests whose prompt comes back and is compared
-ECHOED_EACH = 64  # one of so many later ones: at 128K the ids cost as much as the rest
 
 
 class Vllm(CheckpointEngine, ServerEngine):
@@ -179,8 +175,6 @@ class Vllm(CheckpointEngine, ServerEngine):
         }
         if self.copies() > 1:
             http["data_parallel_size"] = self.copies()
-        if _knows_scale_out():
-            http["enable_scale_out"] = True
         return self._command(http, rank=0)
 
     def shown_command(self) -> str:
@@ -278,23 +272,15 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def request(self, example: Example, connection: Connection) -> JSON:
         """Token ids, until one of the checkpoint's stop ids; a thought ends at its budget. The
-        first few requests, and a sample of the others, ask for the prompt's ids to come back; of
-        the rest the server's count of them is compared."""
+        prompt's ids come back with those of the answer."""
         sampling: JSON = {"max_tokens": self.most_tokens(example), **self.sampling(example)}
         if self._reasoning():
             sampling["thinking_token_budget"] = self.prompt_format.thinking_tokens
-        sampling["stop_token_ids"] = self.stop_ids
-        ids, number = example.ids.tolist(), connection.num_sent
-        is_echoed = number < ECHOED_FIRST or number % ECHOED_EACH == 0
-
-        # Completions give the ids of an answer only together with those of the prompt.
-        # A server that runs elsewhere may not have the other page.
-        if not is_echoed and self.process is not None and _knows_scale_out():
-            return {"model": self._served_as, "token_ids": ids, "sampling_params": sampling}
         return {
             "model": self._served_as,
-            "prompt": ids,
+            "prompt": example.ids.tolist(),
             **sampling,
+            "stop_token_ids": self.stop_ids,
             "add_special_tokens": False,
             "return_token_ids": True,
         }
@@ -310,41 +296,19 @@ class Vllm(CheckpointEngine, ServerEngine):
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text up to the first stop token; the server's own counts beside it. Raises
         `RequestError` where the server read another prompt, or wrote no token."""
-        echoed, count = reply.choice.prompt_token_ids, reply.prompt_tokens
-        if echoed is None and count is None:
-            raise RequestError("an answer without the number of prompt tokens", "temporary")
-        if echoed is not None:
-            is_same, count = echoed == example.ids.tolist(), len(echoed)
-        else:
-            is_same = count == example.num_tokens
-        if not is_same:
+        read = reply.choice.prompt_token_ids
+        if read is None:
+            raise RequestError("an answer without the ids of its prompt", "temporary")
+        if read != example.ids.tolist():
             raise RequestError(
-                f"vLLM read {count} prompt tokens of example {example.index} of {example.task}, "
+                f"vLLM read {len(read)} tokens of example {example.index} of {example.task}, "
                 f"other than the {example.num_tokens} that it was sent",
                 "misread",
             )
         finish = reply.finish()
         if not reply.choice.token_ids:
             raise RequestError("an answer without tokens", "temporary")
-        # Only one of the two pages names it, and the record has vLLM's version.
-        usage = reply.about()
-        usage.pop("system_fingerprint", None)
-        return self.read_ids(reply.choice.token_ids, finish, usage)
-
-
-@cache
-def _knows_scale_out() -> bool:
-    """Whether the installed vLLM has the pages that take and give ids alone, and that render chats:
-    newer versions want a flag for them, which older ones do not know."""
-    found = find_spec("vllm")
-    if found is None or not found.submodule_search_locations:
-        return False
-    # Importing vLLM to ask it would take ten seconds.
-    entrypoints = Path(found.submodule_search_locations[0]) / "entrypoints"
-    return any(
-        "enable_scale_out" in file.read_text(encoding="utf-8", errors="replace")
-        for file in entrypoints.rglob("cli_args.py")
-    )
+        return self.read_ids(reply.choice.token_ids, finish, reply.about())
 
 
 def _flags(arguments: Spec) -> list[str]:
