@@ -3,7 +3,6 @@ alone."""
 
 import json
 import os
-import re
 import shutil
 import sys
 import textwrap
@@ -268,19 +267,6 @@ def test_batched_answers_equal_those_one_by_one_and_those_of_plain_generate(fold
 
 
 @needs_torch
-def test_a_prompt_read_in_chunks_is_answered_as_one_read_at_once(folder, words):
-    transformers = pytest.importorskip("transformers")
-    whole = tiny(folder)
-    asked = prompts(whole, words, LENGTHS)
-    in_chunks = tiny(folder, prefill_chunk_size=32)
-    if transformers.__version__.startswith("5.2."):
-        with one_line("transformers 5.2 may answer differently: leave it out"):
-            answers(in_chunks, asked)
-    else:
-        assert answers(in_chunks, asked) == answers(whole, asked)
-
-
-@needs_torch
 def test_an_answer_stops_at_the_checkpoints_stop_tokens(folder, words, tmp_path):
     torch = pytest.importorskip("torch")
     asked = prompts(tiny(folder), words, [50, 60, 70], most=20)
@@ -462,10 +448,7 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(fo
     assert answers(small(), asked) == expected
     assert sizes == [8, 4, 2, 2, 4, 2, 2, 1]
     capacity = widest - 1
-    if not pytest.importorskip("transformers").__version__.startswith("5.2."):
-        in_chunks = small(prefill_chunk_size=64, batch_size=1)
-        assert answers(in_chunks, asked) == expected
-    with one_line(r"out of memory at a single prompt of .*set `prefill_chunk_size`"):
+    with one_line(r"out of memory at a single prompt of .*`device: spread`"):
         answers(small(), asked)
 
 
@@ -493,7 +476,7 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
 
 
 @needs_torch
-def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path, capsys):
+def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):
     plain = tiny(folder)
     asked = prompts(plain, words, [600, 40])
     expected = answers(plain, asked)
@@ -512,9 +495,6 @@ def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path, ca
     assert answers(tiny(older), asked) != expected
     assert answers(tiny(older, hf_overrides={"rope_theta": theta}), asked) == expected
     assert answers(tiny(folder, load_args={"attn_implementation": "eager"}), asked) == expected
-    assert "are not used" not in capsys.readouterr().err
-    assert answers(tiny(folder, hf_overrides={"num_hidden_layers": 1}), asked) != expected
-    assert re.search(r"9 weights of .*model\.layers\.1.*are not used", capsys.readouterr().err)
     for wrong, said in [
         ({"rope_type": "nonsense", "factor": 4}, "cannot be loaded with hf_overrides .*nonsense"),
         ({"rope_type": "yarn", "factor": "four"}, "a mapping whose factor is one"),

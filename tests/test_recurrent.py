@@ -106,22 +106,7 @@ def test_an_answer_does_not_depend_on_its_batch(kind, words):
     )
 
 
-@pytest.mark.parametrize("kind", ["Jamba", "Mamba2"])
-def test_recurrent_models_refuse_chunks_that_would_change_their_answers(kind, words):
-    pair = (build(kind), transformers.PreTrainedTokenizerFast.from_pretrained(words))
-    with pytest.raises(UserError, match=r"prefill_chunk_size.* leave it out"):
-        answers_of(model(pair, name="tiny", prefill_chunk_size=256))
-
-
 # --- RWKV from a .pth file ------------------------------------------------------------------------
-
-
-@needs_rwkv
-@pytest.mark.parametrize("kind", ["rwkv-5", "rwkv-7"])
-def test_a_prompt_in_chunks_gets_the_answer_of_a_prompt_in_one_piece(kind, specs):
-    whole = answers_of(load_model(specs[kind] | {"prefill_chunk_size": 4096}))
-    assert answers_of(load_model(specs[kind] | {"prefill_chunk_size": 200})) == whole
-    assert len({answer.text for answer in whole.values()}) == len(whole)
 
 
 @needs_rwkv

@@ -189,14 +189,7 @@ class WeightsKeys(ModelKeys):
     """a branch, tag or commit of the hub"""
 
 
-class ChunkKeys(OptionalKeys):
-    """What the engines share that may read a prompt in several steps."""
-
-    prefill_chunk_size: PositiveInt
-    """a whole number of tokens (default: all at once; of the engine rwkv 512)"""
-
-
-class RWKVKeys(WeightsKeys, ChunkKeys):
+class RWKVKeys(WeightsKeys):
     """RWKV in the layout of its authors."""
 
     strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")]
@@ -238,7 +231,7 @@ class CheckpointKeys(WeightsKeys, NetworkKeys):
     """true or false"""
 
 
-class TransformersKeys(CheckpointKeys, CodeKeys, ChunkKeys):
+class TransformersKeys(CheckpointKeys, CodeKeys):
     """Checkpoints that transformers runs in this process."""
 
     device: Annotated[str, Field(pattern=r"^(auto|cpu|mps|spread|cuda(:\d+)?)$")]

@@ -1,7 +1,7 @@
 """RWKV 4 to 7 in its authors' own layout, a .pth file, run by the `rwkv` package.
 
-One prompt at a time, because the package has no batches. A prompt is processed in chunks that hand
-on only the state, so memory does not grow with the length.
+One prompt at a time, because the package has no batches. A prompt is read in chunks that hand on
+only the state, so memory does not grow with the length.
 """
 
 import os
@@ -29,7 +29,7 @@ from rulerkit.inference.checkpoint import file_ends
 from rulerkit.inference.model import Answer, Answers, Engine
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
-CHUNK = 512
+CHUNK = 512  # tokens of a prompt at a time: the network keeps the activations of one call
 END = 0  # ends a text in the World vocabulary and in the older one of the Pile models
 
 
@@ -73,16 +73,13 @@ class RWKV(Engine):
 
     def answer(self, examples: Iterable[Example]) -> Answers:
         """One example after the other; greedy."""
-        # The prompt is read in chunks, because the network keeps the activations of one
-        # call.
-        size = self.spec.get("prefill_chunk_size", CHUNK)
         for example in examples:
             network, prompt = self._load(), example.ids.tolist()
             most, ids = self.most_tokens(example), list[int]()
             logits: Any = None
             state = None
-            for start in range(0, len(prompt), size):
-                logits, state = network.forward(prompt[start : start + size], state)
+            for start in range(0, len(prompt), CHUNK):
+                logits, state = network.forward(prompt[start : start + CHUNK], state)
 
             # Greedy, token by token, until the text ends or the room is used up.
             while len(ids) < most and (token := int(logits.argmax())) != END:

@@ -18,7 +18,7 @@ from types import FunctionType, MethodType
 from typing import Any
 from uuid import uuid4
 
-from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, missing_extra
@@ -120,22 +120,7 @@ class Transformers(CheckpointEngine):
                     f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
                     f"model, such as {missing[0]}"
                 )
-            if extra := sorted(report["unexpected_keys"]):
-                remark(
-                    f"model {self.name}: {len(extra)} weights of {self.spec['path']}, such as "
-                    f"{extra[0]}, have no place in the model that its configuration describes: "
-                    "they are not used"
-                )
             self._network = network
-
-        # The state of a recurrent layer is not carried over from chunk to chunk everywhere, and
-        # `generate` of 5.2 gives each chunk the positions of the last one.
-        is_old = str(_transformers().__version__).startswith("5.2.")
-        if "prefill_chunk_size" in self.spec and (is_old or _is_recurrent(self._network)):
-            raise UserError(
-                f"model {self.name}: with prefill_chunk_size, recurrent models and transformers "
-                "5.2 may answer differently: leave it out"
-            )
         return self._network
 
     def _from_pretrained(self, device: str) -> Any:
@@ -185,18 +170,17 @@ class Transformers(CheckpointEngine):
         try:
             return [*self._generate(network, batch)]
         except RuntimeError as error:
-            # a CPU allocation fails with a plain RuntimeError
-            cpu = "DefaultCPUAllocator" in str(error)
-            if not cpu and not isinstance(error, torch.OutOfMemoryError):
+            # A CPU allocation fails with a plain RuntimeError.
+            is_cpu = "DefaultCPUAllocator" in str(error)
+            if not is_cpu and not isinstance(error, torch.OutOfMemoryError):
                 raise
             failure = first_line(error)
         free_memory()  # outside the except clause, whose traceback holds the tensors
         if len(batch) == 1:
             raise UserError(
                 f"model {self.name}: out of memory at a single prompt of {batch[0].num_tokens} "
-                f"tokens on {network.device} ({failure}): set `prefill_chunk_size` (such as 2048), "
-                "or use a larger GPU, several (`device: spread`), a smaller `dtype` or a shorter "
-                "length; answers so far stay"
+                f"tokens on {network.device} ({failure}): use a larger GPU, several "
+                "(`device: spread`), a smaller `dtype` or a shorter length; answers so far stay"
             )
 
         # What did not fit once is not tried again in this run.
@@ -204,7 +188,7 @@ class Transformers(CheckpointEngine):
         return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
-        torch, limits = (torch_module(), [self.most_tokens(example) for example in batch])
+        torch, limits = torch_module(), [self.most_tokens(example) for example in batch]
         prompts = [torch.from_numpy(example.ids).long() for example in batch]
         masks = [torch.ones_like(prompt) for prompt in prompts]
         pad = (self.stop_ids or [0])[0]
@@ -213,7 +197,6 @@ class Transformers(CheckpointEngine):
         # Answers begin behind the prompt, so rows are filled up on the left.
         ids, mask = pad_left(prompts, padding_value=pad), pad_left(masks)
         width = ids.shape[1]
-        chunk = self.spec.get("prefill_chunk_size", width)
         before, training = network.generation_config, network.training
 
         # Greedy unless the model's file says otherwise.
@@ -227,7 +210,6 @@ class Transformers(CheckpointEngine):
             max_new_tokens=max(limits),
             eos_token_id=self.stop_ids or None,
             pad_token_id=pad,
-            prefill_chunk_size=chunk if chunk < width else None,
         )
         network.eval()
         try:
