@@ -104,14 +104,14 @@ class Function(Engine):
         An example for which the function returns None or raises has failed. Where it raises from
         the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
         """
-        reason = beside_source(self._code())
-        if reason and "version" not in self.spec and not self._has_said:
+        if "version" not in self.spec and not self._has_said:
             self._has_said = True
-            remark(
-                f"{self.name}: its source does not say all that it does ({reason}), so another run "
-                "uses its answers again only with the same `version`: give one, such as "
-                'version="1", and change it with the function'
-            )
+            if not is_self_contained(self._code()):
+                remark(
+                    f"{self.name}: its source does not say all that it does, so another run uses "
+                    "its answers again only with the same `version`: give one, such as "
+                    'version="1", and change it with the function'
+                )
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
@@ -240,61 +240,49 @@ def code_identity(function: Any, version: str | None, run: str) -> JSON:
     the user gives. Where the source does not say all and no version is given, `run` stands in for
     it: answers are used again in that run alone."""
     told: JSON = {} if version is None else {"version": version}
-    if not beside_source(function):
-        source = inspect.getsource(function)
+    if is_self_contained(function):
         defaults = repr((function.__defaults__, function.__kwdefaults__))
-        told["source"] = digest(f"{source}{defaults}")
+        told["source"] = digest(f"{inspect.getsource(function)}{defaults}")
     return told or {"version": f"{NO_VERSION}{run}"}
 
 
-def beside_source(function: Any) -> str:
-    """Why the source of a function does not say all that it does; "" where it does."""
-    if not isinstance(function, FunctionType):
-        return f"a {type(function).__name__} may hold values"
-    if function.__closure__:
-        return f"it holds {', '.join(function.__code__.co_freevars)}"
+def is_self_contained(function: Any) -> bool:
+    """Whether the source of a function says all that it does: it has one, holds no values, and
+    names nothing of the user's."""
+    if not isinstance(function, FunctionType) or function.__closure__:
+        return False
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
-        return "it has no source"
+        return False
+    # A line with several lambdas does not say which of them it is.
     if function.__name__ == "<lambda>" and source.count("lambda") > 1:
-        return "its source holds several lambdas"
-
+        return False
     # The names of an installed module belong to its package.
     if is_installed(function.__module__):
-        return ""
-    found = set[str]()
+        return True
+
+    modules = []
     codes = [function.__code__]
-    while codes:
-        code = codes.pop()
+    for code in codes:  # which grows by the functions inside
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
         for step in get_instructions(code):
-            name = step.argval
-            is_users = False
             if step.opname == "IMPORT_NAME":
-                is_users = not is_installed(name)
-            elif step.opname == "STORE_GLOBAL":
-                is_users = True
-            # A class within a function names its own attributes as it does globals.
-            elif step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and name in function.__globals__:
-                is_users = not is_installed(_module_of(function.__globals__[name]))
-            if is_users:
-                found.add(name)
-    return f"it names {', '.join(sorted(found))}" if found else ""
+                modules.append(step.argval)
+        for name in code.co_names:
+            value = function.__globals__.get(name)
+            if isinstance(value, ModuleType):
+                modules.append(value.__name__)
+            elif name in function.__globals__:
+                # Any other object may hold values.
+                is_code = isinstance(value, FunctionType | BuiltinFunctionType | type)
+                modules.append(value.__module__ if is_code else "")
+    return all(map(is_installed, modules))
 
 
-def _module_of(value: Any) -> str:
-    """The module that a value comes from; "" for an object that may hold anything."""
-    if isinstance(value, ModuleType):
-        return value.__name__
-    if isinstance(value, FunctionType | BuiltinFunctionType | type):
-        return value.__module__ or ""
-    return ""
-
-
-def is_installed(module: str) -> bool:
+def is_installed(module: str | None) -> bool:
     """Whether a module belongs to Python, an installed package or the kit."""
-    top = module.partition(".")[0]
+    top = (module or "").partition(".")[0]
     if top in sys.stdlib_module_names:
         return True
     # A notebook's own module may have the file of what started it.
@@ -304,5 +292,4 @@ def is_installed(module: str) -> bool:
         spec = find_spec(top)
     except ValueError:  # a module made by hand
         return False
-    places = [] if spec is None else [spec.origin, *(spec.submodule_search_locations or ())]
-    return any(str(place).startswith(_INSTALLED) for place in places)
+    return spec is not None and str(spec.origin).startswith(_INSTALLED)

@@ -25,7 +25,7 @@ from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
-from rulerkit.inference.functions import code_identity, is_installed
+from rulerkit.inference.functions import NO_VERSION, is_installed
 from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
@@ -66,12 +66,8 @@ class Transformers(CheckpointEngine):
         dtype = str(self._network.dtype).removeprefix("torch.")
         what = {"engine": "transformers", **_loaded_identity(self._network), "dtype": dtype}
         what |= self.given(("sampling", "version"))
-        replaced = _replaced_code(self._network)
-        if replaced and "version" not in what:
-            # Its source alone may not say what it does.
-            code = [code_identity(part, None, self._run) for part in replaced]
-            runs = [one["version"] for one in code if "version" in one]
-            what["version"] = runs[0] if runs else digest(repr(code))
+        if "version" not in what and _has_own_code(self._network):
+            what["version"] = f"{NO_VERSION}{self._run}"
         return what
 
     def environment(self) -> JSON:
@@ -241,19 +237,20 @@ def _loaded_identity(network: Any) -> JSON:
     return {"loaded": digest(b"".join(content)), "code": {"attention": attention}}
 
 
-def _replaced_code(network: Any) -> list[Any]:
-    """The functions of the user's in a torch model: each `forward` and the `generate` that were
-    replaced, and the classes that no installed package brings."""
-    found = [vars(network)["generate"]] if "generate" in vars(network) else []
+def _has_own_code(network: Any) -> bool:
+    """Whether a torch model has code of the user's: a `generate` or a `forward` that was replaced,
+    or a class that no installed package brings."""
+    if "generate" in vars(network):
+        return True
     for module in network.modules():
         # accelerate's hooks replace `forward` and keep it under this name.
         forward = getattr(module, "_old_forward", vars(module).get("forward"))
         is_plain = isinstance(forward, FunctionType | MethodType)
         if forward is not None and not (is_plain and is_installed(forward.__module__)):
-            found.append(forward)
+            return True
         if not is_installed(type(module).__module__):
-            found.append(type(module))
-    return list(dict.fromkeys(found))
+            return True
+    return False
 
 
 def _small_files(network: Any, tokenizer: Any) -> Path:
