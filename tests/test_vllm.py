@@ -17,13 +17,11 @@ import time
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from random import Random
 
 import numpy as np
 import pytest
 
 import rulerkit as rk
-import rulerkit.inference.servers as servers
 from rulerkit.common.errors import UserError
 from rulerkit.evaluation.evaluate import evaluate
 from rulerkit.evaluation.study import load_files
@@ -36,7 +34,7 @@ from rulerkit.inference.access import Address
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import ServerProcess
 from rulerkit.inference.refusals import RequestError
-from rulerkit.inference.reply import Reply
+from rulerkit.inference.reply import read_reply
 from rulerkit.inference.vllm import NEUTRAL_ARGUMENTS
 from scripts.store_form import compare_with_server, form_of_server
 from tests.processes import gone_within, processes
@@ -432,7 +430,7 @@ def test_what_the_server_read_must_be_what_it_was_sent(tmp_path):
 
     def reply(**choice):
         whole = {"prompt_token_ids": [5, 6, 7], "token_ids": [70, 71], "finish_reason": "length"}
-        return Reply.model_validate({"choices": [whole | choice], "usage": {"prompt_tokens": 3}})
+        return read_reply({"choices": [whole | choice], "usage": {"prompt_tokens": 3}})
 
     answer = one.read(asked, reply())
     assert (answer.finish_reason, answer.num_tokens) == ("length", 2)
@@ -676,47 +674,15 @@ def test_after_a_killed_parent_no_process_of_vllm_is_left(tiny, tmp_path):
     assert 4 <= file.read_text().count("\n") < 24
 
 
-class AsMade(servers.PromptQueue):
-    """The control: prompts in the order in which they come."""
-
-    def add(self, example):
-        self.waiting.append((b"", example))
-
-    def take(self, last):
-        return self.waiting.pop(0)[1]
-
-
 @needs_vllm
-def test_the_order_reuses_more_of_a_scarce_cache_and_what_it_cannot_hold_is_not_run(
-    tiny, tmp_path, monkeypatch, capfd, opened
-):
+def test_what_a_scarce_cache_cannot_hold_is_not_run(tiny, tmp_path, capfd, opened):
     memory = {"kv_cache_memory_bytes": BYTES * 4608, "block_size": 32}
-    one = opened(spec(tiny, engine_args=memory))
-    essays = ("niah_single_2", "niah_single_3", "niah_multikey_1", "niah_multivalue")
-    asked = [e for name in essays for e in cell(one, name, 2048, 10)]
-    Random(3).shuffle(asked)
-
-    def run():
-        done = list(one.answer(asked))
-        usages = [answer.usage or {} for _, answer in done]
-        rate = sum(u["cached_tokens"] for u in usages) / sum(u["prompt_tokens"] for u in usages)
-        return rate, {(e.task, e.index): answer.text for e, answer in done}
-
-    one.open()
-    one.wait_until_ready()
-    ordered, texts = run()
-    monkeypatch.setattr(servers, "PromptQueue", AsMade)
-    shuffled, same = run()
-    print(f"served from the cache: {ordered:.1%} in our order, {shuffled:.1%} shuffled")
-    assert texts == same
-    assert ordered > 1.5 * shuffled > 0
-    process, not_run = one.process, []
+    one, not_run = opened(spec(tiny, engine_args=memory)), []
     small = {"tasks": ["vt", "cwe"], "lengths": [1024, 8192], "num_examples": 2}
     study = rk.study(model=one, outputs=str(tmp_path), **small)
     done = evaluate(study, progress=False, not_run=lambda *words: not_run.append(words))
     cells = [(each.task, each.length, len(each.rows)) for each in done]
     assert cells == [("vt", 1024, 2), ("cwe", 1024, 2)]
-    assert one.process is process
     assert [words[:2] for words in not_run] == [("tiny", 8192)]
     assert "room for 45" in not_run[0][2]
     assert capfd.readouterr().err.count("not run: tiny at ") == 1

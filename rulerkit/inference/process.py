@@ -92,8 +92,7 @@ class ServerProcess:
             if not self.ready and now > self._deadline:
                 reason = (
                     f"did not get healthy within {START_TIMEOUT:g} s (`/health` and `/v1/models` "
-                    f"do not answer 200); it said last: {self.progress() or 'nothing'}; its log is "
-                    f"{self.log}"
+                    f"do not answer 200); its log is {self.log}"
                 )
         if reason:
             self._failed = True
@@ -112,38 +111,25 @@ class ServerProcess:
         if not self._failed:
             self.log.unlink(missing_ok=True)
 
-    def progress(self) -> str:
-        """The last line of the log that is no warning: it says what is being loaded."""
-        lines = log_lines(self._log_text(4000))
-        return next((line for line in reversed(lines) if not _WARNING.search(line)), "")
-
     def _log_text(self, size: int) -> str:
         return self.address.without_secrets(self.log.read_bytes()[-size:].decode(errors="replace"))
 
 
 _STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
 """The time, level and process that vLLM and torch put before a line."""
-_WARNING = re.compile(r"warn|^@|^[\w.]+ = |\($")
-_ERROR = re.compile(r"[\w.]*(Error|Exception|Exit)\b")
 _CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
 """What an error says that another one caused."""
 
 
-def log_lines(log: str) -> list[str]:
-    """The lines of a log that are not empty, without their stamps."""
-    lines = (_STAMP.sub("", line).strip() for line in log.splitlines())
-    return [line for line in lines if line]
-
-
 def last_error(log: str) -> str:
-    """The last error in a log, else its last lines."""
-    lines = log_lines(log)
-    text = " | ".join(lines[-3:]) or "it wrote nothing"
+    """The last line of a log that begins with an error and is no consequence of another, with the
+    line behind it, where pydantic says what is wrong; else the last line."""
+    lines = [_STAMP.sub("", line).strip() for line in log.splitlines() if line.strip()]
+    text = lines[-1] if lines else "it wrote nothing"
     for line, following in pairwise([*lines, ""]):
-        if _ERROR.match(line) and not _CONSEQUENCE.search(line):
-            # pydantic says what is wrong in the next line
+        if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) and not _CONSEQUENCE.search(line):
             text = f"{line} {following}" if "validation error" in line else line
-    return text.partition(" Try increasing")[0][:500].rstrip(". ")
+    return text[:500].rstrip(". ")
 
 
 # --- the script -----------------------------------------------------------------------------------

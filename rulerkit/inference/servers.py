@@ -1,21 +1,18 @@
 """Models behind HTTP: what the engines share that ask servers.
 
-`ServerEngine.answer` is the way of a prompt: `PromptQueue` puts examples in an order in which
-neighbours share what a server has cached, `Connection.send` asks the server, and `read` of the
+`ServerEngine.answer` is the way of a prompt: `Connection.send` asks the server, and `read` of the
 engine turns its reply into an answer. An example that cannot be answered is a `Failure`, never an
 empty answer; what would fail for every example is one `UserError`, after the answers that were
 under way. `vllm` and `openai` are the two engines.
 """
 
 import time
-from bisect import bisect_left, insort
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from operator import itemgetter
+from itertools import islice
 from typing import Any, ClassVar
 
-from rulerkit.common.descriptors import describe_lack, left_for_connections
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
@@ -23,61 +20,46 @@ from rulerkit.inference.access import Address
 from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, Answers, Engine, Failure
 from rulerkit.inference.process import ServerProcess
-from rulerkit.inference.refusals import KINDS, RequestError, fatal_words, is_too_long
+from rulerkit.inference.refusals import ENDS_MODEL, RequestError, fatal_words, is_too_long
 from rulerkit.inference.reply import Reply
 
 AHEAD = 512  # examples made ahead and put in order, at most
 AHEAD_TOKENS = 32 * 2**20  # and their tokens: about half a gigabyte
-MOST_TOKENS_AHEAD = 4 * 2**20
+MOST_TOKENS = 4 * 2**20  # of the prompts that are under way, for each copy of the model
 _WAIT = 1.0  # seconds between two looks at a server that loads
-_NEXT_LINE = 10.0  # seconds between two lines about what it loads
-
-
-class PromptQueue:
-    """Examples that wait, given out in the order of their token ids, so that neighbours share the
-    longest prefixes.
-
-    A server gets the prompt that follows the one it got last, and after the end of the order the
-    first one again. The cache of a whole cell is then reused as well as if all its prompts had been
-    sorted beforehand.
-    """
-
-    def __init__(self, examples: Iterable[Example] = ()) -> None:
-        self._source = iter(examples)
-        self.waiting: list[tuple[bytes, Example]] = []  # with their place in the order
-        self.stop = ""  # why no more is asked
-
-    def make(self) -> bool:
-        """Make one more example; False where there is none, or enough are made."""
-        tokens = num_tokens(example for _, example in self.waiting)
-        enough = len(self.waiting) >= AHEAD or tokens >= AHEAD_TOKENS
-        if self.stop or enough or (example := next(self._source, None)) is None:
-            return False
-        self.add(example)
-        return True
-
-    def ready(self) -> bool:
-        """Whether a prompt waits that is still to be sent; makes one where none does."""
-        return not self.stop and (bool(self.waiting) or self.make())
-
-    def add(self, example: Example) -> None:
-        """Put an example in its place."""
-        insort(self.waiting, (_order(example), example), key=itemgetter(0))
-
-    def take(self, last: Example | None) -> Example:
-        """The example that follows `last`, taken out; the first one where there is no last."""
-        place = bisect_left(self.waiting, _order(last), key=itemgetter(0)) if last else 0
-        return self.waiting.pop(place % len(self.waiting))[1]
-
-
-def _order(example: Example) -> bytes:
-    """Bytes that compare as the token ids of a prompt."""
-    return example.ids.astype(">i4").tobytes()
 
 
 def num_tokens(examples: Iterable[Example]) -> int:
     """The tokens of several prompts."""
     return sum(example.num_tokens for example in examples)
+
+
+class Waiting:
+    """Examples that were made and not sent yet. What was made since the last look is sent in the
+    order of its token ids, so that neighbours share the longest prefixes in a server's cache."""
+
+    def __init__(self, examples: Iterable[Example]) -> None:
+        self._source = iter(examples)
+        self.made: list[Example] = []
+        self._ordered: list[Example] = []  # to be sent from the end
+
+    def make(self) -> bool:
+        """Make one more example; False where there is none, or enough are made."""
+        ahead = [*self._ordered, *self.made]
+        if len(ahead) >= AHEAD or num_tokens(ahead) >= AHEAD_TOKENS:
+            return False
+        new = list(islice(self._source, 1))
+        self.made += new
+        return bool(new)
+
+    def take(self) -> Example | None:
+        """The next example to send; None where none is left."""
+        if not self._ordered and not self.made:
+            self.make()
+        if not self._ordered:
+            in_order = sorted(self.made, key=lambda one: one.ids.astype(">i4").tobytes())
+            self._ordered, self.made = in_order[::-1], []
+        return self._ordered.pop() if self._ordered else None
 
 
 class ServerEngine(Engine):
@@ -94,10 +76,8 @@ class ServerEngine(Engine):
         """The server, where this process started it."""
         self.longest: int | None = None
         """The tokens of prompt and answer together that the server takes, once it has said so."""
-        self.most_tokens_ahead = MOST_TOKENS_AHEAD
-        """The prompt tokens that may be under way; of more a server would choose its own order."""
-        self._queue = PromptQueue()
-        self._next_line = 0.0
+        self._ended_by = ""
+        """Why no more is asked."""
 
     def address(self) -> Address | None:
         """Where the server listens; None where this process starts one."""
@@ -138,29 +118,20 @@ class ServerEngine(Engine):
         if address is None:
             self.process = ServerProcess(self.name, self.command, self.variables())
             address = self.process.address
-
+            remark(f"starting the server of {self.name}; its log is {self.process.log}")
         concurrency = self.spec.get("concurrency", self.default_concurrency * self.copies())
-        most = max(1, left_for_connections())
-        if most < concurrency:
-            remark(
-                f"{self.name}: {most} requests at a time in place of {concurrency}: "
-                f"{describe_lack()}"
-            )
-        retries = self.spec.get("max_retries", 5)
-        self.connection = Connection(address, min(most, concurrency), retries)
+        self.connection = Connection(address, concurrency, self.spec.get("max_retries", 5))
         return self.connection
 
     def wait_until_ready(self) -> Connection:
-        """Wait until the server is healthy, and print what it loads. Raises `UserError` where it
-        does not get healthy."""
+        """Wait until the server is healthy. Raises `UserError` where it does not get healthy."""
         connection = self.open()
         while not self.is_ready():
             time.sleep(_WAIT)
         return connection
 
     def is_ready(self) -> bool:
-        """Whether the server is healthy; prints every few seconds what it loads. Raises `UserError`
-        where its process has ended."""
+        """Whether the server is healthy. Raises `UserError` where its process has ended."""
         if self.process is None:
             return True
         try:
@@ -168,11 +139,6 @@ class ServerEngine(Engine):
         except UserError:
             self.close()
             raise
-        if not self.process.ready and time.monotonic() > self._next_line:
-            text = self.process.progress()
-            if text:
-                remark(f"loading {self.name}: {text[:120]}")
-            self._next_line = time.monotonic() + _NEXT_LINE
         return self.process.ready
 
     def close(self) -> None:
@@ -192,33 +158,33 @@ class ServerEngine(Engine):
         Where every request would fail, no more are sent, and a `UserError` is raised after the
         answers that were under way.
         """
-        self._queue = queue = PromptQueue(examples)
-        if not queue.make():
+        waiting = Waiting(examples)
+        if not waiting.make():
             return
         # What does not fit is said before a server is started.
-        self.check_fits(queue.waiting[0][1])
+        self.check_fits(waiting.made[0])
         connection = self.open()
+        self._ended_by = ""
         under_way: dict[Future[Answer], Example] = {}
         try:
             while True:
                 # Send what the server can take, once it is ready.
                 is_ready = self.is_ready()
-                while is_ready and queue.ready() and self._takes_more(connection, under_way):
-                    example = queue.take(connection.last)
-                    under_way[self._send(connection, example)] = example
+                if is_ready:
+                    self._send_more(connection, waiting, under_way)
                 if is_ready and not under_way:
                     break
 
                 # While nothing has come back, the time goes into making examples.
-                if not any(future.done() for future in under_way) and queue.make():
+                if not any(future.done() for future in under_way) and waiting.make():
                     continue
                 yield from self._finished(under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
                 future.cancel()
-        if queue.stop:
-            raise UserError(f"{queue.stop}; all answers so far are kept")
+        if self._ended_by:
+            raise UserError(f"{self._ended_by}; all answers so far are kept")
 
     def _finished(self, under_way: "dict[Future[Answer], Example]") -> Answers:
         """What has come back, after a moment at most."""
@@ -230,14 +196,22 @@ class ServerEngine(Engine):
             if outcome:
                 yield example, outcome
 
-    def _takes_more(
-        self, connection: Connection, under_way: "dict[Future[Answer], Example]"
-    ) -> bool:
-        """Whether the server can take another request."""
-        if len(under_way) >= connection.concurrency:
-            return False
-        tokens = num_tokens(under_way.values())
-        return len(under_way) <= 1 or tokens <= self.most_tokens_ahead
+    def _send_more(
+        self, connection: Connection, waiting: Waiting, under_way: "dict[Future[Answer], Example]"
+    ) -> None:
+        """Send what the server can take."""
+        while not self._ended_by and len(under_way) < connection.concurrency:
+            tokens = num_tokens(under_way.values())
+            if len(under_way) > 1 and tokens > self._most_tokens():
+                break
+            example = waiting.take()
+            if example is None:
+                break
+            under_way[self._send(connection, example)] = example
+
+    def _most_tokens(self) -> int:
+        """The prompt tokens that may be under way; of more a server would choose its own order."""
+        return MOST_TOKENS * self.copies()
 
     def send(self, example: Example, **body: Any) -> Answer | Failure:
         """Send one example now and wait for its answer: for callers that choose the order of their
@@ -251,10 +225,10 @@ class ServerEngine(Engine):
         """
         connection = self.wait_until_ready()
         outcome = None
-        if not self._queue.stop:
+        if not self._ended_by:
             outcome = self._outcome(self._send(connection, example, body), example)
         if outcome is None:
-            raise UserError(self._queue.stop)
+            raise UserError(self._ended_by)
         return outcome
 
     def _send(
@@ -265,13 +239,12 @@ class ServerEngine(Engine):
         process we can see."""
         self.check_fits(example)
         tokens = example.num_tokens
-        before_it = min(connection.concurrency * tokens, self.most_tokens_ahead + tokens)
+        before_it = min(connection.concurrency * tokens, self._most_tokens() + tokens)
         seconds = before_it / 1000 + self.most_tokens(example) / 5
         if self.process:
             seconds *= 10
         timeout = self.spec.get("timeout", 60 + seconds)
 
-        connection.last = example
         body = self.request(example, connection) | (more or {})
         return connection.send(body, timeout, partial(self.read, example))
 
@@ -294,8 +267,8 @@ class ServerEngine(Engine):
                 f"model {self.name}: {said}: look into the server's log, give a slow one more time "
                 "(`timeout: SECONDS`), and run the same command again; answers so far are kept"
             )
-        if KINDS[failure.kind].ends == "model":
-            self._queue.stop = self._queue.stop or self.ended_by(failure)
+        if failure.kind in ENDS_MODEL:
+            self._ended_by = self._ended_by or self.ended_by(failure)
             return None
 
         reason = failure.reason

@@ -19,7 +19,7 @@ from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, num_shares
 from rulerkit.inference.refusals import RequestError
 from rulerkit.inference.reply import Reply
-from rulerkit.inference.servers import MOST_TOKENS_AHEAD, ServerEngine
+from rulerkit.inference.servers import ServerEngine
 
 MASTER = "RULERKIT_MASTER"
 """Environment variable: HOST:PORT of the first of several nodes that share one vLLM server."""
@@ -239,8 +239,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         return values | {"VLLM_BATCH_INVARIANT": invariant}
 
     def is_ready(self) -> bool:
-        """Also asks a server that became ready for the tokens of one request that it has room for,
-        and of all that its caches hold."""
+        """Also asks a server that became ready for how many tokens it has room."""
         try:
             is_ready = super().is_ready()
         except UserError as error:
@@ -255,12 +254,6 @@ class Vllm(CheckpointEngine, ServerEngine):
                 if model["id"] == self._served_as and model["max_model_len"]
             ]
             self.longest = limits[0] if limits else 0
-            # Twice what its caches hold: more would wait there, in its order and not in ours.
-            _, metrics = address.get("/metrics", 30)
-            sizes = re.findall(r'kv_cache_size_tokens="(\d+)"', metrics)
-            if sizes:
-                room = 2 * sum(map(int, sizes))
-                self.most_tokens_ahead = min(room, self.copies() * MOST_TOKENS_AHEAD)
         return is_ready
 
     def close(self) -> None:
@@ -296,7 +289,7 @@ class Vllm(CheckpointEngine, ServerEngine):
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text up to the first stop token; the server's own counts beside it. Raises
         `RequestError` where the server read another prompt, or wrote no token."""
-        read = reply.choice.prompt_token_ids
+        read = reply.prompt_token_ids
         if read is None:
             raise RequestError("an answer without the ids of its prompt", "temporary")
         if read != example.ids.tolist():
@@ -306,9 +299,9 @@ class Vllm(CheckpointEngine, ServerEngine):
                 "misread",
             )
         finish = reply.finish()
-        if not reply.choice.token_ids:
+        if not reply.token_ids:
             raise RequestError("an answer without tokens", "temporary")
-        return self.read_ids(reply.choice.token_ids, finish, reply.about())
+        return self.read_ids(reply.token_ids, finish, reply.about())
 
 
 def _flags(arguments: Spec) -> list[str]:

@@ -19,7 +19,6 @@ from typing import Literal, NamedTuple, Self
 import flufl.lock
 import psutil
 
-from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import completed
@@ -42,12 +41,6 @@ def disk(
     try:
         yield
     except OSError as error:
-        # Neither room nor another folder would help.
-        if is_lacking(error):
-            raise UserError(
-                f"{path} cannot be opened: {describe_lack()}, and run the same command again to "
-                "resume; everything written so far is kept"
-            ) from error
         raise UserError(f"cannot write {path}: {error.strerror or error}; {fix}") from error
 
 
