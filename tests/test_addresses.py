@@ -16,7 +16,7 @@ from rulerkit.common.settings import MODEL_KEYS
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import load_model
-from rulerkit.inference.reply import Reply
+from rulerkit.inference.reply import read_reply
 from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
@@ -144,10 +144,10 @@ def reasons(address):
 
 def test_a_certificate_is_what_is_wrong(tls, monkeypatch):
     port, file = tls
-    alone, mapped = reasons(f"https://localhost:{port}/v1")
-    assert alone == mapped
-    assert "certificate is refused (self-signed" in alone
-    assert "https://" in reasons(f"http://localhost:{port}/v1")[0].partition("connection")[2]
+    for reason in reasons(f"https://localhost:{port}/v1"):
+        assert "self-signed" in reason
+        assert "SSL_CERT_FILE" in reason
+    assert "write https://" in reasons(f"http://localhost:{port}/v1")[0]
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     assert load_model(f"https://localhost:{port}").spec["path"] == "m"
 
@@ -157,20 +157,18 @@ def test_why_nothing_answers(server, monkeypatch):
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     said = {
-        f"https://127.0.0.1:{port}/v1": "no TLS at this port",
-        "http://127.0.0.1:1/v1": "connection refused: start the server",
+        f"https://127.0.0.1:{port}/v1": "write http:// in place of https://",
+        "http://127.0.0.1:1/v1": "start the server",
         "http://no-such-host.invalid/v1": "name no-such-host.invalid is unknown",
     }
     for address, words in said.items():
-        alone, mapped = reasons(address)
-        assert alone == mapped
-        assert alone.startswith(f"nothing answers at {address}: ")
-        assert words in alone
+        for reason in reasons(address):
+            assert reason.startswith(f"nothing answers at {address}: ")
+            assert words in reason
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
-    alone, mapped = reasons("http://model.test/v1")
-    assert alone == mapped
-    assert "proxy http://127.0.0.1:9 of HTTP_PROXY" in alone
-    assert "NO_PROXY=model.test" in alone
+    for reason in reasons("http://model.test/v1"):
+        assert "proxy http://127.0.0.1:9 of HTTP_PROXY" in reason
+        assert "NO_PROXY=model.test" in reason
 
 
 def test_a_page_of_a_gateway_is_read(recorders, server):
@@ -274,7 +272,7 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
     ours.behave = lambda body: (307, {"Location": f"{theirs.url}/completions"}, "")
     ask_and_check(client(ours, prompt_path="text", api_key_env="MY_KEY"))
     assert (ours.secrets, theirs.secrets) == ({True}, {False})
-    with pytest.raises(UserError, match="`headers` are not sent to where it leads"):
+    with pytest.raises(UserError, match="HTTP 307"):
         _ = client(ours, prompt_path="text", **keys).server
     # nor to a variant at another address, nor OpenAI's own to another server.
     base = {"name": "b", "path": "m", "base_url": ours.url, **keys}
@@ -298,9 +296,6 @@ def parts(choice):
 
 ODD = {
     "parts": parts,
-    "one part": lambda c: c["message"].update(
-        content={"type": "output_text", "text": {"value": c["message"]["content"]}}
-    ),
     "an image beside it": lambda c: c["message"].update(
         content=[c["message"]["content"], {"type": "image_url", "image_url": {"url": "x"}}]
     ),
@@ -311,7 +306,6 @@ ODD = {
         c.update(logprobs="none", token_ids="none", stop_reason=5, index="0"),
         c["message"].update(tool_calls="", refusal=False, reasoning_content=7),
     ),
-    "an end in a mapping": lambda c: c.update(finish_reason={"type": "stop"}),
     "nan": lambda c: c.update(logprobs={"content": float("nan")}),
 }
 
@@ -340,7 +334,7 @@ def test_a_usage_of_any_type(usage, server):
     def amend(body, reply):
         count = str(reply["usage"]["prompt_tokens"])
         reply.update(json.loads(json.dumps({"usage": usage}).replace("{n}", count)))
-        reply.update(error={"message": "", "code": None}, system_fingerprint=7)
+        reply.update(error=None, system_fingerprint=7)
 
     server.amend = amend
     ask_and_check(client(server, prompt_path="text", max_retries=0))
@@ -349,21 +343,21 @@ def test_a_usage_of_any_type(usage, server):
 def test_thoughts_and_refusals_among_parts_are_what_they_are():
     def read(message):
         choice = {"message": message, "finish_reason": "stop"}
-        return Reply.model_validate({"choices": [choice]}).choice
+        return read_reply({"choices": [choice]})
 
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
-    choice = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
-    assert (choice.content, choice.thought) == ("42", "hm")
+    reply = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
+    assert (reply.text, reply.thought) == ("42", "hm")
     only = read({"content": [thought]})
-    assert (only.content, only.thought) == (None, "hm")
+    assert (only.text, only.thought) == (None, "hm")
     assert read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
 
 
 @pytest.mark.parametrize(
     ("choices", "field"),
     [
-        ([{"message": {"content": 4812093}, "finish_reason": "stop"}], "message.content"),
-        ([{"text": True, "finish_reason": "stop"}], "text"),
+        ([{"message": {"content": 4812093}, "finish_reason": "stop"}], "its content is"),
+        ([{"text": True, "finish_reason": "stop"}], "its content is"),
         ([], "choices is"),
         (None, "choices is"),
     ],
@@ -378,7 +372,7 @@ def test_a_field_that_matters_is_named(choices, field, server):
 # --- lists of models ------------------------------------------------------------------------------
 
 LIMITS = [
-    *[("131072", 131072), ("131,072.0", 131072), (131072.0, 131072)],
+    *[("131072", 131072), (131072.0, 131072)],
     *[(value, None) for value in (-1, [5], "many", 1e400)],
 ]
 
@@ -394,7 +388,6 @@ def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
 
 def test_odd_entries_of_a_list(server):
     for entries, path in (
-        ([{"id": 7}], "7"),
         ([{"name": "x"}, None, "y", {"id": "m"}], "m"),
         ([{"id": "m"}, {"id": "m", "root": "other"}], "m"),
     ):

@@ -1,8 +1,6 @@
-"""What a server says or does costs the request that it answers, and no more; and a process that may
-open few files loses no answer and gives no server up."""
+"""What a server says or does costs the request that it answers, and no more."""
 
 import json
-import os
 import subprocess
 import sys
 import time
@@ -10,14 +8,11 @@ from collections import Counter
 
 import pytest
 
-import rulerkit.inference.http as requests
 from rulerkit.inference.model import Failure
 from tests.faulty_replies import KINDS, deep
 from tests.test_openai import PROBE, ask, ask_and_check, client, error, server, some
 
 __all__ = ["server"]
-
-DESCRIPTORS, EXAMPLES = 128, 150
 
 EVALUATE = """if True:
     import sys, json, rulerkit as rk
@@ -26,62 +21,23 @@ EVALUATE = """if True:
     """
 
 
-def evaluated(server, tmp_path, limit):
-    """What a process prints that may open so many files; the rows and failures that it leaves."""
-    server.behave = lambda body: time.sleep(0 if body["max_tokens"] == PROBE else 2)
-    model = {"path": "m", "base_url": server.url, "tokenizer": "builtin", "prompt_path": "text"}
-    study = {
-        "model": {**model, "concurrency": 210},
-        "tasks": ["vt"],
-        "lengths": [1024],
-        "num_examples": EXAMPLES,
-        "outputs": str(tmp_path / "outputs"),
-    }
-    call = f'ulimit -n {limit}; exec "$0" "$@"'
-    command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
-    ended = subprocess.run(
-        ["bash", "-c", call, *command], capture_output=True, text=True, env=os.environ, timeout=120
-    )
-    rows = [
-        json.loads(line)
-        for file in (tmp_path / "outputs").rglob("1024.jsonl")
-        for line in file.read_text().splitlines()
-    ]
-    failures = [*(tmp_path / "outputs").rglob("*.failures.jsonl")]
-    return ended, rows, failures
-
-
-@pytest.mark.slow
-def test_a_server_is_asked_with_few_descriptors(server, tmp_path):
-    ended, rows, failures = evaluated(server, tmp_path, DESCRIPTORS)
-    assert ended.returncode == 0, ended.stderr
-    assert sorted(row["index"] for row in rows) == [*range(EXAMPLES)]
-    assert failures == []
-    assert len(server.real) == EXAMPLES
-    assert f"may have {DESCRIPTORS} files and connections open" in ended.stderr
-    assert 10 < server.most_at_once < 210
-
-
 # --- statuses -------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("status", [401, 403, 404])
 def test_a_server_that_has_answered_may_refuse_once(server, status):
-    """As a gateway does that changes its routes; before the first answer three in a row are
-    meant."""
+    """As a gateway does that changes its routes; before the first answer it is meant."""
     seen = []
 
     def behave(body):
         if body["max_tokens"] == PROBE:
             return None
         seen.append(body)
-        return (status, {}, error("gone")) if len(seen) == stray else None
+        return (status, {}, error("gone")) if len(seen) == 3 else None
 
     server.behave = behave
-    for stray in (3, 1):  # noqa: B007
-        seen.clear()
-        ask_and_check(client(server, concurrency=1), 6)
-        assert len(seen) == 7
+    ask_and_check(client(server, concurrency=1), 6)
+    assert len(seen) == 7
 
     server.behave = lambda body: (
         (status, {}, error("gone")) if body["max_tokens"] != PROBE else None
@@ -89,7 +45,7 @@ def test_a_server_that_has_answered_may_refuse_once(server, status):
     model = client(server, concurrency=1)
     examples, before = some(model, 6), len(server.real)
     answers, problem = ask(model, examples)
-    assert (answers, len(server.real) - before) == ({}, 3)
+    assert (answers, len(server.real) - before) == ({}, 1)
     assert f"HTTP {status}" in problem
 
 
@@ -130,17 +86,7 @@ def test_whatever_a_reply_holds_is_a_failure_of_its_request(server, number):
     assert len(failed[0].reason) < 400
 
 
-def test_a_reply_without_an_end_takes_no_memory(server, monkeypatch):
-    monkeypatch.setattr(requests, "LARGEST_REPLY", 2**20)
-    server.behave = lambda body: (
-        (200, {}, "[" + " " * 2**21) if body["max_tokens"] != PROBE else None
-    )
-    model = client(server, concurrency=1, max_retries=0, prompt_path="text")
-    answers, _ = ask(model, some(model, 1))
-    assert answers[0].reason == "an answer of more than 1048576 bytes"
-
-
-def test_a_prompt_that_was_cut_once_is_its_own_failure_and_three_end_the_run(server):
+def test_a_prompt_that_was_cut_once_is_its_own_failure_and_a_row_of_them_ends_the_run(server):
     cut = set()
 
     def amend(body, reply):
@@ -160,8 +106,8 @@ def test_a_prompt_that_was_cut_once_is_its_own_failure_and_three_end_the_run(ser
 
     cut |= {*range(8, 100)}
     answers, problem = ask(model, some(model, 9))
-    assert "the server cut the prompt" in problem
-    assert len(answers) == 3
+    assert "in a row had no answer (the server cut the prompt" in problem
+    assert len(answers) == 4
 
 
 def test_a_prompt_that_is_too_long_names_both_lengths(server):
@@ -228,7 +174,7 @@ def test_no_kind_of_faulty_reply_loses_or_doubles_a_row(server, tmp_path):
     """Each example's first request is answered by one kind, its later ones rightly; the process is
     killed a few times, and the same command goes on."""
     names = [*KINDS]
-    assert len(names) >= 60
+    assert len(names) >= 55
     wanted = ROUNDS * len(names)
     kind_of, faults = {}, Counter()
 

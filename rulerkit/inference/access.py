@@ -7,7 +7,6 @@ Keys stand in environment variables, and go to their server alone.
 
 import os
 import re
-from base64 import b64encode
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -18,7 +17,6 @@ from rulerkit.common.errors import ModelError, UserError, first_line, listed, sh
 from rulerkit.common.hidden import hide_address, secrets_in
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.json_text import parse_json
-from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.common.urls import is_on_this_machine, url_of
@@ -51,10 +49,9 @@ class Address(NamedTuple):
         return self.url.removesuffix("/v1").rpartition(":")[2]
 
     def without_secrets(self, text: str) -> str:
-        """What a server wrote, without the key, the user and the query that it was sent."""
+        """What a server wrote, without the key and the other secrets that it was sent."""
         url = httpx2.URL(self.url)
-        user = b64encode(f"{url.username}:{url.password}".encode()).decode()
-        secrets = {self.key, url.password, user, *url.params.values(), *self.others}
+        secrets = {self.key, url.password, *url.params.values(), *self.others}
         for secret in sorted(secrets, key=len, reverse=True):
             # Shorter ones are parts of words.
             if len(secret) > 6:
@@ -133,8 +130,6 @@ class Address(NamedTuple):
         models: dict[str, JSON] = {}
         for entry in entries:
             name = entry.get("id") if isinstance(entry, dict) else None
-            if type(name) is int:
-                name = str(name)
             if isinstance(name, str) and name:
                 # A limit of 0 is none.
                 limit = count_in(entry.get("max_model_len")) or None
@@ -143,17 +138,13 @@ class Address(NamedTuple):
 
 
 def count_in(value: Any) -> int | None:
-    """A number of tokens as servers write it, also 12.0 or, as a text, 131072, 131,072 or 128K;
-    None for what is none, such as -1."""
-    if isinstance(value, str):
-        try:
-            return parse_length(re.sub(r"[,_ ]|\.0+$", "", value), least=0)
-        except UserError:
-            return None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A number of tokens as servers write it, also 12.0 or, as a text, 131072; None for what is
+    none, such as -1."""
+    if isinstance(value, str) and value.isdecimal():
+        value = int(value)
+    if type(value) not in (int, float) or not 0 <= value <= 10**9 or value != int(value):
         return None
-    is_count = 0 <= value <= 10**9 and value == int(value)
-    return int(value) if is_count else None
+    return int(value)
 
 
 # --- which model a server has ---------------------------------------------------------------------
@@ -170,8 +161,7 @@ def about_model(entry: JSON) -> JSON:
     for name, value in values.items():
         if isinstance(value, str) and value:
             # A folder is the same with a slash behind it.
-            is_folder = "/" in value and "://" not in value
-            told[name] = shorten(os.path.normpath(value) if is_folder else value, 200)
+            told[name] = shorten(value.rstrip("/"), 200)
         elif type(value) is int:
             told[name] = value
     return told

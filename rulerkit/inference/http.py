@@ -1,7 +1,7 @@
 """Requests to a server: what is sent, what is sent again, and what fails.
 
-`_send` is the loop over the attempts of one request, `_try` one attempt, and `refusals.KINDS` says
-what each kind of failure costs.
+`_send` is the loop over the attempts of one request, `_try` one attempt, and `refusals.KINDS` names
+the kinds of failures.
 """
 
 import asyncio
@@ -12,22 +12,18 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cache
 from typing import Any
 
 import httpx2
-from pydantic import ValidationError
 
 from rulerkit.common.errors import UserError, shorten
 from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import Spec
-from rulerkit.generation.example import Example
 from rulerkit.inference.access import Address
 from rulerkit.inference.refusals import (
-    KINDS,
-    OTHER_PROMPT,
+    ENDS_MODEL,
+    SENT_AGAIN,
     SERVER_WORDS,
     RequestError,
     is_too_long,
@@ -35,22 +31,29 @@ from rulerkit.inference.refusals import (
     status_words,
     why_unreachable,
 )
-from rulerkit.inference.reply import Reply
+from rulerkit.inference.reply import Reply, read_reply
 
 FIRST_WAIT = 1.0  # seconds before the second attempt; doubled each time
 LONGEST_WAIT = 60.0  # seconds between attempts, unless the server asks for more
 PATIENCE = 900.0  # seconds that a server may ask us to wait
-LARGEST_REPLY = 2**28  # bytes of one reply
 _TEMPORARY = {408, 409, 425, 429}  # statuses that may be over soon, beside 5xx
 _FORBIDDEN = {401, 403, 404}  # statuses that hold for every other request too
 _NO_MONEY = 402
-_MOST_IN_A_ROW = 3  # of replies that end the model, from a server that works
+_MOST_FILES = 2**16  # connections and files that may be open, where the system allows it
 
 
 @cache
 def event_loop() -> asyncio.AbstractEventLoop:
     """An event loop in a thread of its own: a notebook has a running loop already, which cannot be
     waited for."""
+    # Hundreds of connections may be more than a shell allows by default.
+    with suppress(ImportError, ValueError, OSError):
+        import resource  # not on Windows, which sets no such limit
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        most = _MOST_FILES if hard == resource.RLIM_INFINITY else min(hard, _MOST_FILES)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+
     loop = asyncio.new_event_loop()
     threading.Thread(target=loop.run_forever, name="rulerkit-requests", daemon=True).start()
     return loop
@@ -66,10 +69,8 @@ class Connection:
 
     def __init__(self, address: Address, concurrency: int, retries: int) -> None:
         self.address, self.concurrency = address, concurrency
-        self.last: Example | None = None  # the example that was sent last
         self._retries = retries
-        self._silent = self._doubtful = 0  # each in a row
-        self._takes_requests = False  # it answered a tiny request, at least
+        self._silent = 0  # requests in a row
         self._has_answered = False  # a prompt of a task
         self._quiet_until = 0.0  # the server asked for no request before
         limits = httpx2.Limits(max_connections=concurrency)
@@ -102,15 +103,17 @@ class Connection:
                 # Each attempt has more time than the one before.
                 result = await self._try(body, attempt * timeout, read)
             except RequestError as error:
-                failure = self._second_look(error) if patient else error
+                failure = error
             else:
-                self._silent = self._doubtful = 0
-                self._takes_requests = True
+                self._silent = 0
                 self._has_answered |= patient
                 return result
 
-            kind = KINDS[failure.kind]
-            again = kind.is_sent_again and attempt <= self._retries
+            # Of a server that works, what would end the model is the failure of one request: a
+            # gateway refuses while it changes its routes, a thought is too long.
+            if self._has_answered and failure.kind in ("forbidden", "cut", "misread", "thinks"):
+                failure.kind = "temporary" if failure.kind == "forbidden" else "rejected"
+            again = failure.kind in SENT_AGAIN and attempt <= self._retries
             if not patient and failure.kind in ("late", "unreachable"):
                 again = False
 
@@ -118,7 +121,7 @@ class Connection:
             # not, and hours of waiting for each request would help nobody.
             if failure.kind == "declined":
                 self._silent = 0
-            elif failure.kind == "late" or (kind.ends == "example" and not again):
+            elif failure.kind == "late" or not (again or failure.kind in ENDS_MODEL):
                 self._silent += 1
             if self._silent >= 2 * self.concurrency + 2:
                 reason = f"{self._silent} requests to {self.address} in a row had no answer"
@@ -133,20 +136,6 @@ class Connection:
                 pause = 0.1 * FIRST_WAIT
             await asyncio.sleep(random.uniform(0.5, 1.5) * pause)
 
-    def _second_look(self, failure: RequestError) -> RequestError:
-        """A failure that would end the model, of a server that works: once or twice in a row it is
-        that of the request alone."""
-        if failure.kind == "forbidden" and self._takes_requests:
-            # As a gateway refuses while it changes its routes, which may take a while.
-            self._doubtful += 1
-            if self._has_answered or self._doubtful < _MOST_IN_A_ROW:
-                return RequestError(failure.reason, "temporary", failure.wait)
-        if failure.kind in OTHER_PROMPT and self._has_answered:
-            self._doubtful += 1
-            if self._doubtful < _MOST_IN_A_ROW:
-                return RequestError(failure.reason, "rejected")
-        return failure
-
     async def _try(self, body: Spec, timeout: float, read: Callable[[Reply], Any]) -> Any:
         """What `read` makes of the reply to one attempt; whatever goes wrong, and whatever a reply
         holds, is a `RequestError`."""
@@ -154,12 +143,9 @@ class Connection:
         url = self.address.page(page)
         start = time.perf_counter()
         try:
-            async with (
-                asyncio.timeout(timeout),
-                self._http.stream("POST", url, json=body) as response,
-            ):
-                text = await self._text(response)
-            reply = self._parse(response, text)
+            async with asyncio.timeout(timeout):
+                response = await self._http.post(url, json=body)
+            reply = self._parse(response)
             reply.seconds = round(time.perf_counter() - start, 3)
             return read(reply)
         except (RequestError, UserError):
@@ -173,18 +159,10 @@ class Connection:
             what = shorten(f"{type(error).__name__}: {error}", 120)
             raise RequestError(f"an answer that cannot be read ({what})", "temporary") from error
 
-    async def _text(self, response: Any) -> str:
-        """The body of a response, without our key, which a server may repeat in an answer. A body
-        without an end would take all memory before its time is up."""
-        content = bytearray()
-        async for part in response.aiter_bytes():
-            content += part
-            if len(content) > LARGEST_REPLY:
-                raise RequestError(f"an answer of more than {LARGEST_REPLY} bytes", "temporary")
-        return self.address.without_secrets(content.decode("utf-8", "replace"))
-
-    def _parse(self, response: Any, text: str) -> Reply:
+    def _parse(self, response: Any) -> Reply:
         """The reply in a response; `RequestError` for an error and for what is no reply."""
+        # Without our key, which a server may repeat in an answer.
+        text = self.address.without_secrets(response.content.decode("utf-8", "replace"))
         try:
             content = parse_json(text.encode(), any_number=True)
         except ValueError:
@@ -192,8 +170,6 @@ class Connection:
 
         # Some servers send an error with the status 200.
         words = content.get("error") if isinstance(content, dict) else None
-        if isinstance(words, dict) and not any(words.values()):
-            words = None
         if not response.is_success or words:
             raise self._error(response, words or content)
         if not isinstance(content, dict):
@@ -204,12 +180,9 @@ class Connection:
                 "temporary",
             )
         try:
-            return Reply.model_validate(content)
-        except ValidationError as error:
-            wrong = error.errors()[0]["msg"].removeprefix("Value error, ")
-            if "choices" not in content:
-                wrong = f"it has no choices, but {', '.join(map(str, content))}"
-            reason = f"an answer without a completion ({self._quote(wrong)[:160]})"
+            return read_reply(content)
+        except ValueError as error:
+            reason = f"an answer without a completion ({self._quote(error)[:160]})"
             raise RequestError(reason, "temporary") from None
 
     def _error(self, response: Any, error: Any) -> RequestError:
@@ -219,20 +192,18 @@ class Connection:
         reason = status_words(self.address.url, status, self._quote(message_in(error)))
         if is_too_long(reason):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
-        wait = _seconds(response.headers.get("retry-after", ""))
+        wait = None
+        with suppress(ValueError):
+            wait = max(0.0, float(response.headers.get("retry-after", "")))
         if wait is not None and wait > PATIENCE:
             reason += f" (it asks to wait {wait:.0f} s)"
 
-        leads_to = response.headers.get("location")
         if code in SERVER_WORDS["refused"]:
             kind = "declined"
         elif code in SERVER_WORDS["spent"] or status == _NO_MONEY or (wait or 0) > PATIENCE:
             kind = "closed"
-        elif status in _FORBIDDEN:
+        elif status in _FORBIDDEN or 300 <= status < 400:
             kind = "forbidden"
-        elif leads_to:
-            kind = "rejected"
-            reason += f"; `headers` are not sent to where it leads, {self._quote(leads_to)}"
         elif status in _TEMPORARY or status < 400 or (status >= 500 and status != 501):
             kind = "temporary"
         else:
@@ -243,15 +214,3 @@ class Connection:
         """A server's words in one short line, without our key."""
         words = self.address.without_secrets(str(message)) or type(message).__name__
         return shorten(words, 300)
-
-
-def _seconds(wait: str) -> float | None:
-    """The seconds of a `Retry-After`, which may be a date; None where it is neither."""
-    with suppress(ValueError):
-        return max(0.0, float(wait))
-    with suppress(ValueError):
-        until = parsedate_to_datetime(wait)
-        if until.tzinfo is None:
-            until = until.replace(tzinfo=UTC)
-        return max(0.0, (until - datetime.now(UTC)).total_seconds())
-    return None

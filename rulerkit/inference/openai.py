@@ -19,10 +19,10 @@ from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.inference.access import Address, about_model, address_of
 from rulerkit.inference.http import Connection
-from rulerkit.inference.model import Answer, refuse_echo, with_reasoning
+from rulerkit.inference.model import Answer, cut, refuse_echo, with_reasoning
 from rulerkit.inference.refusals import SERVER_WORDS, RequestError
 from rulerkit.inference.reply import Reply
-from rulerkit.inference.server_counts import ServerCounts, kept_within, sample_of, whole_count
+from rulerkit.inference.server_counts import SAMPLE, ServerCounts
 from rulerkit.inference.servers import ServerEngine
 
 OPENAI = "https://api.openai.com/v1"
@@ -297,7 +297,7 @@ class OpenAI(ServerEngine):
         sampling = self.spec.get("sampling", {"temperature": 0})
         body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
         try:
-            sent = connection.send(body, timeout, whole_count, patient=False)
+            sent = connection.send(body, timeout, lambda reply: reply.prompt_tokens, patient=False)
             count: int | None = sent.result()
         except RequestError as failure:
             if not self._adapt(facts, failure):
@@ -339,11 +339,13 @@ class OpenAI(ServerEngine):
         are not exact."""
         facts, counts = self.server, self.server.counts
         if counts.known and not counts.exact and example.task not in counts.ratios:
-            part = sample_of(example.input)
-            count = None
+            part = example.input[:SAMPLE]
+            counts.ratios[example.task] = counts.ratio
             with suppress(RequestError):
-                count = self._count(connection, facts, facts.path, part)
-            counts.learn(example.task, count, self.tokenizer().count(part))
+                count = self._count(connection, facts, facts.path, part) or 0
+                if count > counts.frame:
+                    ratio = (count - counts.frame) / self.tokenizer().count(part)
+                    counts.ratios[example.task] = ratio
 
         sampling = self.sampling(example)
         # Services may refuse one.
@@ -387,19 +389,20 @@ class OpenAI(ServerEngine):
         limit; and where the server did not read the whole prompt. An answer that is longer than its
         limit is cut there.
         """
-        form, choice = self.prompt_format, reply.choice
-        reason = str(choice.finish_reason).lower()
-        if reason in SERVER_WORDS["refused"] or choice.refusal:
-            declined = f"the service declined ({choice.refusal or reason})"
+        form, text, thought = self.prompt_format, reply.text, reply.thought
+        reason = str(reply.server_finish_reason).lower()
+        if reason in SERVER_WORDS["refused"] or reply.refusal:
+            declined = f"the service declined ({reply.refusal or reason})"
             raise RequestError(declined[:300], "declined")
 
         counts = self.server.counts
-        doubt = counts.check(example, example.num_tokens - self._num_unsent, reply)
-        if doubt and not self._has_doubts:
-            remark(f"{self.name}: {doubt}: a cut prompt would go unseen")
-        self._has_doubts |= bool(doubt)
-        text = choice.text if choice.content is None else choice.content
-        thought = choice.thought
+        counts.check(example, example.num_tokens - self._num_unsent, reply)
+        if counts.known and reply.prompt_tokens is None and not self._has_doubts:
+            self._has_doubts = True
+            remark(
+                f"{self.name}: its server leaves out how many tokens it read of some prompts: a "
+                "cut prompt would go unseen"
+            )
         finish, written = reply.finish(), reply.completion_tokens
         was_cut = not text and finish == "length"
         # Some services count the tokens of a thought that they do not show.
@@ -423,9 +426,11 @@ class OpenAI(ServerEngine):
         limit = self.most_tokens(example)
         if thought:
             limit += _MARK_TOKENS
-        kept = kept_within(text, written, limit, counts, form.tokenizer)
-        if kept:
-            text, finish, written, _ = kept
+        # A server whose tokenizer is another one may write more tokens of ours than of its own, but
+        # not twice as many.
+        is_believed = not counts.exact if written is None else written <= limit
+        if form.tokenizer.count(text) > limit * (2 if is_believed else 1):
+            text, finish, written, _ = cut(text, form.tokenizer, limit)
             if not self._ignores_limits:
                 remark(
                     f"{self.name}: its server writes more than the {limit} tokens that it was "

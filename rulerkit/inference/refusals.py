@@ -2,14 +2,10 @@
 one line that says what to do."""
 
 import re
-import socket
-import ssl
-from collections.abc import Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-from rulerkit.common.descriptors import describe_lack, is_lacking
 from rulerkit.common.errors import shorten
 from rulerkit.common.hidden import hide_address
 from rulerkit.common.paths import package_data
@@ -21,41 +17,25 @@ and for an account without money; a pattern for prompts that are too long; and o
 failures that end a run."""
 
 
-class Kind(NamedTuple):
-    """What a kind of failed request costs."""
-
-    is_sent_again: bool
-    """While attempts are left, after a pause."""
-    ends: Literal["example", "model"]
-    """What has no answer then: its example, or, as every other request would fail alike, all that
-    the model has not answered yet."""
-
-
 KINDS = {
-    # The server is busy or broken for now, or its reply is none.
-    "temporary": Kind(True, "example"),
-    # It did not answer in time, and is given more.
-    "late": Kind(True, "example"),
-    # There is no connection.
-    "unreachable": Kind(True, "example"),
-    # The service declines this prompt: an answer of its own kind.
-    "declined": Kind(False, "example"),
-    # This request is wrong, such as one that is too long.
-    "rejected": Kind(False, "example"),
-    # It refuses whoever asks: another key, an unknown model or page.
-    "forbidden": Kind(False, "model"),
-    # An account without money, or a wait of hours.
-    "closed": Kind(False, "model"),
-    # It answered another prompt: one that it cut, one with other ids, or with a thought alone.
-    "cut": Kind(False, "model"),
-    "misread": Kind(False, "model"),
-    "thinks": Kind(False, "model"),
-    # Many requests in a row had no answer.
-    "storm": Kind(False, "model"),
+    "temporary": "The server is busy or broken for now, or its reply is none.",
+    "late": "It did not answer in time, and is given more.",
+    "unreachable": "There is no connection.",
+    "declined": "The service declines this prompt: an answer of its own kind.",
+    "rejected": "This request is wrong, such as one that is too long.",
+    "forbidden": "It refuses whoever asks: another key, an unknown model or page.",
+    "closed": "An account without money, or a wait of hours.",
+    "cut": "It read only a part of the prompt.",
+    "misread": "It read other ids than it was sent.",
+    "thinks": "It answers with a thought alone.",
+    "storm": "Many requests in a row had no answer.",
 }
-"""What the server did -> whether the request is sent again, and what fails in the end. A server
-that works may be wrong once: `Connection._second_look`."""
-OTHER_PROMPT = ("cut", "misread", "thinks")
+"""The kinds of failed requests, and what the server did."""
+SENT_AGAIN = ("temporary", "late", "unreachable")
+"""While attempts are left, after a pause."""
+ENDS_MODEL = ("forbidden", "closed", "cut", "misread", "thinks", "storm")
+"""Every other request would fail alike, so nothing more is asked of the model. Any other failure is
+that of its example."""
 
 
 class RequestError(Exception):
@@ -74,74 +54,37 @@ def is_too_long(reason: str) -> bool:
 
 # --- why there is no connection -------------------------------------------------------------------
 
-_NO_TLS = "WRONG_VERSION_NUMBER|RECORD_LAYER_FAILURE|UNEXPECTED_EOF|HTTP_REQUEST"
-"""Names of errors where something else than TLS came back."""
-_LOST: dict[type[BaseException], str] = {
-    ConnectionRefusedError: "connection refused",
-    ConnectionResetError: "connection reset",
-    socket.gaierror: "unknown host",
+_WAYS_OUT = {
+    "CERTIFICATE_VERIFY_FAILED": "set SSL_CERT_FILE to a file with the server's certificate, or "
+    "correct the host",
+    "SSL": "TLS fails: write http:// in place of https:// where the server has none",
+    "proxy": "correct the proxy, or set NO_PROXY={host} to connect without it",
+    "gaierror": "the host name {host} is unknown: correct the address (`base_url`)",
+    "ConnectionRefused": "start the server (such as `vllm serve MODEL`), or correct the address "
+    "(`base_url`)",
+    "Timeout": "is it still loading, or is a firewall between?",
+    "ReadError|RemoteProtocolError|WriteError": "it closed the connection: write https:// if it "
+    "uses TLS",
+    "": "start the server, or correct the address (`base_url`)",
 }
-"""What two kinds of clients call otherwise."""
+"""What the errors of a lost connection hold -> what to do about it; the first that fits counts."""
 _NO_ACCESS = {403, 407, 502, 503, 504}  # statuses that a proxy gives too
 
 
 def why_unreachable(url: str, error: BaseException) -> str:
     """Why there is no connection to a URL: TLS, a proxy, the name, nobody there, or it hung up."""
-    if is_lacking(error):
-        return describe_lack()
-    causes = list(_causes(error))
-    host = urlsplit(url).hostname or ""
-    is_tls = url.startswith("https:")
     words = shorten(str(error) or type(error).__name__, 160)
-    for kind, said in _LOST.items():
-        if any(isinstance(cause, kind) for cause in causes):
-            words = said
-    for cause in causes:
-        if isinstance(cause, ssl.SSLCertVerificationError):
-            return (
-                f"its certificate is refused ({cause.verify_message.rstrip('.')}): set "
-                "SSL_CERT_FILE to a file with the server's certificate, or correct the host"
-            )
-        if isinstance(cause, ssl.SSLError):
-            if re.search(_NO_TLS, str(cause)):
-                return (
-                    f"no TLS at this port ({cause.reason or words}): write http:// in place of "
-                    "https://"
-                )
-            return f"TLS fails ({words})"
-
+    found = ""
+    cause: BaseException | None = error
+    while cause is not None:
+        found += repr(cause)
+        cause = cause.__cause__ or cause.__context__
     proxy = proxy_of(url)
     if proxy:
-        return (
-            f"no way through {proxy} ({words}): correct the proxy, or set NO_PROXY={host} to "
-            "connect without it"
-        )
-    if any(isinstance(cause, socket.gaierror) for cause in causes):
-        return f"the host name {host} is unknown: correct the address (`base_url`)"
-    if any(isinstance(cause, ConnectionRefusedError) for cause in causes):
-        return (
-            "connection refused: start the server (such as `vllm serve MODEL`), or correct the "
-            "address (`base_url`)"
-        )
-    if any("Timeout" in type(cause).__name__ for cause in causes):
-        return (
-            f"no answer in time ({type(error).__name__}): is it still loading, or is a firewall "
-            "between?"
-        )
-    names = ("ReadError", "RemoteProtocolError", "WriteError")
-    if type(error).__name__ in names and not is_tls:
-        return f"it closed the connection ({words}): write https:// if it uses TLS"
-    return f"no connection ({words}): start the server, or correct the address (`base_url`)"
-
-
-def _causes(error: BaseException | None) -> Iterator[BaseException]:
-    """An error, what caused it, and what caused that."""
-    while error is not None:
-        yield error
-        if isinstance(error, BaseExceptionGroup):
-            for one in error.exceptions:
-                yield from _causes(one)
-        error = error.__cause__ or error.__context__
+        words = f"no way through {proxy}: {words}"
+        found += "proxy"
+    way_out = next(way for sign, way in _WAYS_OUT.items() if re.search(sign, found))
+    return f"{words}; {way_out.format(host=urlsplit(url).hostname)}"
 
 
 def proxy_of(url: str) -> str:

@@ -1,32 +1,119 @@
-"""One reply of a server as data: the answer, the server's own counts, and why a request has none.
+"""One reply of a server as data: the answer, and the server's own counts and names.
 
 Servers write the same things in several forms; whatever a field holds, it costs one request at
 most.
 """
 
-from typing import Annotated, Any
-
-from pydantic import (
-    AfterValidator,
-    AliasChoices,
-    AliasPath,
-    BaseModel,
-    BeforeValidator,
-    Field,
-    field_validator,
-    model_validator,
-)
+from dataclasses import asdict, dataclass
+from typing import Any
 
 from rulerkit.common.errors import shortened
 from rulerkit.common.settings import JSON
 from rulerkit.inference.access import count_in
 from rulerkit.inference.refusals import SERVER_WORDS, RequestError
 
-# --- the text, in its many forms ------------------------------------------------------------------
-
 _THOUGHTS = ("thinking", "reasoning", "thought")
-# Names under which a part holds its words.
-_WORDS = ("text", "value", "content", "refusal", "summary", *_THOUGHTS)
+# Names under which a part of a message holds its words.
+_WORDS = ("text", "content", "refusal", "summary", *_THOUGHTS)
+
+
+@dataclass
+class Reply:
+    """What a server answered, as far as it is read."""
+
+    text: str | None = None
+    thought: str = ""
+    """What it thought before, where the server tells that apart."""
+    refusal: str = ""
+    token_ids: list[int] | None = None
+    """Of the answer; vLLM's."""
+    prompt_token_ids: list[int] | None = None
+    server_finish_reason: str | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+    server_model: str | None = None
+    system_fingerprint: str | None = None
+    seconds: float = 0.0
+    """How long it took, without waiting for a turn."""
+
+    def about(self) -> JSON:
+        """The server's counts, its names for the end and for the model, and seconds."""
+        told = asdict(self)
+        for name in ("text", "thought", "refusal", "token_ids", "prompt_token_ids"):
+            del told[name]
+        # Only what the server said: a count that it left out is not a zero.
+        return {name: value for name, value in told.items() if value is not None}
+
+    def finish(self) -> str:
+        """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
+        # Servers use several words for the same two ends of an answer.
+        reason = str(self.server_finish_reason)
+        for finish in ("stop", "length"):
+            if reason.lower() in SERVER_WORDS[finish]:
+                return finish
+        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
+
+
+def read_reply(content: JSON) -> Reply:
+    """The reply in the JSON of a completion. ValueError for an answer that is no text; other fields
+    of a wrong type are taken as left out."""
+    choices = content.get("choices")
+    if not isinstance(choices, list) or not choices or not isinstance(choices[0], dict):
+        seen = "choices is " + shortened(choices)
+        if "choices" not in content:
+            seen = f"it has no choices, but {', '.join(map(str, content))}"
+        raise ValueError(seen)
+    choice = choices[0]
+    message = _mapping(choice, "message")
+    said = _read_content(message.get("content", choice.get("text")))
+    thought = _words_of(message.get("reasoning_content")) or _words_of(message.get("reasoning"))
+
+    usage = _mapping(content, "usage")
+    cached = [
+        _mapping(usage, "prompt_tokens_details").get("cached_tokens"),
+        usage.get("prompt_cache_hit_tokens"),  # DeepSeek
+        _mapping(content, "timings").get("cache_n"),  # llama.cpp
+    ]
+    known = [count_in(count) for count in cached if count_in(count) is not None]
+    thought_details = _mapping(usage, "completion_tokens_details")
+    return Reply(
+        text=said.get("text"),
+        thought=thought or said.get("thought", ""),
+        refusal=_words_of(message.get("refusal")) or said.get("refusal", ""),
+        token_ids=_ids(choice.get("token_ids")),
+        prompt_token_ids=_ids(choice.get("prompt_token_ids")),
+        server_finish_reason=_name(choice.get("finish_reason")),
+        # A server that does not count says that a prompt has 0 tokens.
+        prompt_tokens=count_in(usage.get("prompt_tokens")) or None,
+        completion_tokens=count_in(usage.get("completion_tokens")),
+        cached_tokens=known[0] if known else None,
+        reasoning_tokens=count_in(thought_details.get("reasoning_tokens")),
+        server_model=_name(content.get("model")),
+        system_fingerprint=_name(content.get("system_fingerprint")),
+    )
+
+
+def _read_content(value: Any) -> dict[str, str]:
+    """The `text`, the `thought` and the `refusal` in the content of a message: a text or a list of
+    parts. ValueError for what is neither."""
+    if value is None or isinstance(value, str):
+        return {} if value is None else {"text": value}
+    if not isinstance(value, list):
+        raise ValueError(f"its content is {shortened(value)}, and no text")
+
+    read: dict[str, str] = {}
+    for part in value:
+        kind = str(part.get("type", "text") if isinstance(part, dict) else "text")
+        if any(name in kind for name in _THOUGHTS):
+            kind = "thought"
+        elif "text" in kind:
+            kind = "text"
+        # Others are images and their like.
+        if kind in ("text", "thought", "refusal"):
+            read[kind] = read.get(kind, "") + _words_of(part)
+    return read
 
 
 def _words_of(value: Any) -> str:
@@ -42,141 +129,15 @@ def _words_of(value: Any) -> str:
     return ""
 
 
-def _read_content(value: Any, field: str) -> dict[str, str]:
-    """The `text`, the `thought` and the `refusal` in the content of a message: a text, a part or a
-    list of parts. ValueError, with the name of the field, for what is none of these."""
-    if value is None:
-        return {}
-    if not isinstance(value, str | dict | list):
-        raise ValueError(f"{field} is {shortened(value)}, and no text")
-
-    read: dict[str, str] = {}
-    for part in value if isinstance(value, list) else [value]:
-        kind = str(part.get("type") or "text") if isinstance(part, dict) else "text"
-        if any(name in kind for name in _THOUGHTS):
-            kind = "thought"
-        elif "text" in kind:
-            kind = "text"
-        # Neither is an image and its like.
-        if kind in ("text", "thought", "refusal"):
-            read[kind] = read.get(kind, "") + _words_of(part)
-    return read
+def _mapping(content: JSON, name: str) -> JSON:
+    value = content.get(name)
+    return value if isinstance(value, dict) else {}
 
 
-# --- the reply ------------------------------------------------------------------------------------
+def _name(value: Any) -> str | None:
+    return value if isinstance(value, str) else None
 
 
-class Choice(BaseModel):
-    """An answer; the ids are vLLM's."""
-
-    content: str | None = None
-    text: str | None = None
-    refusal: str | None = None
-    thought: str = ""
-    """What it thought before, where the server tells that apart."""
-    finish_reason: str | None = None
-    token_ids: list[int] | None = None
-    prompt_token_ids: list[int] | None = None
-
-    @model_validator(mode="before")
-    @classmethod
-    def _read(cls, choice: Any) -> Any:
-        """The fields of a choice, in whichever form a server writes them. ValueError for an answer
-        that is no text; other fields of a wrong type are taken as left out."""
-        if not isinstance(choice, dict):
-            raise ValueError(f"choices holds {shortened(choice)}")
-        message = choice.get("message")
-        if not isinstance(message, dict):
-            message = {}
-        content = _read_content(message.get("content"), "message.content")
-        text = _read_content(choice.get("text"), "text")
-
-        thought = _words_of(message.get("reasoning_content")) or content.get("thought", "")
-        for name in ("reasoning", "reasoning_details"):
-            thought = thought or _words_of(message.get(name))
-        # Some say that they did not decline, with false or an empty text.
-        refusal = message.get("refusal")
-        refusal = "it gives no reason" if refusal is True else _words_of(refusal)
-
-        values: JSON = {
-            "content": content.get("text"),
-            "text": text.get("text"),
-            "refusal": refusal or content.get("refusal"),
-            "thought": thought,
-        }
-        finish = choice.get("finish_reason")
-        if isinstance(finish, dict):
-            finish = finish.get("type")
-        if isinstance(finish, str):
-            values["finish_reason"] = finish
-        for name in ("token_ids", "prompt_token_ids"):
-            given = choice.get(name)
-            if isinstance(given, list) and all(type(one) is int for one in given):
-                values[name] = given
-        return values
-
-
-def _at(*path: str) -> Any:
-    """Where a value stands in the JSON of a reply; it is None where there is none."""
-    return Field(default=None, validation_alias=AliasPath(*path))
-
-
-_Count = Annotated[int | None, BeforeValidator(count_in)]
-# A server that does not count says that a prompt has 0 tokens.
-_PromptCount = Annotated[_Count, AfterValidator(lambda count: count or None)]
-_Name = Annotated[str | None, BeforeValidator(lambda name: name if type(name) is str else None)]
-
-
-class Reply(BaseModel):
-    """What a server answered, as far as it is read: the answer, its own counts of tokens, its names
-    for the model."""
-
-    choice: Choice = Field(validation_alias="choices")
-    prompt_tokens: _PromptCount = _at("usage", "prompt_tokens")
-    completion_tokens: _Count = _at("usage", "completion_tokens")
-    cached_tokens: _Count = Field(
-        default=None,
-        validation_alias=AliasChoices(
-            AliasPath("usage", "prompt_tokens_details", "cached_tokens"),
-            AliasPath("usage", "prompt_cache_hit_tokens"),
-            AliasPath("usage", "cached_tokens"),
-            AliasPath("timings", "cache_n"),  # llama.cpp
-        ),
-    )
-    reasoning_tokens: _Count = _at("usage", "completion_tokens_details", "reasoning_tokens")
-    server_model: _Name = _at("model")
-    system_fingerprint: _Name = None
-    seconds: float = 0.0
-    """How long it took, without waiting for a turn."""
-
-    @field_validator("choice", mode="before")
-    @classmethod
-    def _first(cls, choices: Any) -> Any:
-        """The choice whose `index` is 0, wherever it stands; a choice alone needs no index."""
-        if not isinstance(choices, list) or not choices:
-            raise ValueError(f"choices is {shortened(choices)}")
-        if len(choices) == 1:
-            return choices[0]
-        for place, choice in enumerate(choices):
-            # Some servers write "0", or null in place of it.
-            index = choice.get("index") if isinstance(choice, dict) else -1
-            if str(place if index is None else index) == "0":
-                return choice
-        raise ValueError("choices has none with the index 0")
-
-    def about(self) -> JSON:
-        """The server's counts, its names for the end and for the model, and seconds."""
-        # Only what the server said: a count that it left out is not a zero.
-        values = self.model_dump(exclude={"choice"}, exclude_none=True)
-        if self.choice.finish_reason is not None:
-            values["server_finish_reason"] = self.choice.finish_reason
-        return values
-
-    def finish(self) -> str:
-        """`stop` or `length`; `RequestError` where the answer ended for another reason or none."""
-        # Servers use several words for the same two ends of an answer.
-        reason = str(self.choice.finish_reason)
-        for finish in ("stop", "length"):
-            if reason.lower() in SERVER_WORDS[finish]:
-                return finish
-        raise RequestError(f"the server broke off (finish_reason {reason})", "temporary")
+def _ids(value: Any) -> list[int] | None:
+    is_ids = isinstance(value, list) and all(type(one) is int for one in value)
+    return value if is_ids else None
