@@ -281,9 +281,9 @@ def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, me
 
 
 ENGINE = """
-from rulerkit.inference.model import Answer, Engine, Failure
+from rulerkit.inference.model import Answer, Model, Failure
 
-class Mine(Engine):
+class Mine(Model):
     on_gpu = False
 
     def identity(self):
@@ -298,10 +298,10 @@ class Mine(Engine):
 engines = {"mine": Mine}
 """
 FAULTY = [
-    ("    def identity", "    def other", "brings no `identity`"),
-    ("    def answer", "    def other", "brings no `answer`"),
+    ("    def identity", "    def other", "abstract method '?identity"),
+    ("    def answer", "    def other", "abstract method '?answer"),
     ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
-    ("yield example, Answer", 'yield "teal" #', "yields 'teal': it must yield"),
+    ("yield example, Answer", 'yield "teal" #', "what Mine gave cannot be used"),
     (
         "            yield",
         "            yield example, Failure('no')\n            yield",

@@ -22,7 +22,7 @@ import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.generation import generate
 from rulerkit.generation.example import ExampleStream
-from rulerkit.inference.model import Answer, Failure
+from rulerkit.inference.model import Answer, Failure, Model
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Lock, Log
 from rulerkit.store.records import row_line
@@ -96,16 +96,15 @@ class Questions:
         }
 
 
-class Parrot:
+class Parrot(Model):
     """A model that answers each question by its number, slowly where asked, and fails where
     asked."""
 
-    engine, aligned = "parrot", "base"
-    claimed_length: int | None = 4096
+    aligned = "base"
     prompt_format: Any = None
 
     def __init__(self, pause=0.0, fails_at=None, text=None, **identity):
-        self.name, self.label = "parrot", "Parrot"
+        super().__init__({"name": "parrot", "engine": "parrot", "label": "Parrot"})
         self.pause, self.fails_at, self.text, self.more = (pause, fails_at, text, identity)
         self.surroundings = {"gpu": "none", "packages": {"parrots": "1"}}
         self.answered = []
@@ -279,7 +278,7 @@ def test_who_lost_the_lock_writes_no_more(folder, monkeypatch):
 
 def test_a_model_that_fails_loses_nothing_and_its_error_passes_on(folder):
     questions = Questions(10)
-    with pytest.raises(ConnectionError, match="the engine died"):
+    with pytest.raises(ModelError, match="ConnectionError: the engine died"):
         go(Parrot(fails_at=6), questions, folder)
     assert max(questions.made) == 6, "examples are made one by one"
     (cell,) = read_cells(folder)

@@ -21,7 +21,7 @@ from rulerkit.generation.example import Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import read_answer, task
-from rulerkit.inference.model import Answer, Engine
+from rulerkit.inference.model import Answer, Model
 from tests.tiny_llama import save_tokenizer
 
 LENGTH = 2048
@@ -280,12 +280,15 @@ def test_a_chat_model_without_a_template_is_a_finding(folder):
 # --- faults of servers ----------------------------------------------------------------------------
 
 
-class Server(Engine):
+class Server(Model):
     """An engine that does something to what it is sent, and counts as servers do."""
 
     def __init__(self, tokenizer, change, echoes=False):
         super().__init__({"name": "server", "engine": "function", "tokenizer": str(tokenizer)})
         self.change, self.echoes = change, echoes
+
+    def identity(self):
+        return {"engine": "server"}
 
     def answer(self, examples):
         tokenizer = self.prompt_format.tokenizer

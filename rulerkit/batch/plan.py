@@ -33,8 +33,7 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
         model = load_model(described)
         if checkpoint := getattr(model, "checkpoint", None):
             checkpoint.check_weights()
-        spec: Spec = getattr(model, "spec", {})
-        for length, (cost, have) in _by_length(model, spec, studies).items():
+        for length, (cost, have) in _by_length(model, studies).items():
             if why_not := _too_long(model, length):
                 notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
                 continue
@@ -53,7 +52,7 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
     return "\n".join([render(frame, notes=[together, *notes]), *commands])
 
 
-def _by_length(model: Model, spec: Spec, studies: Iterable[Study]) -> dict[int, tuple[Cost, int]]:
+def _by_length(model: Model, studies: Iterable[Study]) -> dict[int, tuple[Cost, int]]:
     """What a model is asked at each length, and how many examples are answered; a cell that several
     studies ask for counts once, with the most examples."""
     cells = {}
@@ -65,7 +64,7 @@ def _by_length(model: Model, spec: Spec, studies: Iterable[Study]) -> dict[int, 
     found = dict[int, tuple[Cost, int]]()
     for study, cell in sorted(cells.values(), key=lambda asked: asked[1].length):
         cost, before = found.get(cell.length, (Cost(), 0))
-        own = cost_of(study, spec, {(cell.task.name, cell.length): study.num_examples})
+        own = cost_of(study, model.spec, {(cell.task.name, cell.length): study.num_examples})
         have, _ = answered(cell.path, study.num_examples)
         found[cell.length] = cost.plus(own), before + have
     return found
@@ -73,11 +72,10 @@ def _by_length(model: Model, spec: Spec, studies: Iterable[Study]) -> dict[int, 
 
 def _too_long(model: Model, length: int) -> str:
     """Why a model cannot be given a length; empty where it can, or where only a server knows."""
-    spec: Spec = getattr(model, "spec", {})
-    most = spec.get("max_length")
+    most = model.spec.get("max_length")
     if most is not None and length > most:
         return f"max_length is {most}"
-    if model.engine == "openai" or "base_url" in spec:
+    if model.engine == "openai" or "base_url" in model.spec:
         return ""
     try:
         return model.too_long(length) or ""

@@ -25,7 +25,7 @@ GROUP = "rulerkit.plugins"
 """The entry points that name modules."""
 BRINGS = {
     "families": "a list of classes made from Task",
-    "engines": "a mapping of names to classes made from Engine",
+    "engines": "a mapping of names to classes made from Model",
     "readers": "a mapping of suffixes to functions from a file to a list of cells",
     "capabilities": "a mapping of suites to Capability(table, figure)",
     "commands": "a typer.Typer",

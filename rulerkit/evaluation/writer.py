@@ -171,7 +171,7 @@ class CellWriter:
         if "module" in self.result["task"]:
             self._settings["family_source"] = source_digest(type(task).__module__)
         # Few models read prompts in a way of their own; the records of others do not mention it.
-        if note := getattr(model, "protocol_note", None):
+        if note := model.protocol_note:
             self._settings["protocol_note"] = note
         self.complete: Cell | None = None
         """What is on disk, where nothing was missing when the cell was opened."""

@@ -17,7 +17,7 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.prompt_format import ends_thought
 from rulerkit.generation.tokenizers import ON_HUB
-from rulerkit.inference.model import Answer, Engine, with_reasoning
+from rulerkit.inference.model import Answer, Model, with_reasoning
 
 _WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
 _END = 1 << 20  # bytes at either end of a weight file that identify it
@@ -188,7 +188,7 @@ def _size_of_safetensors(path: Path) -> int:
     return 8 + length + max(ends, default=0)
 
 
-class CheckpointEngine(Engine):
+class CheckpointEngine(Model):
     """What the engines share that run a checkpoint.
 
     Its configuration is config.json with the spec's `hf_overrides` merged in. It gives the limit of

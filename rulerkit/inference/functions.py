@@ -34,7 +34,6 @@ from rulerkit.inference.model import (
     COMPRESSED,
     Answer,
     Answers,
-    Engine,
     Failure,
     Model,
     cut,
@@ -53,7 +52,7 @@ _INSTALLED = (
 )
 
 
-class Function(Engine):
+class Function(Model):
     """Calls a function; with `entry`, passes examples on to the model made of its result."""
 
     on_gpu = False

@@ -6,12 +6,12 @@ module of this folder (its class), one line in `ENGINES`, and its keys in `setti
 module outside, a plug-in, which holds all three: `docs/extend.md`.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Generator, Iterable, Iterator, Mapping
-from contextlib import nullcontext
 from functools import cached_property
 from math import ceil
 from pkgutil import resolve_name
-from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
+from typing import Any, ClassVar, NamedTuple
 from zlib import crc32
 
 from rulerkit.common.errors import ModelError, TooLong, UserError, shortened
@@ -54,43 +54,6 @@ Answers = Iterator[tuple[Example, Answer | Failure]]
 """Examples with their answers, or why they have none."""
 
 
-@runtime_checkable
-class Model(Protocol):
-    """What the rest of the package asks of a model. Every engine is one; so is any object with
-    these members."""
-
-    name: str
-    engine: str
-    label: str
-    claimed_length: int | None
-
-    @property
-    def aligned(self) -> str:
-        """`chat` or `base`: the group in which the paper ranks it."""
-
-    @property
-    def prompt_format(self) -> PromptFormat: ...
-
-    def identity(self) -> JSON:
-        """What defines the answers, JSON-able: predictions under another identity are never mixed
-        with these."""
-
-    def environment(self) -> JSON:
-        """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder
-        lies."""
-
-    def too_long(self, length: int) -> str | None:
-        """Why a length cannot be run here and what would make it fit; None where it can."""
-
-    def answer(self, examples: Iterable[Example]) -> Answers:
-        """Each example with its answer or why it has none, as they finish, in any order; reads only
-        a bounded number of examples ahead. A `UserError` ends the model's work: the answers until
-        then are kept, and other models still run."""
-
-    def close(self) -> None:
-        """Free the memory; the next answer loads the model again."""
-
-
 ENGINES = {
     "reader": "rulerkit.inference.readers:Reader",
     "transformers": "rulerkit.inference.transformers:Transformers",
@@ -112,23 +75,17 @@ def engine_class(name: str) -> Any:
         return resolve_name(ENGINES[name])
     thing, module = by_name("engines", ENGINES, "engine")[name]
     outside = use(thing, module)
-    if not (isinstance(outside, type) and issubclass(outside, Engine)):
+    if not (isinstance(outside, type) and issubclass(outside, Model)):
         raise UserError(
             f"plug-in {module}: its engine {name} is {shortened(outside)}: it must be a class made "
-            "from rulerkit.inference.model.Engine"
+            "from rulerkit.inference.model.Model"
         )
-    for method in ("identity", "answer"):
-        if getattr(outside, method) is getattr(Model, method):
-            raise UserError(
-                f"plug-in {module}: its engine {name} brings no `{method}`; docs/extend.md says "
-                "what an engine must bring"
-            )
     return outside
 
 
-class Engine(Model):
-    """What all engines share: the names in a spec, and the prompt format, made when it is first
-    needed."""
+class Model(ABC):
+    """What the rest of the package asks of a model, and what all engines share: the names in a
+    spec, and the prompt format, made when it is first needed."""
 
     keys: ClassVar[type[ModelKeys]] = ModelKeys
     """What the mapping of a model may hold; read of engines of plug-ins, ours stand in
@@ -141,7 +98,7 @@ class Engine(Model):
         self.name = spec["name"]
         self.engine = spec["engine"]
         self.label = spec.get("label", self.name)
-        self.claimed_length = spec.get("claimed_length")
+        self.claimed_length: int | None = spec.get("claimed_length")
         inside = spec.get("thinking_room") == "inside"
         self.beside = 0 if inside else spec.get("thinking_tokens", 0)
         """The tokens of a thought that come beside the length."""
@@ -150,13 +107,28 @@ class Engine(Model):
         self.repetition = 0
         """Which of several answers to the same prompts is asked for."""
 
+    @abstractmethod
+    def identity(self) -> JSON:
+        """What defines the answers, JSON-able: predictions under another identity are never mixed
+        with these."""
+
+    @abstractmethod
+    def answer(self, examples: Iterable[Example]) -> Answers:
+        """Each example with its answer or why it has none, as they finish, in any order; reads only
+        a bounded number of examples ahead. A `UserError` ends the model's work: the answers until
+        then are kept, and other models still run."""
+
     def environment(self) -> JSON:
-        """Nothing, where an engine does not say more."""
+        """What is worth recording and never blocks: `gpu`, `packages` (versions), where a folder
+        lies."""
         return {}
 
     def too_long(self, length: int) -> str | None:
-        """Every length can be run, where an engine does not say otherwise."""
+        """Why a length cannot be run here and what would make it fit; None where it can."""
         return None
+
+    def close(self) -> None:  # noqa: B027
+        """Free the memory; the next answer loads the model again."""
 
     def given(self, keys: Iterable[str]) -> JSON:
         """The values of those of these keys that stand in the spec."""
@@ -363,19 +335,16 @@ def answers_of(
 ) -> Generator[tuple[Example, Answer | Failure]]:
     """What a model answers, checked: each example with an `Answer` or a `Failure`. A `UserError` of
     the model becomes a `ModelError`: other models may go on."""
-    # An exception in the engine of a plug-in says where it was raised.
-    place = errors_of(type(model), f"answer of the model {model.name}")
     try:
-        with place if isinstance(model, Engine) else nullcontext():
-            for answered in model.answer(examples):
-                match answered:
-                    case (example, Answer() | Failure() as answer):
-                        yield example, answer
-                    case _:
-                        raise ModelError(
-                            f"{model.name}: its engine yields {shortened(answered)}: it must "
-                            "yield each example with an Answer or a Failure"
-                        )
+        # An exception in the engine of a plug-in says where it was raised.
+        with errors_of(type(model), f"answer of the model {model.name}"):
+            for example, answer in model.answer(examples):
+                if not isinstance(answer, Answer | Failure):
+                    raise ModelError(
+                        f"{model.name}: its engine yields {shortened(answer)}: it must yield each "
+                        "example with an Answer or a Failure"
+                    )
+                yield example, answer
     except TooLong:
         raise
     except UserError as error:

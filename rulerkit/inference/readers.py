@@ -11,13 +11,13 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tasks import read_prompt
 from rulerkit.generation.tokenizers import Ids
-from rulerkit.inference.model import Answers, Engine, cut, with_reasoning
+from rulerkit.inference.model import Answers, Model, cut, with_reasoning
 
 READER_VERSION = 1
 """Raised whenever a reader would answer the same prompt differently."""
 
 
-class Reader(Engine):
+class Reader(Model):
     """Answers from the last `window` tokens of a prompt by the families' rules. It never uses the
     references."""
 

@@ -26,14 +26,14 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import Tokenizer, load_tokenizer
 from rulerkit.inference.checkpoint import file_ends
-from rulerkit.inference.model import Answer, Answers, Engine
+from rulerkit.inference.model import Answer, Answers, Model
 
 VOCABULARY = "rwkv_vocab_v20230424"  # of all World models; the package includes it
 CHUNK = 512  # tokens of a prompt at a time: the network keeps the activations of one call
 END = 0  # ends a text in the World vocabulary and in the older one of the Pile models
 
 
-class RWKV(Engine):
+class RWKV(Model):
     """The weights in one .pth file, local or on the hub, loaded at the first answer."""
 
     def __init__(self, spec: Spec) -> None:

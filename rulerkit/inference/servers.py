@@ -18,7 +18,7 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.access import Address
 from rulerkit.inference.http import Connection
-from rulerkit.inference.model import Answer, Answers, Engine, Failure
+from rulerkit.inference.model import Answer, Answers, Failure, Model
 from rulerkit.inference.process import ServerProcess
 from rulerkit.inference.refusals import ENDS_MODEL, RequestError, fatal_words, is_too_long
 from rulerkit.inference.reply import Reply
@@ -62,7 +62,7 @@ class Waiting:
         return self._ordered.pop() if self._ordered else None
 
 
-class ServerEngine(Engine):
+class ServerEngine(Model):
     """What the engines share that ask a server: starting and ending it, sending prompts, and
     handling failures."""
 

@@ -255,7 +255,7 @@ class Gate:
         total = Cost(sum(sizes.values()))
         for party in (self.a, self.b):
             if party.is_asked:
-                of_party = cost_of(self.study, getattr(party.model, "spec", {}), sizes)
+                of_party = cost_of(self.study, party.model.spec, sizes)
                 total = total.plus(of_party._replace(examples=0))
         return total
 
@@ -370,7 +370,7 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
     with Session() as one, Session() as two:
         gate.a.session = one
         # Two models that compute here may not fit on one GPU together.
-        compute_here = all(getattr(party.model, "on_gpu", False) for party in (gate.a, gate.b))
+        compute_here = all(party.model.on_gpu for party in (gate.a, gate.b))
         gate.b.session = one if compute_here else two
         for party in (gate.a, gate.b):
             session = party.session
