@@ -331,13 +331,6 @@ def test_weights_that_are_cut_short_are_seen_before_they_are_loaded(folder, tmp_
     assert f"model.safetensors is cut short: it has {size - 5:,} bytes and should" in ended.err
 
 
-def test_a_checkpoint_in_the_layout_of_mamba_ssm_is_refused(tmp_path):
-    config = json.dumps({"d_model": 2560, "n_layer": 64, "ssm_cfg": {}})
-    (tmp_path / "config.json").write_text(config)
-    with one_line("layout of the mamba_ssm package.* such as state-spaces/mamba-2.8b-hf"):
-        load_model({"path": str(tmp_path), "name": "tiny"})
-
-
 @needs_torch
 def test_folders_that_are_no_models(tmp_path, folder, words):
     (tmp_path / "empty").mkdir()

@@ -2,7 +2,6 @@
 identifies their weights, and what the engines share that run them."""
 
 import json
-from bisect import bisect_left
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -15,7 +14,6 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.generation.prompt_format import ends_thought
 from rulerkit.generation.tokenizers import ON_HUB
 from rulerkit.inference.model import Answer, Model, with_reasoning
 
@@ -56,13 +54,6 @@ class Checkpoint:
         if not self.file("config.json"):
             raise UserError(
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
-            )
-        config = self._json("config.json")
-        if "ssm_cfg" in config and "model_type" not in config:
-            raise UserError(
-                f"model {self.who}: {self.path} has the layout of the mamba_ssm package, which "
-                "transformers does not read: take a converted checkpoint, such as "
-                "state-spaces/mamba-2.8b-hf"
             )
 
     def check_weights(self) -> None:
@@ -328,17 +319,7 @@ class CheckpointEngine(Model):
         special = () if form.thinking_tokens else self.checkpoint.special_ids
         written = [token for token in ids[:end] if token not in special]
         text = form.tokenizer.decode(written)
-        own = form.thinking_marks
-        if form.thinking_tokens and ends_thought(text, own):
-            # The shortest beginning that holds the end of the thought.
-            thought = bisect_left(
-                range(len(written)),
-                True,
-                key=lambda size: ends_thought(form.tokenizer.decode(written[:size]), own),
-            )
-            usage = {**(usage or {}), "reasoning_tokens": thought}
-        usage = with_reasoning(text, form, usage)
-        return Answer(text, finish, len(ids[:end]), usage)
+        return Answer(text, finish, len(ids[:end]), with_reasoning(text, form, usage))
 
 
 # --- config.json ----------------------------------------------------------------------------------

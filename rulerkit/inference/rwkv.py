@@ -117,18 +117,12 @@ class RWKV(Model):
         names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
         if "blocks.0.att.r_k" not in names:
             return False
-        if any(".ffn.s" in name for name in names):  # which the package silently ignores
-            raise UserError(
-                f"model {self.name}: {path.name} is an RWKV-7 with deep embeddings, which are not "
-                "supported"
-            )
 
         # Version 7 ignores what it does not know of a strategy, without a word.
         if re.search(r"i8|\*|->", self._strategy):
             raise UserError(
                 f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on "
-                "one device in one of "
-                "fp32, fp16 and bf16: such as `cuda bf16`"
+                "one device in one of fp32, fp16 and bf16: such as `cuda bf16`"
             )
         return True
 
