@@ -42,7 +42,6 @@ from rulerkit.inference.model import (
 )
 
 BATCH_SIZE = 8  # prompts of a batch, where the spec does not say
-MOST_RAISED = 8  # exceptions in a row, before any answer, after which a function is broken
 NO_VERSION = "none, run "
 """How the version of a function begins whose source does not say all and that was given none."""
 _PROCESS = uuid4().hex[:8]
@@ -98,11 +97,8 @@ class Function(Model):
         return super().tokenizer()
 
     def answer(self, examples: Iterable[Example]) -> Answers:
-        """A batch at a time, in the order given.
-
-        An example for which the function returns None or raises has failed. Where it raises from
-        the start, `MOST_RAISED` times, it is broken: a `UserError` names the first example.
-        """
+        """A batch at a time, in the order given. An example for which the function returns None or
+        raises has failed."""
         if "version" not in self.spec and not self._has_said:
             self._has_said = True
             if not is_self_contained(self._code()):
@@ -115,19 +111,18 @@ class Function(Model):
             yield from self._load().answer(examples)
             return
 
-        source, works, reasons = iter(examples), False, list[str]()
+        source, works = iter(examples), False
         while batch := list(islice(source, self.spec.get("batch_size", BATCH_SIZE))):
-            for example, said in zip(batch, self._call(batch), strict=True):
-                answer = self._checked(example, said)
-                yield example, answer
-                works = works or not isinstance(said, Exception)
-                if isinstance(answer, Failure):
-                    reasons.append(f"{example.task}, {answer.reason}")
-            if not works and len(reasons) >= MOST_RAISED:
+            said = self._call(batch)
+            works = works or not all(isinstance(one, Exception) for one in said)
+            if not works and len(batch) >= BATCH_SIZE:
                 raise UserError(
-                    f"model {self.name}: none of its first {len(reasons)} prompts was answered, "
-                    f"the first: {reasons[0]}: correct it, then the same command asks again"
+                    f"model {self.name}: none of its first {len(batch)} prompts was answered, the "
+                    f"function raised {raised(said[0])}: correct it, then the same command asks "
+                    "again"
                 )
+            for example, text in zip(batch, said, strict=True):
+                yield example, self._checked(example, text)
 
     def _checked(self, example: Example, said: Any) -> Answer | Failure:
         """What the function returned or raised for an example, as its answer: it is the user's
