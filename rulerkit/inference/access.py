@@ -9,7 +9,7 @@ import os
 import re
 from contextlib import suppress
 from typing import Any, NamedTuple
-from urllib.parse import urlsplit
+from urllib.parse import urlsplit, urlunsplit
 
 import httpx2
 
@@ -77,9 +77,9 @@ class Address(NamedTuple):
             )
         except (ImportError, ValueError, httpx2.InvalidURL) as error:
             raise UserError(
-                f"a proxy of the environment cannot be used ({first_line(error)}): HTTP_PROXY, "
-                "HTTPS_PROXY and ALL_PROXY take http://, https:// or, with the package socksio, "
-                f"socks5://HOST:PORT; NO_PROXY={httpx2.URL(self.url).host} leads around it"
+                f"a proxy of the environment cannot be used ({first_line(error)}): correct "
+                "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY (http://HOST:PORT), or lead around it with "
+                f"NO_PROXY={httpx2.URL(self.url).host}"
             ) from None
 
     def page(self, name: str) -> Any:
@@ -113,12 +113,10 @@ class Address(NamedTuple):
         if status == 0:
             raise ModelError(fatal_words(self, "unreachable", text))
         content: Any = text
-        with suppress(ValueError, RecursionError):
+        with suppress(ValueError):
             content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
         words = status_words(self.url, status, str(message_in(content)))
-        if status in (401, 403):
-            raise ModelError(fatal_words(self, "", words))
-        if status == 429 or status >= 500:
+        if status in (401, 403, 429) or status >= 500:
             raise ModelError(fatal_words(self, "temporary", words))
         entries = content.get("data") if isinstance(content, dict) else content
         if not isinstance(entries, list):
@@ -140,30 +138,27 @@ class Address(NamedTuple):
 def count_in(value: Any) -> int | None:
     """A number of tokens as servers write it, also 12.0 or, as a text, 131072; None for what is
     none, such as -1."""
-    if isinstance(value, str) and value.isdecimal():
+    if isinstance(value, str) and value.isdecimal() and len(value) < 12:
         value = int(value)
     if type(value) not in (int, float) or not 0 <= value <= 10**9 or value != int(value):
         return None
     return int(value)
 
 
-# --- which model a server has ---------------------------------------------------------------------
-
-
 def about_model(entry: JSON) -> JSON:
     """What a server says of a model that tells it from another one of its name: the folder that
     vLLM has loaded (`root`) and an adapter's base (`parent`), and the size that llama.cpp gives."""
-    values: JSON = {name: entry.get(name) for name in ("id", "root", "parent", "owned_by")}
-    meta = entry.get("meta")
-    if isinstance(meta, dict):
-        values |= {f"meta.{name}": meta.get(name) for name in ("size", "n_params")}
     told: JSON = {}
-    for name, value in values.items():
+    for name in ("id", "root", "parent", "owned_by"):
+        value = entry.get(name)
         if isinstance(value, str) and value:
             # A folder is the same with a slash behind it.
             told[name] = shorten(value.rstrip("/"), 200)
-        elif type(value) is int:
-            told[name] = value
+    meta = entry.get("meta")
+    for name in ("size", "n_params"):
+        value = meta.get(name) if isinstance(meta, dict) else None
+        if type(value) is int:
+            told[f"meta.{name}"] = value
     return told
 
 
@@ -180,9 +175,9 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
     """
     url, _, wanted = url_of(address).partition("#")
     # The address of a server alone: OpenAI's protocol lies below /v1.
-    if not urlsplit(url).path:
-        before, mark, query = url.partition("?")
-        url = f"{before}/v1{mark}{query}"
+    parts = urlsplit(url)
+    if not parts.path:
+        url = urlunsplit(parts._replace(path="/v1"))
     keys = {
         key: value
         for key, value in (given or {}).items()
