@@ -41,20 +41,13 @@ class Checkpoint:
             )
         if self.folder:
             # A folder without a configuration is refused here; a hub id needs a network first.
-            self.check()
+            _ = self.config
 
     def file(self, name: str) -> Path | None:
         """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
         such file."""
         path = (self.folder or self._download(self.commit, "config.json", name)) / name
         return path if path.is_file() else None
-
-    def check(self) -> None:
-        """Raise `UserError` where it is no model that can be read."""
-        if not self.file("config.json"):
-            raise UserError(
-                f"model {self.who}: {self.path} is no model: there is no config.json in it"
-            )
 
     def check_weights(self) -> None:
         """Raise `UserError` where a file of weights is cut short, by what its header says. Nothing
@@ -70,7 +63,10 @@ class Checkpoint:
     @cached_property
     def config(self) -> JSON:
         """`config.json`."""
-        self.check()
+        if not self.file("config.json"):
+            raise UserError(
+                f"model {self.who}: {self.path} is no model: there is no config.json in it"
+            )
         return self._json("config.json")
 
     @property
@@ -242,17 +238,15 @@ class CheckpointEngine(Model):
         if limit is None or need <= limit:
             return None
 
-        thought = ""
-        if self.beside:
-            thought = f", {self.beside} of {need} are for the thought"
+        thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
         if "max_length" in self.spec:
-            origin, ways_out = "max_length", ""
-        else:
-            origin = "max_position_embeddings"
-            ways_out = "`hf_overrides` with RoPE scaling, or "
+            return (
+                f"its limit is {limit} tokens (max_length){thought}; `max_length: {need}` goes "
+                "beyond"
+            )
         return (
-            f"its limit is {limit} tokens ({origin}){thought}; {ways_out}`max_length: {need}` "
-            "goes beyond"
+            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides` with "
+            f"RoPE scaling, or `max_length: {need}` goes beyond"
         )
 
     def check_fits(self, example: Example) -> None:

@@ -160,22 +160,19 @@ class Model(ABC):
         if form.thinking_tokens and needs_marks and not form.thought:
             raise UserError(
                 f"model {self.name}: it has thinking_tokens, but its prompt format names no known "
-                "mark of a thought, so a needle that is only thought of would count as an answer. "
-                f"Known ends are {' '.join(end for _, end in KNOWN)}; give the model's own: "
-                "thinking_marks: [BEGINNING, END]"
+                f"mark of a thought ({' '.join(end for _, end in KNOWN)}): give the model's own, thinking_marks: "
+                "[BEGINNING, END], or a needle that is only thought of would count as an answer"
             )
 
         is_chat = self.spec.get("aligned") == "chat"
         has_none = form.template == "auto" and form.form == "base"
-
         # Readers read plain text.
         if is_chat and has_none and self.engine != "reader":
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
-                f"the paper ({', '.join(FORMS)}), or `template: base` to send plain text; where "
-                "vLLM has the form (`vllm launch render MODEL` needs no GPU), "
-                "scripts/store_form.py of rulerkit's repository stores it"
+                f"the paper ({', '.join(FORMS)}) or one that scripts/store_form.py had from vLLM, "
+                "or `template: base` to send plain text"
             )
         return form
 
@@ -257,23 +254,17 @@ def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, and how many nodes."""
     nodes: int = spec.get("nodes", 1)
     computes_here = engine_class(spec["engine"]).on_gpu and "base_url" not in spec
-    if "gpus" in spec:
-        gpus = spec["gpus"]
-    elif computes_here and spec.get("device") != "cpu":
+    gpus = 0
+    if computes_here and spec.get("device") != "cpu":
         gpus = ceil(num_shares(spec) / nodes)
-    else:
-        gpus = 0
-    return gpus, nodes
+    return spec.get("gpus", gpus), nodes
 
 
 def with_server(described: Any) -> Any:
     """A model as it is given; where it, or the `base` of its mapping, is an address, the mapping of
     what is served there. Errors: as of `model_at`."""
-    own: JSON = {}
-    address = described
-    if isinstance(described, Mapping):
-        own = {key: described[key] for key in described if key != "base"}
-        address = described.get("base")
+    own = dict(described) if isinstance(described, Mapping) else {"base": described}
+    address = own.pop("base", None)
     if not is_address(address):
         return described
 
