@@ -180,20 +180,11 @@ def test_a_page_of_a_gateway_is_read(recorders, server):
         _ = client(server, max_retries=0).prompt_format
 
 
-def test_a_proxy_that_cannot_be_used_is_one_line(monkeypatch):
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    monkeypatch.setenv("ALL_PROXY", "socks4://127.0.0.1:9")
-    with pytest.raises(UserError, match="socks5://HOST:PORT"):
-        load_model("http://model.test")
-
-
 # --- keys and headers -----------------------------------------------------------------------------
 
 BAD_KEYS = {
     f"“{KEY}”": "a typographic quote",
     f"{KEY}\r\n": "a line end",
-    f" {KEY}": "a blank",
-    " ": "is empty",
     None: "is not set",
 }
 
@@ -317,10 +308,8 @@ def test_a_valid_reply_is_read_whatever_it_wears(kind, server):
 
 
 USAGES = [
-    "none",
     {"prompt_tokens": None, "completion_tokens": "many"},
-    {"prompt_tokens": "{n}", "prompt_tokens_details": None},
-    {"prompt_tokens_details": [], "completion_tokens_details": "x"},
+    {"prompt_tokens": "{n}", "prompt_tokens_details": [], "completion_tokens_details": "x"},
 ]
 
 
@@ -357,9 +346,7 @@ def test_thoughts_and_refusals_among_parts_are_what_they_are():
     ("choices", "field"),
     [
         ([{"message": {"content": 4812093}, "finish_reason": "stop"}], "its content is"),
-        ([{"text": True, "finish_reason": "stop"}], "its content is"),
         ([], "choices is"),
-        (None, "choices is"),
     ],
 )
 def test_a_field_that_matters_is_named(choices, field, server):
@@ -373,7 +360,7 @@ def test_a_field_that_matters_is_named(choices, field, server):
 
 LIMITS = [
     *[("131072", 131072), (131072.0, 131072)],
-    *[(value, None) for value in (-1, [5], "many", 1e400)],
+    *[(value, None) for value in (-1, [5], 1e400)],
 ]
 
 
@@ -387,12 +374,8 @@ def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
 
 
 def test_odd_entries_of_a_list(server):
-    for entries, path in (
-        ([{"name": "x"}, None, "y", {"id": "m"}], "m"),
-        ([{"id": "m"}, {"id": "m", "root": "other"}], "m"),
-    ):
-        server.listing = {"data": entries}
-        assert load_model({"base": server.url, "tokenizer": "builtin"}).path == path
+    server.listing = {"data": [{"name": "x"}, None, "y", {"id": "m"}]}
+    assert load_model({"base": server.url, "tokenizer": "builtin"}).path == "m"
     server.listing = [{"id": "alone"}]
     assert load_model({"base": server.url, "tokenizer": "builtin"}).path == "alone"
     server.listing = {"data": []}
@@ -404,17 +387,8 @@ def listed(**more):
     return {"data": [{"id": "m", "owned_by": "vllm", "created": 1, **more}]}
 
 
-OTHERS = [
-    {"root": "/ck/2000"},
-    {"parent": "/ck/other"},
-    {"owned_by": "sglang"},
-    {"meta": {"size": 8}},
-]
-SAME = [
-    {"root": "/ck/1000/"},
-    {"root": None},
-    {"created": 2, "max_model_len": 9000, "pid": 7, "description": "new words"},
-]
+OTHERS = [{"root": "/ck/2000"}, {"meta": {"size": 8}}]
+SAME = [{"root": "/ck/1000/"}, {"root": None, "max_model_len": 9000, "pid": 7}]
 FIRST = {
     "root": "/ck/1000",
     "parent": "/ck/base",
@@ -440,20 +414,6 @@ def test_another_checkpoint_at_the_same_address(change, server, tmp_path):
     for number in (2, 3):
         with pytest.raises(UserError, match=r"model\.server\..* now it is .*run: NAME"):
             evaluated(number)
-
-
-def test_records_without_what_a_server_lists_are_continued(server, tmp_path):
-    server.listing = {"data": []}
-    for listing in (server.listing, listed(**FIRST)):
-        server.listing = listing
-        model = client(server)
-        number = 2 if listing == {"data": []} else 3
-        cell = predict(model, some(model, number), tmp_path / "run", progress=False)
-    assert len(cell.rows) == 3
-    # Stored answers are read where no server runs.
-    server.server_close()
-    model = client(server, prompt_path="ids", base_url="http://127.0.0.1:1/v1")
-    assert len(predict(model, some(model, 3), tmp_path / "run", progress=False).rows) == 3
 
 
 def test_a_server_that_runs_already_is_the_same_model_where_it_lists_it(server, tmp_path):

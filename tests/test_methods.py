@@ -69,13 +69,6 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
             assert parts.context_ids.tolist() == list(form.bos)
 
 
-def test_the_answer_prefix_in_the_users_turn_belongs_to_the_question():
-    form = PromptFormat("builtin", template="llama3", prefix_in="user")
-    example = needles(form, 1)[0]
-    question = split_prompt(example, form).question
-    assert question.endswith(example.answer_prefix + form.around[1])
-
-
 def test_a_token_across_the_border_belongs_to_the_question():
     """A vocabulary whose tokens are three letters each has no clean cut: the prompt is encoded
     whole, and the border lies inside a token for most lengths."""

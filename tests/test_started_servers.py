@@ -51,6 +51,7 @@ def examples(model, count):
     return generate(asked, 1024, count, prompt_format=model.prompt_format)
 
 
+@pytest.mark.slow
 def test_all_tasks_are_answered_by_a_server_that_takes_text_only(tmp_path):
     outputs = str(tmp_path / "outputs")
     study = rk.study(model=spec(tmp_path), lengths=[2048], num_examples=2, outputs=outputs)

@@ -73,12 +73,10 @@ def test_prompts_end_where_the_model_thinks_or_answers(family):
     ("family", "spec", "seen"),
     [
         ("qwen", {"thinking_tokens": 64}, ""),
-        ("qwen", {"thinking_tokens": 64, "thinking_room": "inside"}, ""),
         ("qwen", {"enable_thinking": False}, ""),
         ("qwen", {"thinking_tokens": 64, "prefix_in": "assistant"}, "without a thought"),
         ("qwen", {"thinking_tokens": 64, "enable_thinking": False}, "before it begins"),
         ("always", {}, "no token is kept free"),
-        ("seed", {"thinking_tokens": 64}, ""),
         ("harmony", {"thinking_tokens": 64}, ""),
     ],
 )
@@ -128,7 +126,6 @@ def gold(prompt):
     ("form", "score"),
     [
         ("<think>I see {}", 0),
-        ("<think>{}</think>I cannot tell.", 0),
         ("\n<|channel>thought {}<channel|>I cannot tell.", 0),
         ("<think>I see 1</think>{}", 1),
         ("{} <think>", 1),
@@ -136,7 +133,6 @@ def gold(prompt):
         ("I see 1</think>{}", 1),
         ("analysisWe see {}. assistantfinalI cannot tell.", 0),
         ("analysisWe see 1. assistantfinal{}", 1),
-        ("analysis We see {}.\n\nassistant\n\nfinal I cannot tell.", 0),
         ("analysis We see {}. assistant final I cannot tell.", 0),
         ("analysis of the text: {}", 1),
         ("An assistant final coach says {}", 1),
@@ -185,8 +181,9 @@ FORMS = {  # what the model writes, the score, whether its thought was cut
 }
 
 
-@pytest.mark.parametrize("path", ["ids", "text", "chat"])
-@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize(
+    ("form", "path"), [*((form, "chat") for form in FORMS), ("think, right", "ids")]
+)
 def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  # noqa: F811
     text, score, is_cut = FORMS[form]
 
