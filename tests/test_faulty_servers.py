@@ -107,21 +107,6 @@ def test_a_prompt_that_was_cut_once_is_its_own_failure_and_a_row_of_them_ends_th
     assert len(answers) == 4
 
 
-def test_a_prompt_that_is_too_long_names_both_lengths(server):
-    server.listing = {"data": [{"id": "m", "max_model_len": 8192}]}
-    words = "This model's maximum context length is 512 tokens"
-    server.behave = lambda body: (400, {}, error(words)) if body["max_tokens"] != PROBE else None
-    model = client(server, concurrency=1)
-    examples = some(model, 1)
-    answers, _ = ask(model, examples)
-    need = examples[0].num_tokens + model.most_tokens(examples[0])
-    assert f"needed are {need} tokens" in answers[0].reason
-    assert "served are 8192 tokens" in answers[0].reason
-    reason = model.too_long(10_000)
-    assert "10000" in reason
-    assert "8192" in reason
-
-
 def test_examples_without_answers_end_evaluate_with_3(server, tmp_path, rulerkit):
     """One request that fails, and a server that is gone after its first answers."""
     asked = {

@@ -182,7 +182,7 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
         ("my_entry_models:lod", "entry my_entry_models:lod: .* has no attribute 'lod'"),
         ("my_entry_modelz:load", "No module named"),
         ("json:dumps", "entry json:dumps raised TypeError: .* missing 1 required"),
-        ("os:getcwd", "a str cannot answer: .*; this is what entry os:getcwd returned"),
+        ("os:getcwd", "a str cannot answer"),
     ]:
         with one_line(words):
             answers(load_model({"entry": entry, "name": "m"}), asked)

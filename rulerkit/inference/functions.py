@@ -182,7 +182,6 @@ class Function(Model):
         if self._loaded is None:
             load, spec = self._code(), dict(self.spec)
             entry, arguments = spec.pop("entry"), spec.pop("entry_with", {})
-            # What the entry raises is told with its own place, not with a trace through ours.
             try:
                 returned = load(**arguments)
             except UserError:
@@ -191,10 +190,7 @@ class Function(Model):
                 raise UserError(
                     f"model {self.name}: entry {entry} raised {raised(error)}"
                 ) from error
-            try:
-                self._loaded = model(returned, **spec)
-            except UserError as error:
-                raise UserError(f"{error}; this is what entry {entry} returned") from None
+            self._loaded = model(returned, **spec)
             if isinstance(self._loaded, Function):
                 self._loaded._has_said = True  # the entry speaks for what it returns
         return self._loaded

@@ -7,6 +7,7 @@ the kinds of failures.
 import asyncio
 import itertools
 import random
+import re
 import threading
 import time
 from collections.abc import Callable
@@ -26,7 +27,6 @@ from rulerkit.inference.refusals import (
     SENT_AGAIN,
     SERVER_WORDS,
     RequestError,
-    is_too_long,
     message_in,
     status_words,
     why_unreachable,
@@ -190,7 +190,7 @@ class Connection:
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
         reason = status_words(self.address.url, status, self._quote(message_in(error)))
-        if is_too_long(reason):
+        if re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
         wait = None
         with suppress(ValueError):

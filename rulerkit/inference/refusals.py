@@ -47,11 +47,6 @@ class RequestError(Exception):
         self.reason, self.kind, self.wait = reason.rstrip("."), kind, wait
 
 
-def is_too_long(reason: str) -> bool:
-    """Whether a server's words are about a prompt that is too long for it."""
-    return bool(re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE))
-
-
 # --- why there is no connection -------------------------------------------------------------------
 
 _WAYS_OUT = {

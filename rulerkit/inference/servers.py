@@ -20,7 +20,7 @@ from rulerkit.inference.access import Address
 from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, Answers, Failure, Model
 from rulerkit.inference.process import ServerProcess
-from rulerkit.inference.refusals import ENDS_MODEL, RequestError, fatal_words, is_too_long
+from rulerkit.inference.refusals import ENDS_MODEL, RequestError, fatal_words
 from rulerkit.inference.reply import Reply
 
 AHEAD = 512  # examples made ahead and put in order, at most
@@ -271,15 +271,7 @@ class ServerEngine(Model):
             self._ended_by = self._ended_by or self.ended_by(failure)
             return None
 
-        reason = failure.reason
-        if failure.kind == "rejected" and is_too_long(reason):
-            answer_tokens = self.most_tokens(example)
-            served = f"{self.longest} tokens" if self.longest else "a length that it does not tell"
-            reason += (
-                f"; needed are {example.num_tokens + answer_tokens} tokens ({example.num_tokens} "
-                f"of the prompt, {answer_tokens} of the answer), served are {served}"
-            )
-        return Failure(reason, refused=failure.kind == "declined")
+        return Failure(failure.reason, refused=failure.kind == "declined")
 
     def ended_by(self, failure: RequestError) -> str:
         """A failure that holds for all requests, in one line, with what to do."""
