@@ -2,7 +2,6 @@
 
 import json
 import os
-import re
 import shlex
 import sys
 from importlib.util import find_spec
@@ -30,10 +29,6 @@ of one run."""
 MORE_MEMORY = (
     "`tensor_parallel_size`, a smaller `max_length` or `engine_args: {kv_cache_dtype: fp8, "
     "gpu_memory_utilization: 0.95}` make room"
-)
-_NO_MEMORY = (
-    r"KV cache is needed|No available memory for the cache|"
-    r"[Oo]ut ?[Oo]f ?[Mm]emory|less than desired"
 )
 _LONGEST = 2**20  # tokens, for models whose configuration names no limit
 
@@ -117,19 +112,14 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def copies(self) -> int:
         """How many copies of the model find room on the GPUs of this node: vLLM's
-        `data_parallel_size`. `UserError` where not even one does."""
+        `data_parallel_size`."""
         visible = visible_gpus()
         # A server elsewhere knows its GPUs; over several nodes there is one copy.
         if not visible or "base_url" in self.spec or self.spec.get("nodes", 1) > 1:
             return 1
-        gpus, size = self.spec.get("gpus") or len(visible), num_shares(self.spec)
-        if not size <= gpus <= len(visible):
-            raise UserError(
-                f"model {self.name} needs {max(gpus, size)} GPUs, {len(visible)} are visible "
-                f"({', '.join(visible)}): lower tensor_parallel_size or `gpus`, or make more "
-                "visible (CUDA_VISIBLE_DEVICES)"
-            )
-        return int(self._engine_args.get("data_parallel_size", gpus // size))
+        gpus = self.spec.get("gpus") or len(visible)
+        copies = max(1, gpus // num_shares(self.spec))
+        return int(self._engine_args.get("data_parallel_size", copies))
 
     def arguments(self) -> JSON:
         """The arguments of vLLM's engine, by name. No tokenizer: ids go in and out. No sampling
@@ -206,14 +196,6 @@ class Vllm(CheckpointEngine, ServerEngine):
         if nodes == 1:
             return {}
 
-        # Every node holds the same number of shares.
-        if num_shares(self.spec) % nodes:
-            raise UserError(
-                f"model {self.name}: `nodes: {nodes}` does not divide tensor_parallel_size x "
-                f"pipeline_parallel_size, which is {num_shares(self.spec)}: set these to all GPUs "
-                "of all nodes together"
-            )
-
         # The first node's address is known when the job starts, not when it is written.
         host, _, port = os.environ.get(MASTER, "").rpartition(":")
         if not host or not port.isdecimal():
@@ -240,20 +222,12 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def is_ready(self) -> bool:
         """Also asks a server that became ready for how many tokens it has room."""
-        try:
-            is_ready = super().is_ready()
-        except UserError as error:
-            if re.search(_NO_MEMORY, str(error)):
-                raise UserError(f"{error}. {MORE_MEMORY}") from None
-            raise
+        is_ready = super().is_ready()
         if is_ready and self.connection and self.longest is None:
-            address = self.connection.address
-            limits = [
-                model["max_model_len"]
-                for model in address.models()
-                if model["id"] == self._served_as and model["max_model_len"]
-            ]
-            self.longest = limits[0] if limits else 0
+            self.longest = 0
+            for model in self.connection.address.models():
+                if model["id"] == self._served_as:
+                    self.longest = model["max_model_len"] or 0
         return is_ready
 
     def close(self) -> None:
