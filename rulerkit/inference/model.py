@@ -160,8 +160,9 @@ class Model(ABC):
         if form.thinking_tokens and needs_marks and not form.thought:
             raise UserError(
                 f"model {self.name}: it has thinking_tokens, but its prompt format names no known "
-                f"mark of a thought ({' '.join(end for _, end in KNOWN)}): give the model's own, thinking_marks: "
-                "[BEGINNING, END], or a needle that is only thought of would count as an answer"
+                f"mark of a thought ({' '.join(end for _, end in KNOWN)}): give the model's own, "
+                "thinking_marks: [BEGINNING, END], or a needle that is only thought of would count "
+                "as an answer"
             )
 
         is_chat = self.spec.get("aligned") == "chat"
