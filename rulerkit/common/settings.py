@@ -79,8 +79,6 @@ Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
 Command = Annotated[Line, AfterValidator(_closed)]
 
-_LAYERS = r"(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)(i8)?( \*\d+\+?)?"
-
 
 class Keys(BaseModel):
     """The keys of a mapping.
@@ -192,8 +190,8 @@ class WeightsKeys(ModelKeys):
 class RWKVKeys(WeightsKeys):
     """RWKV in the layout of its authors."""
 
-    strategy: Annotated[str, Field(pattern=f"^{_LAYERS}( *-> *{_LAYERS})*$")]
-    """devices and number formats, such as `cpu fp32`, `cuda bf16` or `cuda fp16 *20 -> cpu fp32`"""
+    strategy: Annotated[str, Field(pattern=r"^(cuda(:\d+)?|cpu|mps) (fp16|fp32|bf16)$")]
+    """a device and a number format, such as `cpu fp32` or `cuda bf16`"""
 
 
 class Sampling(OptionalKeys):

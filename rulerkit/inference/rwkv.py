@@ -5,7 +5,6 @@ only the state, so memory does not grow with the length.
 """
 
 import os
-import re
 import sys
 from collections.abc import Iterable
 from contextlib import redirect_stdout
@@ -42,18 +41,14 @@ class RWKV(Model):
         self._local = self._local_file()
 
     def identity(self) -> JSON:
-        """Hub id, file and commit, or the fingerprint of a file; and the number formats of its
-        layers."""
-        # A strategy names number formats and devices; only the formats change answers.
-        formats = "+".join(sorted(set(re.findall(r"[fb][pf]\d+(?:i8)?", self._strategy))))
-
+        """Hub id, file and commit, or the fingerprint of a file; and the number format."""
         # The path of a local file says nothing about its content.
         if self._local:
             where = {"fingerprint": digest(file_ends(self._local))}
         else:
             commit = self._download("config.json").name  # downloads no weights
             where = {"path": self.spec["path"], "revision": commit}
-        return {"engine": "rwkv", **where, "dtype": formats}
+        return {"engine": "rwkv", **where, "dtype": self._strategy.split()[1]}
 
     def environment(self) -> JSON:
         """The version of the rwkv package, the GPU's name, the strategy, and the path as given."""
@@ -104,27 +99,13 @@ class RWKV(Model):
             self._package()
             # the package prints what it loads
             with loading(self.name, path), redirect_stdout(StringIO()):
-                network_class = _network_class(self._is_version_7(path))
+                # Version 7 has a weight that no older version has.
+                names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True)
+                network_class = _network_class("blocks.0.att.r_k" in names)
                 # The class appends .pth to the name: version 7 always, the older versions where it
                 # is missing.
                 self._network = network_class(str(path.with_suffix("")), self._strategy)
         return self._network
-
-    def _is_version_7(self, path: Path) -> bool:
-        """Whether the weights are of version 7; raises `UserError` where the package would ignore a
-        part of the strategy."""
-        # Version 7 has a weight that no older version has.
-        names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True).keys()
-        if "blocks.0.att.r_k" not in names:
-            return False
-
-        # Version 7 ignores what it does not know of a strategy, without a word.
-        if re.search(r"i8|\*|->", self._strategy):
-            raise UserError(
-                f"model {self.name}: strategy {self._strategy!r} is not for RWKV-7, which runs on "
-                "one device in one of fp32, fp16 and bf16: such as `cuda bf16`"
-            )
-        return True
 
     @cached_property
     def _strategy(self) -> str:
