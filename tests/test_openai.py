@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-import rulerkit as rk
 import rulerkit.inference.http as requests
 from rulerkit.common.errors import UserError
 from rulerkit.generation.generate import generate
@@ -19,7 +18,7 @@ from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure, load_model
 from tests.records import predict
-from tests.text_server import HALF, PROBE, RESET, ReaderServer
+from tests.text_server import PROBE, ReaderServer
 from tests.tiny_llama import save_tokenizer
 
 
@@ -271,20 +270,6 @@ def reply(finish, content="half", **more):
     return {"choices": [choice], "usage": {"completion_tokens": 3}}
 
 
-ONCE = [
-    (500, {}, error("busy")),
-    (503, {"Retry-After": "0.1"}, "<html>Service Unavailable</html>"),
-    (200, {}, reply("tool_calls", None, tool_calls=[{"id": "1"}])),
-    (429, {"Retry-After": "0.1"}, error("slow down")),
-    (RESET, {}, None),
-    (HALF, {}, None),
-    (200, {}, "<html>It works!</html>"),
-    (200, {}, error("overloaded", code="server_error")),
-    (200, {}, reply("length", "")),
-    (200, {}, {**reply("stop", ""), "usage": {"completion_tokens": 0}}),
-]
-"""What the hostile server does at the first request for a prompt, one after the other."""
-
 ALWAYS = [
     ((400, {}, error("not\nthis one")), "HTTP 400: not this one", False),
     ((400, {}, error("filtered", code="content_filter")), "HTTP 400: filtered", True),
@@ -292,62 +277,36 @@ ALWAYS = [
     ((200, {}, reply("stop", "", refusal="I cannot.")), "the service declined (I cannot.)", True),
     ((500, {}, error("the card fell off the bus")), "HTTP 500: the card fell off the bus", False),
 ]
-"""What it does with a few prompts however often it is asked, the reason in the ledger, and whether
+"""What a server does with a prompt however often it is asked, the reason in the ledger, and whether
 that is a refusal."""
 
 
-@pytest.mark.slow
-def test_what_can_be_answered_is_whatever_a_server_does(server, tmp_path):
-    """Two models behind it; every fifth prompt is refused. The second run asks only for the
-    rest."""
-    started = {}
-    doomed = {}
+def test_what_a_server_never_answers_stands_in_the_ledger_and_is_asked_again(server, tmp_path):
+    sent = []
 
     def behave(body):
         if body["max_tokens"] == PROBE:
             return None
-        prompt = json.dumps(body.get("prompt") or body["messages"])
-        with server.lock:
-            first = prompt not in started
-            number = started.setdefault(prompt, len(started))
-            if number % 5 == 0 and number // 5 < 2 * len(ALWAYS):
-                doomed.setdefault(prompt, ALWAYS[number // 5 % len(ALWAYS)])
-        if prompt in doomed:
-            return doomed[prompt][0]
-        if number % 29 == 1 and first:
-            server.released.wait(3)  # longer than the client waits
-        return ONCE[number % len(ONCE)] if first else None
+        if body["prompt"] not in sent:
+            sent.append(body["prompt"])
+        number = sent.index(body["prompt"])
+        return ALWAYS[number][0] if number < len(ALWAYS) else None
 
     server.behave = behave
-    common = {"base_url": server.url, "tokenizer": "builtin", "timeout": 2, "max_retries": 2}
-    models = [{**common, "path": "m", "name": p, "prompt_path": p} for p in ("ids", "chat")]
-    names = ["niah_single_1", "vt"]
-    study = rk.study(
-        models=models, tasks=names, lengths=[1024], num_examples=18, outputs=str(tmp_path)
-    )
-    cells = rk.evaluate(study, progress=False)
-    rows = [row for cell in cells for row in cell.rows]
-    assert all(string_match_all(row["pred"], row["outputs"]) == 1 for row in rows)
-    ledger = [
-        json.loads(line)
-        for file in tmp_path.rglob("*.failures.jsonl")
-        for line in file.read_text().splitlines()
-    ]
-    expected = sorted((reason, refused) for _, reason, refused in doomed.values())
-    assert sorted((entry["reason"], entry["refused"]) for entry in ledger) == expected
-    assert len(doomed) == 2 * len(ALWAYS)
-    assert len(rows) == 4 * 18 - len(doomed)
+    model = client(server, prompt_path="text", max_retries=1, concurrency=1)
+    cell = predict(model, some(model, 8), tmp_path / "run", progress=False)
+    failed = [(one.reason, one.refused) for one in cell.coverage.failed.values()]
+    assert sorted(failed) == sorted((reason, refused) for _, reason, refused in ALWAYS)
     server.behave = lambda body: None
     asked = len(server.real)
-    assert not any(cell.coverage.missing for cell in rk.evaluate(study, progress=False))
-    assert len(server.real) == asked + len(doomed)
+    again = predict(model, some(model, 8), tmp_path / "run", progress=False)
+    assert (again.coverage.missing, len(server.real) - asked) == ([], len(ALWAYS))
 
 
-@pytest.mark.parametrize("status", [500, RESET])
-def test_a_storm_of_failures_ends_the_sending(server, status):
+def test_a_storm_of_failures_ends_the_sending(server):
     model = client(server, concurrency=2, max_retries=1)
     examples = some(model, 40)
-    server.behave = lambda body: (status, {}, error("no")) if body["max_tokens"] != PROBE else None
+    server.behave = lambda body: (500, {}, error("no")) if body["max_tokens"] != PROBE else None
     failed, problem = ask(model, examples)
     assert "6 requests to http" in problem
     assert "in a row had no answer" in problem
