@@ -298,8 +298,8 @@ class Mine(Model):
 engines = {"mine": Mine}
 """
 FAULTY = [
-    ("    def identity", "    def other", "abstract method '?identity"),
-    ("    def answer", "    def other", "abstract method '?answer"),
+    ("    def identity", "    def other", "abstract class Mine"),
+    ("    def answer", "    def other", "abstract class Mine"),
     ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
     ("yield example, Answer", 'yield "teal" #', "what Mine gave cannot be used"),
     (

@@ -331,13 +331,14 @@ def answers_of(
         # An exception in the engine of a plug-in says where it was raised.
         with errors_of(type(model), f"answer of the model {model.name}"):
             for example, answer in model.answer(examples):
-                if not isinstance(answer, Answer | Failure):
-                    raise ModelError(
-                        f"{model.name}: its engine yields {shortened(answer)}: it must yield each "
-                        "example with an Answer or a Failure"
-                    )
-                yield example, answer
+                yield example, _checked(answer)
     except TooLong:
         raise
     except UserError as error:
         raise ModelError(str(error)) from error
+
+
+def _checked(answer: Any) -> Answer | Failure:
+    if isinstance(answer, Answer | Failure):
+        return answer
+    raise UserError(f"{shortened(answer)} is neither an Answer nor a Failure")
