@@ -177,9 +177,3 @@ def test_too_short_lengths(spec):
         assert str(length) in text
         longer = int(re.search(r"longer length \(example 0 fits into (\d+) tokens\)", text)[1])
         assert filled(generate(builtin(spec), longer, 1)[0]) <= 100
-
-
-def test_thinking_that_leaves_nothing_for_the_prompt():
-    form = PromptFormat("builtin", thinking_tokens=4000, thinking_room="inside")
-    with pytest.raises(UserError, match="longer"):
-        generate(builtin("vt"), 4096, 1, prompt_format=form)[0]

@@ -13,7 +13,6 @@ from rulerkit.generation.example import begins_alike
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import PromptFormat
 from rulerkit.generation.tasks import task
-from rulerkit.generation.tasks.haystacks import LINE
 from rulerkit.inference.model import load_model
 from rulerkit.report.plots import remarks, tasks_by_length
 from rulerkit.report.tables import task_table_text
@@ -100,12 +99,6 @@ def test_the_paper_has_needles_at_forty_depths():
         for depth in example.depths
     ]
     assert sum(abs(depth * 39 / 100 - round(depth * 39 / 100)) > 0.3 for depth in free) > 30
-
-
-@pytest.mark.parametrize(("protocol", "lines"), [("paper", 10), ("upstream", 16)])
-def test_upstreams_lines_in_the_demonstration(protocol, lines):
-    made = generate(task("vt", protocol), 4096, 5)
-    assert {example.text_of("demonstration").count(LINE) for example in made} == {lines}
 
 
 @pytest.mark.slow

@@ -111,20 +111,3 @@ def test_a_date_that_a_template_prints_is_no_difference(folder, server):
 
     assert rendered_on(date.today()) == ""
     assert "there '12 Jun 1999" in rendered_on(date(1999, 6, 12))
-
-
-def test_a_form_that_depends_on_the_message_is_not_stored(folder, server):
-    model = described(folder)
-    whole = server.render
-    for render, words in (
-        (lambda body: whole(body)[: -len(body["messages"][0]["content"])], "changes"),
-        (lambda body: [*whole(body), len(whole(body))], "depends on the message"),
-        (lambda body: ["x"], "does not render chats"),
-    ):
-        server.render = render
-        with pytest.raises(UserError, match=words) as caught:
-            store_form(model, server.url)
-        assert "\n" not in str(caught.value)
-    assert not (folder.parent / "params/forms").exists()
-    with pytest.raises(UserError, match="no chat template was found"):
-        _ = load_model(json.loads(model)).prompt_format
