@@ -19,7 +19,6 @@ from typing import NamedTuple
 
 from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
-from rulerkit.common.escape import fill
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, home, package_text
 from rulerkit.common.settings import Site
@@ -56,8 +55,18 @@ def script_text(jobs: list[Job], site: Site) -> str:
     script = script_of(jobs[0])
     models = [job.model for job in jobs if job.model]
     hours = max((model.get("hours", site.hours) for model in models), default=site.hours)
-    return fill(
-        package_text("job.sh"),
+
+    from jinja2 import Environment
+
+    environment = Environment(
+        trim_blocks=True,
+        keep_trailing_newline=True,
+        variable_start_string="[[",
+        variable_end_string="]]",
+        autoescape=False,
+    )
+    environment.filters["quote"] = shlex.quote
+    return environment.from_string(package_text("job.sh")).render(
         name=name_of(jobs[0]),
         script=script,
         log=script.with_suffix(".out"),

@@ -3,7 +3,6 @@ nothing of it is lost."""
 
 import html as html_library
 import re
-import shlex
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -80,22 +79,6 @@ def latex(text: str) -> str:
     escaped = re.sub("-(?=-)", "-{}", plain.translate(_LATEX))  # two hyphens would become a dash
     # behind `\\` a bracket or a star would be its argument
     return "{}" + escaped if escaped[:1] in ("[", "*") else escaped
-
-
-def fill(template: str, **values: Any) -> str:
-    """A template of jinja2 with `[[ value ]]`, filled in: nothing is escaped but by its filters
-    `html`, and `quote` for a shell."""
-    from jinja2 import Environment
-
-    environment = Environment(
-        trim_blocks=True,
-        keep_trailing_newline=True,
-        variable_start_string="[[",
-        variable_end_string="]]",
-        autoescape=False,
-    )
-    environment.filters |= {"html": html, "quote": shlex.quote}
-    return environment.from_string(template).render(**values)
 
 
 def csv_cell(value: Any) -> Any:

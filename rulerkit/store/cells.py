@@ -210,10 +210,6 @@ class Cell:
         failed = {index: attempts[index] for index in sorted(attempts.keys() - set(have))}
         return Coverage(have, self.wanted, failed, self.about.max_failures)
 
-    def check(self) -> None:
-        """Raise `DamagedCell` where a line of its files is not as it was written."""
-        _ = self.coverage
-
 
 def load_cell(path: Path) -> Cell | None:
     """The cell of a prediction file, rows unread; None where there is neither file nor record.
@@ -355,7 +351,7 @@ def readable(cells: Iterable[Cell], report: Report = lambda _: None) -> list[Cel
     kept = []
     for cell in cells:
         try:
-            cell.check()
+            _ = cell.coverage
             kept.append(cell)
         except DamagedCell as error:
             report(f"left out: {error}")
