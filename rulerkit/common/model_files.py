@@ -29,6 +29,7 @@ from rulerkit.common.settings import (
 from rulerkit.common.urls import is_address, origin_of, url_of
 from rulerkit.common.yaml_files import read_yaml
 
+FILES = ("params/models", ".yaml")
 _WINDOW_READER = r"reader-\d+[kKmM]?"
 
 
@@ -78,17 +79,12 @@ def check_spec(spec: Spec, who: str) -> JSON:
 
 def known_models() -> list[str]:
     """The names that need no path: the files of params/models/, and the readers."""
-    return sorted({*_model_files(), *READERS, "reader-<tokens>"})
+    return sorted({*project_files(*FILES), *READERS, "reader-<tokens>"})
 
 
 def is_known_model(name: str) -> bool:
     """Whether a name alone says which model is meant."""
-    is_window = re.fullmatch(_WINDOW_READER, name)
-    return bool(is_window) or name in READERS or name in _model_files()
-
-
-def _model_files() -> Mapping[str, Path]:
-    return project_files("params/models", ".yaml")
+    return bool(re.fullmatch(_WINDOW_READER, name)) or name in known_models()
 
 
 def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
@@ -105,7 +101,7 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         )
     # A project's file may have the name of a reader or of one of the kit's files; a file that
     # names itself as its base means the one that it stands in for.
-    file = _model_files().get(spec)
+    file = project_files(*FILES).get(spec)
     if file and file not in files:
         return _from_file(file, files)
     if spec.endswith((".yaml", ".yml")):
@@ -158,7 +154,7 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     if "base" in given:
         base = _expand(given.pop("base"), files)
         url = given.get("base_url")
-        if is_address(url) and _origin(url) != _origin(base.get("base_url")):
+        if url and origin_of(url) != origin_of(base.get("base_url")):
             # A key is for the server that it was given for.
             base.pop("api_key_env", None)
             base.pop("headers", None)
@@ -172,21 +168,15 @@ def _merge(spec: Spec, files: tuple[Path, ...]) -> JSON:
     if differs:
         base.pop("label", None)
     if base and "name" not in given:
-        is_another = any(differs.get(key) is not None for key in ("path", "entry", "window"))
-        if is_another:
-            for key in ("name", "label"):
-                base.pop(key, None)
+        if any(differs.get(key) is not None for key in ("path", "entry", "window")):
+            base.pop("name", None)
+            base.pop("label", None)
         else:
             name = check_spec(base, str(spec["base"]))["name"]
             base["name"] = name + _suffix(differs)
 
     merged = base | given
     return {key: value for key, value in merged.items() if value is not None}
-
-
-def _origin(url: object) -> str:
-    """Scheme, host and port of a server; empty where there is none."""
-    return origin_of(url_of(str(url))) if is_address(url) else ""
 
 
 def _suffix(differs: Spec) -> str:

@@ -70,8 +70,10 @@ def is_on_this_machine(url: str) -> bool:
     return host == "localhost" or host.endswith(".localhost")
 
 
-def origin_of(url: str) -> str:
-    """Scheme, host and port, which say to whom a key goes."""
-    parts = urlsplit(url)
+def origin_of(address: object) -> str:
+    """Scheme, host and port, which say to whom a key goes; empty for what is no address."""
+    if not is_address(address):
+        return ""
+    parts = urlsplit(url_of(str(address)))
     port = parts.port or (443 if parts.scheme == "https" else 80)
     return f"{parts.scheme}://{parts.hostname}:{port}"
