@@ -51,7 +51,7 @@ def _examples() -> tuple[pd.DataFrame, list[str]]:
     rows = []
     for name, named in _EXAMPLES.items():
         task = make_task(named)
-        example = generate(task, _LENGTH, 1, 42)[0]
+        example = generate(task, _LENGTH, 1, 42, corpora="builtin")[0]
 
         # What is hidden stands in its order; of a list of words, its beginning.
         blocks = example.context_blocks
@@ -69,8 +69,8 @@ def _examples() -> tuple[pd.DataFrame, list[str]]:
             }
         )
     notes = [
-        f"Examples of {_LENGTH} tokens, made by this kit, not those that the paper prints; of each "
-        "what is hidden, or the beginning of its list, and the question."
+        f"Examples of {_LENGTH} tokens over synthetic texts, made by this kit, not those that the "
+        "paper prints; of each what is hidden, or the beginning of its list, and the question."
     ]
     return pd.DataFrame(rows), notes
 
