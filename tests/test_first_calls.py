@@ -102,7 +102,6 @@ def test_cells_places_and_rows_mean_the_same(answered):
     for given in ["outputs", answered]:
         assert len(rk.score(given)) == len(rk.answers_of(given)) == len(scores)
         assert len(rk.score_as(given, "lm-eval")) == len(scores)
-        assert len(rk.failures.label(given)) == len(scores)
         assert len(rk.load(given)) == len(scores)
         assert rk.browse(given).num_examples == len(scores)
     assert (rk.score_as("outputs").filter(like=":think").count() == len(scores)).all()
@@ -114,7 +113,7 @@ def test_cells_places_and_rows_mean_the_same(answered):
 def test_a_part_of_the_rows_stays_a_part(answered):
     rows = rk.load()
     some = rows[rows["index"] == 0]
-    for function in (rk.score, rk.answers_of, rk.score_as, rk.failures.label):
+    for function in (rk.score, rk.answers_of, rk.score_as):
         found = function(some)
         assert len(found) == len(some)
         assert set(found["index"]) == {0}
@@ -166,7 +165,7 @@ def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
 
     cells = evaluate(rk.model(refuse, tokenizer="builtin"))
     assert not any(cell.coverage.have for cell in cells)
-    assert len(rk.load(answers=False).attrs["empty_cells"]) == 4
+    assert len(rk.load().attrs["empty_cells"]) == 4
 
 
 @pytest.mark.parametrize("given", [5, pd.DataFrame({"a": [1]})], ids=["number", "frame"])
@@ -179,7 +178,6 @@ def test_cells_without_an_answer_stay_in_the_summary_of_a_table(home):
         rk.answers_of,
         rk.score_as,
         rk.browse,
-        rk.failures.label,
         rk.failures.shares,
         rk.depth.recall_by_depth,
         rk.depth.by_bin,
@@ -232,22 +230,17 @@ def test_a_row_becomes_its_prompt_again(home):
     assert rk.example_of(rows[rows["engine"] == "function"].iloc[0]).prompt.startswith("<|begin")
 
 
-def test_a_row_may_have_any_form_of_pandas(answered):
+def test_a_row_is_a_series_or_a_mapping(answered):
     rows = rk.load()
-    forms = [rows.iloc[0], rows.head(1), next(rows.itertuples()), rows.iloc[0].to_dict()]
-    assert {rk.example_of(form).digest for form in forms} == {rows["digest"].iloc[0]}
-    assert (
-        rk.show(rk.example_of(rows.iloc[0]), rk.generate("vt", 1024, 2)).text.count("references:")
-        == 3
-    )
-    texts = {name: str(value) for name, value in rows.iloc[0].items()}
-    assert rk.example_of(texts).digest == rows["digest"].iloc[0]
+    row = rows.iloc[0]
+    example = rk.example_of(row)
+    assert example.digest == rk.example_of(row.to_dict()).digest == row["digest"]
+    assert rk.show(example, rk.generate("vt", 1024, 2)).text.count("references:") == 3
     with pytest.raises(UserError, match="none with index 9"):
         rk.example_of(rows.assign(index=9).iloc[0])
-    with pytest.raises(UserError, match="a table of 16 rows"):
-        rk.example_of(rows)
-    with pytest.raises(UserError, match="a row without path, run"):
-        rk.example_of(rows["score"])
+    for given in (rows, rows["score"]):
+        with pytest.raises(UserError, match="example_of takes a row of"):
+            rk.example_of(given)
 
 
 def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
@@ -260,7 +253,7 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
 
     words.write_text("\n".join(a + b + "n" for a in syllables for b in syllables))
     corpora.LOADED.clear()  # as another process, which reads it anew
-    with pytest.raises(UserError, match=r"corpus words\.txt \(words\) is another"):
+    with pytest.raises(UserError, match="a corpus or the tokenizer is another now"):
         rk.example_of(row)
     monkeypatch.setenv("RULERKIT_HOME", str(home / "elsewhere"))
     monkeypatch.chdir("/")

@@ -8,15 +8,13 @@ from collections.abc import Callable, Mapping
 from functools import cache, partial
 from typing import Any
 
-from rulerkit.common.errors import UserError, shortened
+from rulerkit.common.errors import UserError, listed, shortened
 from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.prompt_format import SETTINGS, PromptFormat
 from rulerkit.generation.tasks import recorded_task
 from rulerkit.store.cells import Cell
-from rulerkit.store.comparable import describe_first, differences
 from rulerkit.store.places import CELL, cells_of_rows, is_table
-from rulerkit.store.records import plain
 
 
 def examples_of(cell: Cell) -> Examples:
@@ -59,7 +57,7 @@ def remaker(
         example = examples()[row["index"]]
         if example.digest != row["digest"]:
             reason = f"the prompt of example {row['index']} comes out differently"
-            raise _not_generated(cell, f"{reason}{_what_differs(cell, examples())}")
+            raise _not_generated(cell, f"{reason}: a corpus or the tokenizer is another now")
         if made is not None:
             made[row["digest"]] = example
         return example
@@ -67,52 +65,23 @@ def remaker(
     return remake
 
 
-def _what_differs(cell: Cell, examples: Examples) -> str:
-    """The first of what defined the prompts of a cell that is another now, in words: a corpus, the
-    tokenizer, the template; "" where nothing on record is."""
-    now = plain(examples.record())
-    then = {name: cell.record["result"].get(name) for name in now}
-    changes = differences(then, now)
-    if not changes:
-        return ""
-    field, old, new, more = describe_first(changes)
-    if field.startswith("sources."):
-        setting = field.split(".")[1]
-        name = then["sources"].get(setting, {}).get("name", setting)
-        return f", because the corpus {name} ({setting}) is another now"
-    return f", because {field} was {old} and is {new} now{more}"
-
-
 def example_of(row: Any) -> Example:
     """The example that a row of `load` or `score` answers, generated again: its `prompt` is what
     the model was sent, `rk.show` shows it.
 
-    `row` is a row of the table, in any form that pandas gives it, or a table of one row. Raises
-    UserError where the tokenizer or a corpus is not here, or is another than then.
+    `row` is a row of the table, such as `table.iloc[0]`, or a mapping. Raises UserError where the
+    tokenizer or a corpus is not here, or is another than then.
     """
     import pandas as pd
 
-    takes = "example_of takes a row of `rk.load`, such as table.iloc[0]; seen: "
-    if is_table(row):
-        if len(row) != 1:
-            raise UserError(f"{takes}a table of {len(row)} rows")
-        row = row.iloc[0]
-    # `itertuples` gives named tuples, `iterrows` and `iloc` Series, `to_dict` dictionaries.
-    if hasattr(row, "_asdict"):
-        row = row._asdict()
-    if not hasattr(row, "keys"):
-        raise UserError(f"{takes}{shortened(row)}")
     names = [*CELL, "index", "digest"]
-    missing = [name for name in names if name not in row]
-    if missing:
-        raise UserError(f"{takes}a row without {', '.join(missing)}")
-
+    missing = [name for name in names if not hasattr(row, "keys") or name not in row]
+    if missing or is_table(row):
+        raise UserError(
+            "example_of takes a row of `rk.load`, such as table.iloc[0], with the columns "
+            f"{listed(names, 9)}; seen: {shortened(row)}"
+        )
     values = {name: row[name] for name in names}
-    try:
-        # Rows of the csv module are texts.
-        values |= {name: int(values[name]) for name in ("length", "index")}
-    except ValueError as error:
-        raise UserError(f"{takes}{error}") from error
     (cell,) = cells_of_rows(pd.DataFrame([values]), "example_of").values()
     example: Example = remaker(cell)(values)
     return example
