@@ -73,17 +73,16 @@ def redundancy(
     categories: Mapping[str, str],
     benchmark: Sequence[str],
 ) -> pd.DataFrame:
-    """A row per task in the order of the dendrogram: task, category, cluster (the dendrogram cut
-    into as many as there are categories), in_benchmark, cut_keeps (whether a cut into as many
-    clusters as the benchmark has tasks would keep it), and `nearest`, the task of the benchmark and
-    of its category that it correlates with most: correlation, low, high."""
+    """A row per task in the order of the dendrogram: task, category, in_benchmark, cut_keeps
+    (whether a cut into as many clusters as the benchmark has tasks would keep it), and `nearest`,
+    the task of the benchmark and of its category that it correlates with most: correlation, low,
+    high."""
     members = [task for task in benchmark if task in vectors]
-    cluster = _clusters(coefficients, len(set(categories.values())))
 
     # A cut keeps of each cluster the first task of the benchmark, or else the first task: so the
     # tasks of the benchmark stand first, and of each cluster the first row is taken.
-    cut = _clusters(coefficients, len(members))
-    cut = cut.reindex([*members, *coefficients.index])
+    labels = cut_tree(tree_of(coefficients), n_clusters=max(1, len(members))).ravel()
+    cut = pd.Series(labels, coefficients.index).reindex([*members, *coefficients.index])
     kept_by_cut = set(cut.drop_duplicates().index)
 
     rows = []
@@ -101,7 +100,6 @@ def redundancy(
             {
                 "task": task,
                 "category": category,
-                "cluster": cluster[task],
                 "in_benchmark": task in members,
                 "cut_keeps": task in kept_by_cut,
                 "nearest": near.idxmax() if len(near) else "",
@@ -198,12 +196,3 @@ def tree_of(coefficients: pd.DataFrame) -> NDArray[np.float64]:
     flat = np.clip(distances[upper], 0, 2)
     tree = linkage(flat, method="average")
     return np.asarray(optimal_leaf_ordering(tree, flat))
-
-
-def _clusters(coefficients: pd.DataFrame, count: int) -> "pd.Series[int]":
-    """The cluster of each task, numbered in the order of the frame, where the dendrogram is cut
-    into `count`."""
-    possible = max(1, min(count, len(coefficients)))
-    labels = cut_tree(tree_of(coefficients), n_clusters=possible).ravel()
-    numbers, _ = pd.factorize(labels)
-    return pd.Series(numbers + 1, index=coefficients.index)
