@@ -51,7 +51,7 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
         lines = (ended.err + ended.out).splitlines()
         assert sum(str(file) in line for line in lines) == 1
     told = []
-    rk.load(run, answers=False, report=told.append)
+    rk.load(run, report=told.append)
     assert str(file) in told[0]
 
 

@@ -2,13 +2,14 @@
 labels."""
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pandas as pd
 import papermill
 import pytest
 
-from rulerkit.analysis.failures import definitions, label, no_context_answers
+from rulerkit.analysis.failures import definitions, label_answers, no_context_answers
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.common.plugins import is_outside
@@ -54,7 +55,14 @@ def asked(spec, length=LENGTH, num_examples=3, **form):
 
 def labelled(spec, write, reason="stop", **more):
     examples = asked(spec, **more)
-    return label([cell_of(examples, {1: write(examples[1])}, reason)]).iloc[0]
+    label, detail, _ = label_answers(cell_of(examples, {1: write(examples[1])}, reason), {}, {})[1]
+    return label, detail
+
+
+def labels_of(cells, no_context=None):
+    """The labels of all answers, in their order."""
+    known = no_context_answers(cells) if no_context is None else no_context
+    return [label for cell in cells for label, *_ in label_answers(cell, known, {}).values()]
 
 
 def distractors(example, key=False):
@@ -124,9 +132,9 @@ def uncommon(example):
     ("kind", "spec", "write", "detail"), HAND, ids=[f"{h[0]}-{i}" for i, h in enumerate(HAND)]
 )
 def test_answers_by_hand(kind, spec, write, detail):
-    row = labelled(spec, write)
-    assert row["label"] == kind, row.to_dict()
-    assert detail in row["detail"]
+    label, seen = labelled(spec, write)
+    assert label == kind, seen
+    assert detail in seen
 
 
 def test_every_label_has_an_answer_by_hand():
@@ -139,25 +147,21 @@ def test_every_label_has_an_answer_by_hand():
 
 
 def test_cut_off_where_nothing_else_fits():
-    assert (
-        labelled("niah_single_2", lambda e: "The special magic number for", "length")["label"]
-        == "cut off"
-    )
-    assert (
-        labelled("niah_multikey_2", lambda e: distractors(e)[0], "length")["label"]
-        == "near distractor"
-    )
-    assert labelled("niah_single_2", lambda e: e.references[0], "length")["label"] == "complete"
+    for label, spec, write in (
+        ("cut off", "niah_single_2", lambda e: "The special magic number for"),
+        ("near distractor", "niah_multikey_2", lambda e: distractors(e)[0]),
+        ("complete", "niah_single_2", lambda e: e.references[0]),
+    ):
+        assert labelled(spec, write, "length")[0] == label
 
 
 def test_a_thought_that_never_ends():
     thinking = {"thinking_tokens": 200}
-    assert (
-        labelled("vt", lambda e: "<think> the chain", **thinking)["label"] == "cut in its thought"
-    )
-    assert (
-        labelled("vt", lambda e: "<think> hm </think> the", **thinking)["label"] == "function words"
-    )
+    for label, text in (
+        ("cut in its thought", "<think> the chain"),
+        ("function words", "<think> hm </think> the"),
+    ):
+        assert labelled("vt", lambda e, text=text: text, **thinking)[0] == label
 
 
 def test_the_answer_that_is_given_without_context():
@@ -172,12 +176,12 @@ def test_the_answer_that_is_given_without_context():
         ("hand", "fictional", 42, 1): "In Timbuktu.",
         ("hand", "fictional", 42, 2): among[2].references[0],
     }
-    found = label(cells).set_index(["task", "index"])["label"]
-    assert found["qa_1"].tolist() == ["nothing recognised", "no-context answer", "complete"]
-    assert found["qa_1-context_none"].tolist() == ["nothing recognised", "complete"]
-    assert "no-context answer" not in set(label(cells, no_context={})["label"])
+    alone_and_among = ["nothing recognised", "complete"]
+    alone_and_among += ["nothing recognised", "no-context answer", "complete"]
+    assert labels_of(cells) == alone_and_among
+    assert "no-context answer" not in labels_of(cells, no_context={})
     other = cell_of(among, {1: "in Timbuktu"}, name="another model")
-    assert label([guesses, other])["label"].iloc[-1] == "nothing recognised"
+    assert labels_of([guesses, other])[-1] == "nothing recognised"
 
 
 # --- examples again -------------------------------------------------------------------------------
@@ -197,10 +201,10 @@ def test_examples_that_cannot_be_generated_again(where, value, words):
         place = place[key]
     place[where[-1]] = value
     with pytest.raises(UserError, match=words) as raised:
-        label([cell])
+        label_answers(cell, {}, {})
     assert "\n" not in str(raised.value)
     cell.rows[0]["pred"] = cell.rows[0]["outputs"][0]
-    assert label([cell])["label"].tolist() == ["complete"], "what is right needs no example"
+    assert labels_of([cell]) == ["complete"], "what is right needs no example"
 
 
 # --- planted --------------------------------------------------------------------------------------
@@ -218,12 +222,11 @@ def test_examples_that_cannot_be_generated_again(where, value, words):
 )
 def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
     model = load_model({"engine": "planted", "name": "planted", **effects})
-    labels = label(
-        [predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)]
-    )
-    share = labels["label"].isin(kinds).mean()
+    cell = predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
+    labels = labels_of([cell])
+    share = sum(label in kinds for label in labels) / 120
     low, high = wilson(share, 120, 0.999)
-    assert low <= planted <= high, labels["label"].value_counts().to_dict()
+    assert low <= planted <= high, Counter(labels)
 
 
 def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
@@ -233,7 +236,7 @@ def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
         predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
         for spec in specs
     ]
-    share = label(cells).query("task == 'qa_1'")["label"].eq("no-context answer").mean()
+    share = labels_of(cells).count("no-context answer") / 120
     low, high = wilson(share, 120, 0.999)
     assert low <= 0.7 * 0.5 <= high
 
@@ -257,7 +260,7 @@ def test_the_notebook_finds_what_is_planted(tmp_path, monkeypatch):
         source, tmp_path / "out.ipynb", given, progress_bar=False, cwd=tmp_path
     )
     tables = tmp_path / "tables/main/12_failures"
-    found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "label"])
+    found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "failure"])
     copied = found.loc["cwe", 12288, "copied demonstration"]
     assert copied["low"] < 0.95 < copied["high"] + 0.05
     assert copied["share"] > 0.7

@@ -40,7 +40,7 @@ class Outputs:
         study = rk.study(
             models=[model], tasks=["niah_single_1"], lengths=[1024], num_examples=2, outputs=folder
         )
-        labels = failures.label(rk.evaluate(study, progress=False))
+        labels = rk.answers_of(rk.evaluate(study, progress=False), labels=True)
         scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
         summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))

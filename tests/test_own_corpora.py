@@ -8,7 +8,6 @@ import pytest
 from test_generation import check_example, filled
 
 import rulerkit as rk
-from rulerkit.analysis import failures
 from rulerkit.common.errors import UserError
 from rulerkit.generation import corpora as own_texts
 from rulerkit.generation.pieces import piece_encoder
@@ -95,7 +94,7 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
         assert f"Own texts: {words}.\n" in table
     assert "Synthetic" not in table
     assert plots.remarks(summary.cells).startswith("reference readers; own texts")
-    assert set(failures.label(cells)["label"]) == {"complete"}
+    assert set(rk.answers_of(cells, labels=True)["failure"]) == {"complete"}
     for cell in cells:
         own = {"vt": 0, "fwe": 0, "niah_multikey_3": 0}.get(cell.task, 1)
         assert bool(cell.record["result"]["sources"]) == own, cell.task

@@ -427,11 +427,11 @@ def test_parts_without_an_item_are_grey_and_leave_gaps():
 def test_failures_stand_in_groups_with_their_intervals():
     counts = {"complete": 50, "empty": 20, "cut off": 0, "copied demonstration": 10, "partial": 20}
     rows = pd.DataFrame(
-        {"run": run, "model": "m", "name": "M", "task": "vt", "label": label, "count": count}
+        {"run": run, "model": "m", "label": "M", "task": "vt", "failure": label, "count": count}
         for run in "ab"
         for label, count in {**counts, "wrong chain": 0, "refused": 0}.items()
     ).assign(length=4096, n=100)
-    more = rows.assign(count=rows["count"].where(rows["label"] != "refused", 1), length=8192)
+    more = rows.assign(count=rows["count"].where(rows["failure"] != "refused", 1), length=8192)
     panels = plots.failures_by_length(pd.concat([rows, more]))
     assert [axes.get_title() for axes in panels] == ["M [a]\nVT", "M [b]\nVT"]
     names = [label.get_text() for label in panels[0].get_yticklabels()]
@@ -497,7 +497,7 @@ def figures(tmp_path_factory):
     scores = rk.score(cells)
     summary = rk.summarize(scores)
     bins = by_bin(recall_by_depth(rk.answers_of(scores, cells=cells)))
-    shares = failures.shares(failures.label(cells))
+    shares = failures.shares(rk.answers_of(scores, labels=True, cells=cells))
     note = plots.remarks(summary.cells) + "; a note that is longer than one line of a column"
     four = summary.cells[summary.cells["task"] != "cwe"].rename(columns={"task": "panel"})
     grey = {"vt": rk.paper.published_scores(["yi-34b"], "vt")}

@@ -12,7 +12,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.failures import label
+from rulerkit.analysis.failures import label_answers
 from rulerkit.analysis.results import ANSWER_COLUMNS, FIRST, LABEL_COLUMNS, answers_of, export, load
 from rulerkit.common.errors import UserError
 from rulerkit.report.browser import browse
@@ -75,8 +75,8 @@ def test_a_row_per_example_with_what_was_asked_and_written(outputs: Path) -> Non
 
 def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs: Path) -> None:
     file = outputs / "predictions/main/perfect/vt/1024.jsonl"
-    everything = load(outputs, answers=False)
-    pd.testing.assert_frame_equal(load(outputs, file, answers=False), everything)
+    everything = load(outputs)
+    pd.testing.assert_frame_equal(load(outputs, file), everything)
     assert len(load(file)) == 6
     with pytest.raises(UserError, match="unknown model or folder of predictions"):
         load(outputs / "nothing")
@@ -84,15 +84,17 @@ def test_places_may_be_folders_and_files_and_a_cell_counts_once(outputs: Path) -
 
 def test_labels_are_those_of_the_failures(outputs: Path) -> None:
     results = load(outputs, labels=True)
-    cells = read_cells(outputs / "predictions")
-    expected = label(cells).set_index(["model", "task", "length", "index"])["label"]
-    keys = results.set_index(["model", "task", "length", "index"])
-    assert (keys["failure"] == expected.loc[keys.index]).all()
-    assert keys["failure"].nunique() > 1
+    keys = results.set_index(["path", "index"])["failure"]
+    for cell in read_cells(outputs / "predictions"):
+        labels = label_answers(cell, {}, {})
+        assert {index: label for index, (label, *_) in labels.items()} == keys[
+            str(cell.path)
+        ].to_dict()
+    assert keys.nunique() > 1
 
 
 def test_answers_of_some_rows(outputs: Path) -> None:
-    scores = load(outputs, answers=False)
+    scores = rk.score(outputs)
     wrong = scores[scores["score"] < 1]
     assert 0 < len(wrong) < len(scores)
     rows = answers_of(wrong, labels=True)
@@ -298,15 +300,3 @@ def test_the_page_has_rows_for_what_a_model_was_asked(outputs, tmp_path):
     ).stdout
     tables = re.findall(r'<table class="heat">(.*?)</table>', dom, re.DOTALL)
     assert [table.count("<tr>") - 1 for table in tables] == [1, 4]
-
-
-def test_a_table_shows_its_first_columns_and_those_that_differ(outputs: Path) -> None:
-    results = load(outputs)
-    shown = results._repr_html_()
-    for name, is_shown in (("prediction", True), ("num_keys", True), ("seed", False)):
-        assert (f"<th>{name}</th>" in shown) == is_shown
-    assert "columns with one value each are not shown" in shown
-    # What is made from the rows is shown whole.
-    tokens = results.groupby("model")[["seed"]].mean()
-    assert "<th>seed</th>" in tokens._repr_html_()
-    assert {"seed", "settings"} <= set(results.columns)

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.failures import label
 from rulerkit.common.errors import UserError
 from rulerkit.generation.match_rules import string_match_all, string_match_part
 from rulerkit.generation.tasks import category_of
@@ -39,7 +38,6 @@ def test_models_that_share_a_label_are_told_apart_by_their_names():
     models = {"vt": "n", "cwe": "m", "fwe": "m"}
     cells = [cell([row("1", ["1"])], task, model=model) for task, model in models.items()]
     assert list(score(cells)["label"]) == ["M [n]", "M [m]", "M [m]"]
-    assert list(label(cells)["name"]) == ["M [n]", "M [m]", "M [m]"]
     assert list(score(cells[1:])["label"]) == ["M", "M"]
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pandas as pd
 
-from rulerkit.analysis.failures import NoContext, label, no_context_answers
+from rulerkit.analysis.failures import NoContext, label_answers, no_context_answers
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, check_known, remark
 from rulerkit.common.paths import install_command
@@ -24,7 +24,7 @@ from rulerkit.store.files import disk, write_whole
 from rulerkit.store.places import CELL, as_cells, cells_of_rows
 
 FIRST = ["score", "prediction", "references", "model", "task", "length", "index"]
-"""The columns of `load` that stand first, and are always shown."""
+"""The columns of `load` that stand first."""
 ANSWER_COLUMNS = {
     "prediction": "what the model wrote, with its thought where it has one",
     "references": "list of the strings that should appear",
@@ -50,7 +50,6 @@ _LISTS = ("references", "depths")
 
 def load(
     *places: Any,
-    answers: bool = True,
     labels: bool = False,
     max_failures: float | None = None,
     report: Report = remark,
@@ -60,20 +59,16 @@ def load(
 
     A place is an outputs folder with all outputs folders below it, a folder or file of predictions
     (ours, upstream's, lm-eval's samples), `run`, `run/model` or the name of a model of one run in
-    `outputs/predictions`, a list of these, or cells; without one it is
-    `outputs`. Of copies of a cell that with the most answers counts.
-    `answers_of` adds the columns of `answers` to some rows later. What is damaged is left out and
-    passed to `report`. Raises UserError where a place holds no predictions, and where two places
-    contradict each other.
+    `outputs/predictions`, a list of these, or cells; without one it is `outputs`. Of copies of a
+    cell that with the most answers counts. What is damaged is left out and passed to `report`.
+    Raises UserError where a place holds no predictions, and where two places contradict each other.
     """
     cells = as_cells(places or "outputs", "load", report)
     scores = score(cells, report, max_failures)
     cells = readable(cells)
     if line := lacking_line(cells):
         report(line)
-    if answers or labels:
-        scores = answers_of(scores, labels, cells, report)
-    return scores
+    return answers_of(scores, labels, cells, report)
 
 
 # --- answers and labels ---------------------------------------------------------------------------
@@ -106,36 +101,37 @@ def answers_of(
         rows = _stored_rows(cell, set(index[positions]), report)
         if rows is None:
             continue
-        failures = _failures(cell, without_context, made, report) if labels else {}
+        failures: dict[int, Any] = {}
+        if labels:
+            try:
+                failures = label_answers(cell, without_context, made)
+            except UserError as error:
+                report(f"not labelled: {error}")
+        nothing = (None, None, None) if labels else ()
         for position in positions:
-            number = index[position]
-            row = rows[number]
+            row = rows[index[position]]
             usage = row.get("usage") or {}
-            value: tuple[Any, ...] = (
+            values[position] = (
                 row["pred"],
                 row["outputs"],
                 row.get("finish_reason", ""),
                 row.get("depths", []),
                 usage.get("completion_tokens"),
                 usage.get("seconds"),
+                *failures.get(index[position], nothing),
             )
-            if labels:
-                value += failures.get(number, (None, None, None))
-            values[position] = value
 
-    if len(values) < len(scores):
-        scores = scores.iloc[sorted(values)]
+    scores = scores.iloc[sorted(values)]
     in_order = [values[position] for position in sorted(values)]
     # texts stay Python's own: pyarrow refuses half of a surrogate pair, which a model may write
     answers = pd.DataFrame(in_order, scores.index, names, dtype=object)
-    numbers = [name for name in _NUMBERS if name in names]
-    answers = answers.astype(dict.fromkeys(numbers, float))
+    answers = answers.astype({name: float for name in _NUMBERS if name in names})
     answers = pd.concat([answers, _settings(scores)], axis=1)
     # rows of `load` have the columns already: they are made anew
     others = scores.drop(columns=answers.columns, errors="ignore")
-    with_answers = pd.concat([others, answers], axis=1)
+    with_answers: Any = pd.concat([others, answers], axis=1)
     rest = [name for name in with_answers if name not in FIRST]
-    results = Results(with_answers[[*FIRST, *rest]])
+    results: pd.DataFrame = with_answers[[*FIRST, *rest]]
     results.attrs = scores.attrs
     return results
 
@@ -149,37 +145,6 @@ def _settings(scores: pd.DataFrame) -> pd.DataFrame:
     return of_rows.set_axis(scores.index).infer_objects()
 
 
-class Results(pd.DataFrame):
-    """Rows of `load`: a DataFrame that shows FIRST and the columns in which its rows differ."""
-
-    @property
-    def _constructor(self) -> type["Results"]:
-        return Results
-
-    def _shown(self) -> Any:
-        frame = pd.DataFrame(self)
-        # What was made from the rows, such as a pivot table, is shown whole.
-        if len(frame) < 2 or not set(FIRST) <= set(frame):
-            return frame
-        names = list(FIRST)
-        for name in frame.columns.difference([*FIRST, "settings"], sort=False):
-            values = frame[name].map(repr) if name in _LISTS else frame[name]
-            if values.nunique(dropna=False) > 1:
-                names.append(name)
-        return frame[names]
-
-    def __repr__(self) -> str:
-        return repr(self._shown())
-
-    def _repr_html_(self) -> str | None:
-        shown = self._shown()
-        text: str | None = shown._repr_html_()
-        hidden = len(self.columns) - len(shown.columns)
-        if text and hidden:
-            text += f"<p>{hidden} columns with one value each are not shown: results.columns</p>"
-        return text
-
-
 def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON] | None:
     """The rows of a cell by index; None where it is damaged, or lacks some that are wanted."""
     try:
@@ -191,21 +156,6 @@ def _stored_rows(cell: Cell, wanted: set[int], report: Report) -> dict[int, JSON
         problem = str(error)
     report(f"left out: {problem}")
     return None
-
-
-def _failures(
-    cell: Cell, without_context: NoContext, made: dict[str, Example], report: Report
-) -> dict[int, tuple[Any, ...]]:
-    """LABEL_COLUMNS by index; nothing where the examples cannot be made again."""
-    try:
-        rows: Any = label([cell], without_context, made).itertuples()
-    except UserError as error:
-        report(f"not labelled: {error}")
-        return {}
-    failures = {}
-    for row in rows:
-        failures[row.index] = (row.label, row.detail, row.depth)
-    return failures
 
 
 # --- files for other programs ---------------------------------------------------------------------

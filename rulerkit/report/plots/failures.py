@@ -33,10 +33,11 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
 
     `shares` is `failures.shares`.
     """
-    check_columns(shares, ["name", "task", "length", "label", "count", "n"], "failures_by_length")
+    needed = ["label", "task", "length", "failure", "count", "n"]
+    check_columns(shares, needed, "failures_by_length")
     if shares.empty:
         raise UserError("no labels to draw; label the cells of a run that has some")
-    names = names_of(shares.assign(label=shares["name"]))
+    names = names_of(shares)
     groups: Any = shares.groupby([names, "task"], sort=False)
     tables = {key: _with_groups(rows) for key, rows in groups}
 
@@ -61,19 +62,19 @@ def failures_by_length(shares: "pd.DataFrame", note: str = "") -> "list[Axes]":
 def _with_groups(rows: "pd.DataFrame") -> "pd.DataFrame":
     """The labels that occur in one panel, each group of several below its sum: columns row, length,
     percent and text."""
-    counts = rows.groupby("label")["count"].sum()
+    counts = rows.groupby("failure")["count"].sum()
     occurring = [label for label in definitions() if counts.get(label)]
     group_of = {label: group for group, labels in _GROUPS.items() for label in labels}
     parts = []
     for group in _GROUPS:
         labels = [label for label in occurring if group_of.get(label, "wrong") == group]
-        of_group = rows[rows["label"].isin(labels)]
+        of_group = rows[rows["failure"].isin(labels)]
         if len(labels) > 1:
             total = of_group.groupby("length", as_index=False).agg({"count": "sum", "n": "first"})
             parts.append(total.assign(row=group))
         for label in labels:
             name = f"{_INDENT}{label}" if len(labels) > 1 else label
-            parts.append(of_group[of_group["label"] == label].assign(row=name))
+            parts.append(of_group[of_group["failure"] == label].assign(row=name))
 
     table = pd.concat(parts, ignore_index=True)
     texts = []
