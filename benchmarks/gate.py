@@ -17,8 +17,15 @@ from typing import NamedTuple
 import numpy as np
 import pandas as pd
 
-from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, WORSE, Comparison, Side
-from rulerkit.analysis.differences import PairedDifferences, judge_pairs
+from rulerkit.analysis.compare import (
+    CANNOT_TELL,
+    NOT_WORSE,
+    WORSE,
+    Comparison,
+    PairedDifferences,
+    Side,
+    judge_pairs,
+)
 from rulerkit.evaluation.rounds import rounds
 from rulerkit_gate.sequential import Design, GateRule
 
@@ -92,13 +99,12 @@ def simulated(case: Case, num_examples: int, first: int | None = None) -> pd.Dat
 
 
 def comparison(pairs: pd.DataFrame) -> Comparison:
-    rows, cells = judge_pairs(pairs, MARGIN, 0.95)
-    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}, {}, 1, 0) for name in "AB")
+    rows, cells = judge_pairs(pairs, MARGIN)
+    a, b = (Side(name, name, (), pd.DataFrame(), {}, {}) for name in "AB")
     return Comparison(
         a,
         b,
         margin=MARGIN,
-        confidence=0.95,
         by="digest",
         rows=rows,
         flips=pd.DataFrame(),

@@ -15,7 +15,7 @@ import pandas as pd
 from gate import EVERYWHERE, LENGTHS, MARGIN, TASKS, Case, simulated
 from scipy.special import gammaln
 
-from rulerkit.analysis.differences import ALARMS, PairedDifferences, judge_pairs, places_of
+from rulerkit.analysis.compare import ALARMS, PairedDifferences, judge_pairs, places_of
 
 CELLS = TASKS * LENGTHS
 THRESHOLD = ALARMS / (CELLS + TASKS + LENGTHS + 1)
@@ -37,7 +37,7 @@ def cell_is_worse(gains: int, losses: int, num_examples: int) -> bool:
             "difference": difference,
         }
     ).astype({"a": float, "b": float})
-    rows, _ = judge_pairs(pairs, MARGIN, 0.95)
+    rows, _ = judge_pairs(pairs, MARGIN)
     # its levels are one test, so that nothing is adjusted yet
     return bool(rows["p_margin"].iloc[0] < THRESHOLD)
 

@@ -5,9 +5,8 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.compare import compare
-from rulerkit.analysis.differences import interval_text
-from rulerkit.analysis.kinds import estimate
+from rulerkit.analysis.claims import estimate
+from rulerkit.analysis.compare import compare, interval_text
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
 from rulerkit.report.plots import score_by_length

@@ -1,9 +1,8 @@
 """Is anything broken in B? Two models, checkpoints or set-ups of one model on the same examples.
 
-`compare` finds the two sides, pairs their examples, and judges the differences (`differences`).
-They are B - A in points (0..100), with the intervals of `statistics.weighted_sum`. A mean over
-tasks and lengths weighs each length the same, and in it each task. With a margin in points
-`Comparison.verdict` is
+`compare` finds the two sides, pairs their examples, and judges the differences. They are B - A in
+points (0..100), with the intervals of `statistics.weighted_sum`. A mean over tasks and lengths
+weighs each length the same, and in it each task. With a margin in points `Comparison.verdict` is
 
 - *worse*: somewhere, in the mean, a task, a length or a cell, the loss is larger than the margin
   for certain: the one-sided limit of `MeanDifference` lies below minus the margin,
@@ -15,9 +14,13 @@ tasks and lengths weighs each length the same, and in it each task. With a margi
 
 That a loss of any size is seen is another test, which is more sensitive: the exact sign test, again
 adjusted by Holm's method. Tests of the same cells, such as a task with one length, count once.
+
+The test of the margin is Bonett and Price's adjusted Wald test for paired proportions (2012): two
+examples are added, one gained and one lost. Its size holds for few examples and few flips, where
+the plain normal test is wrong far too often. Here it is extended to means over tasks and lengths,
+to fractional scores, and to examples that are drawn together, such as questions on one article.
 """
 
-import glob
 import math
 from bisect import bisect_left
 from collections.abc import Iterable, Sequence
@@ -28,27 +31,23 @@ from numbers import Real
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.analysis.differences import Key, Place, interval_text, judge_pairs
-from rulerkit.common.errors import (
-    UserError,
-    check_known,
-    counted,
-    listed,
-    points_text,
-    remark,
-)
+import numpy as np
+
+from rulerkit.common.errors import UserError, check_known, counted, listed, points_text, remark
 from rulerkit.common.lengths import length_name, parse_grid
-from rulerkit.generation.tasks import all_tasks
+from rulerkit.generation.tasks import THIRTEEN, all_tasks
 from rulerkit.scoring.scores import lacking_line, score
-from rulerkit.scoring.statistics import WeightedCell, weighted_sum
-from rulerkit.scoring.summary import choose_suite, merge_repetitions, texts_words
-from rulerkit.store.cells import Cell, allowed_failures, read_cells, readable
+from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum
+from rulerkit.scoring.summary import choose_suite, merge_repetitions, texts_words, weighted_cells
+from rulerkit.store.cells import Cell, allowed_failures, readable
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
-from rulerkit.store.places import as_cells, base_run, find_cells
+from rulerkit.store.places import as_cells, find_cells
 
 if TYPE_CHECKING:
     import pandas as pd
 
+Key = tuple[str, int]
+"""A task and a length."""
 
 NOT_WORSE = "not worse"
 WORSE = "worse"
@@ -57,9 +56,14 @@ EXIT = {NOT_WORSE: 0, WORSE: 1, CANNOT_TELL: 3}
 """Exit statuses for scripts; 2 is a `UserError`'s."""
 PAIRINGS = ("digest", "index")
 """What two answers must share to be a pair, beside task, length and index."""
-MOST_NAMED = 4
-"""Cells, settings or losses that one text names."""
+ALARMS = 0.05
+"""The chance, at most, that any loss is seen between equal models; and that anything is called
+worse by more than the margin where nothing is."""
+LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
+"""What a difference is a mean over, and its name in a text."""
+_MOST_NAMED = 4  # cells, settings or losses in one text
 _MOST_EXAMPLES = 10**9  # where the search for a number of examples ends
+_ADDED = 2  # examples: one gained, one lost
 _CELL = ["task", "length"]
 _EXAMPLE = ["task", "length", "index"]
 _DIGESTS = ("model.fingerprint", "model.loaded", "model.weights")
@@ -67,20 +71,16 @@ _ASKED_BY = ("tokenizer", "prompt", "seed", "sources", "task")
 
 
 class Side(NamedTuple):
-    """One model's predictions of one run and of its repetitions: its cells, the rows of `score` of
-    what is compared, and by task and length the settings on record (of several repetitions those of
-    the first), without the cells of which too many requests failed: of these the number of failed
-    requests. `expected` are the examples that each cell was to have, less the failures that are
-    allowed. `lacking` are the examples without an answer in one of its repetitions."""
+    """One model's predictions: its cells, the rows of `score` of what is compared, and by task and
+    length the settings on record, without the cells of which too many requests failed. `expected`
+    are the examples that each cell was to have, less the failures that are allowed."""
 
     name: str
     label: str
     cells: Sequence[Cell]
     scores: "pd.DataFrame"
     results: dict[Key, dict[str, Any]]
-    failed: dict[Key, int]
     expected: dict[Key, float]
-    lacking: int
 
 
 class Decision(NamedTuple):
@@ -104,9 +104,7 @@ class Comparison:
     over lengths), n (pairs), a, b, difference, low, high (points), better, worse (examples with a
     higher and a lower score), p and loss (of any loss: adjusted, and whether one is seen), p_margin
     and beyond_margin (of a loss larger than the margin), lower_limit (points: what was lost is less
-    than this, in all cells at once), smallest_loss (the smallest loss of whole answers that would
-    be found to be beyond the margin if nothing else differed, points; NaN where there are too few
-    examples), unable (a cell all right, or all wrong, on both sides).
+    than this, in all cells at once).
     `flips`: a row per example whose answers have other scores: task, length, index, digest, a, b
     (0..1), difference (points).
     """
@@ -114,7 +112,6 @@ class Comparison:
     a: Side
     b: Side
     margin: float
-    confidence: float
     by: str
     rows: "pd.DataFrame"
     flips: "pd.DataFrame"
@@ -126,23 +123,6 @@ class Comparison:
     notes: Sequence[str]
 
     @property
-    def same_model(self) -> bool:
-        """Whether both sides are one model, served alike: then the differences are the noise
-        of serving it."""
-        for key, result in self.a.results.items():
-            # Files of other programs name no seed: nobody knows how their model was served. A cell
-            # that B lacks is no difference.
-            if result["seed"] is None or self.b.results.get(key, result) != result:
-                return False
-        # Another address may serve another model by the same name.
-        addresses = []
-        for side in (self.a, self.b):
-            kept = [cell for cell in side.cells if (cell.task, cell.length) in side.results]
-            environments = [cell.record.get("environment") or {} for cell in kept]
-            addresses.append({environment.get("base_url") for environment in environments})
-        return addresses[0] == addresses[1]
-
-    @property
     def mean(self) -> "pd.Series[Any]":
         """The row of the difference of the means."""
         return self.rows.iloc[-1]
@@ -151,8 +131,7 @@ class Comparison:
     def verdict(self) -> Decision:
         """Whether anything in B is worse than in A by more than the margin."""
         rows = self.rows
-        mean = f"mean {interval_text(self.mean, self.confidence)}"
-        judged = f"{mean}, margin {points_text(self.margin)}"
+        judged = f"mean {interval_text(self.mean)}, margin {points_text(self.margin)}"
         is_cell = rows["level"] == "cell"
 
         # A loss anywhere decides, also where the mean hides it.
@@ -160,21 +139,21 @@ class Comparison:
         if len(beyond):
             cells = counted(is_cell.sum(), "cell")
             num_worse = (is_cell & rows["beyond_margin"]).sum()
-            text = f"WORSE: {self.place(beyond.iloc[0])}; {num_worse} of {cells}"
+            text = f"WORSE: {_place_text(beyond.iloc[0])}; {num_worse} of {cells}"
             return Decision(WORSE, text)
 
         doubts = []
         if self.lacking:
             doubts.append(self.lacking)
         losses = rows[rows["loss"]].sort_values("p", kind="stable")
-        may_be_larger = losses[losses["low"] <= -self.margin]
-        if len(may_be_larger):
-            doubts.append(f"a loss is seen that may be larger: {self.place(may_be_larger.iloc[0])}")
+        larger = losses[losses["low"] <= -self.margin]
+        if len(larger):
+            doubts.append(f"a loss is seen that may be larger: {_place_text(larger.iloc[0])}")
 
         if not doubts and self.mean["low"] > -self.margin:
             within = ""
             if len(losses):
-                within = f"; a loss within the margin: {self.place(losses.iloc[0])}"
+                within = f"; a loss within the margin: {_place_text(losses.iloc[0])}"
             elif self.mean["high"] < 0:
                 within = "; the mean is lower for certain"
             # Upwards, because the limit is promised.
@@ -197,16 +176,11 @@ class Comparison:
         num_examples = float(self.rows.loc[self.rows["level"] == "cell", "n"].median())
 
         def decides(number: int) -> bool:
-            mean = weighted_sum(self.cells, self.confidence, number / num_examples).percent()
+            mean = weighted_sum(self.cells, times=number / num_examples).percent()
             return mean.low > -self.margin or mean.high < -self.margin
 
         # The interval only gets narrower with more examples, so a bisection finds the first number.
         return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=decides)
-
-    def place(self, row: "pd.Series[Any]") -> str:
-        """Where a row of the table stands, with its difference and interval."""
-        name = Place(row["level"], row["task"], int(row["length"]), ()).name
-        return f"{name} {interval_text(row, self.confidence)}"
 
 
 def compare(
@@ -214,7 +188,6 @@ def compare(
     b: Any,
     margin: float = 1.0,
     by: str = "digest",
-    confidence: float = 0.95,
     outputs: str | Path = "outputs",
     max_failures: float | None = None,
     tasks: str | Sequence[str] | None = None,
@@ -224,84 +197,61 @@ def compare(
     """Compare two models on the examples that both answered; `margin` in points.
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
-    its cells, or all their rows of `load`. The repetitions of a run (`repeat`) belong to its side,
-    as many as the other side has, unless that names them. `by='index'` pairs examples whose prompts
-    differ. A cell in which more requests failed than `max_failures` allows, by default that of its
-    record, is left out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for
-    what cannot be compared.
+    its cells, or all their rows of `load`; of the cells of several repetitions of a run the mean is
+    taken. `by='index'` pairs examples whose prompts differ. A cell in which more requests failed
+    than `max_failures` allows, by default that of its record, is left out. `tasks`, `lengths`,
+    `num_examples`: None takes all. Raises UserError for what cannot be compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
     chosen_tasks, chosen_lengths = parse_grid(tasks, lengths)
 
     # Each side by the name that the user wrote, "" where it is cells.
-    names, found = list[str](), list[list[Cell]]()
-    for given in (a, b):
-        if isinstance(given, str | Path):
-            names.append(str(given))
-            found.append(readable(find_cells([given], outputs=outputs), remark))
-        else:
-            names.append("")
-            found.append(as_cells(given, "compare"))
-    everything = [*found[0], *found[1]]
-    for task in chosen_tasks or ():
-        check_known("task", task, dict.fromkeys([*(c.task for c in everything), *all_tasks()]))
-
-    suite = _common_suite(found, chosen_tasks)
-
-    whole = []
-    for name, cells in zip(names, found, strict=True):
-        cells = cells + (_repetitions(cells, everything) if name else [])
-        whole.append(_chosen(name, cells, chosen_tasks, chosen_lengths, suite))
-    # A mean of many answers is no pair of one answer: both sides have the same number of them.
-    repetitions = max(1, min(len({cell.run for cell in cells}) for cells in whole))
-    sides = [
-        side_of(_first_runs(cells, repetitions), name, max_failures, num_examples)
-        for name, cells in zip(names, whole, strict=True)
+    names = [str(given) if isinstance(given, str | Path) else "" for given in (a, b)]
+    found = [
+        readable(find_cells([name], outputs=outputs), remark)
+        if name
+        else as_cells(given, "compare")
+        for name, given in zip(names, (a, b), strict=True)
     ]
+    known = dict.fromkeys([*(cell.task for cell in [*found[0], *found[1]]), *all_tasks()])
+    for task in chosen_tasks or ():
+        check_known("task", task, known)
+    chosen = [
+        _chosen(name, cells, chosen_tasks, chosen_lengths)
+        for name, cells in zip(names, found, strict=True)
+    ]
+    # No mean is over two suites; one that only one side was asked cannot be meant.
+    suites = [{cell.about.suite for cell in cells} for cells in chosen]
+    if suites[0] & suites[1] and len(suites[0] | suites[1]) > 1:
+        suite = choose_suite(suites[0] & suites[1], is_named=chosen_tasks is not None)
+        chosen = [[cell for cell in cells if cell.about.suite == suite] for cells in chosen]
 
+    side_a, side_b = (
+        side_of(cells, name, max_failures, num_examples)
+        for name, cells in zip(names, chosen, strict=True)
+    )
     # A stored baseline and the model of today may have one name, and so may files of other
     # programs: then only what the user wrote tells the sides apart.
-    side_a, side_b = sides
     if side_a.name == side_b.name:
         side_a = side_a._replace(name=names[0] or side_a.name)
         side_b = side_b._replace(name=names[1] or side_b.name)
     pairs, notes = paired(side_a, side_b, by)
     lacking = _lacking(side_a, side_b, chosen_tasks, chosen_lengths)
-    return comparison_of(side_a, side_b, pairs, notes, margin, by, confidence, lacking)
-
-
-def _common_suite(sides: Sequence[Sequence[Cell]], tasks: Sequence[str] | None) -> str | None:
-    """The suite whose cells are compared, as no mean is over two; None where there is one only. A
-    suite that only one side was asked cannot be meant."""
-    a, b = (
-        {cell.about.suite for cell in cells if tasks is None or cell.task in tasks}
-        for cells in sides
-    )
-    if a & b and len(a | b) > 1:
-        return choose_suite(a & b, is_named=tasks is not None)
-    return None
+    return comparison_of(side_a, side_b, pairs, notes, margin, by, lacking)
 
 
 def _chosen(
-    name: str,
-    cells: Sequence[Cell],
-    tasks: Sequence[str] | None,
-    lengths: Sequence[int] | None,
-    suite: str | None,
+    name: str, cells: Sequence[Cell], tasks: Sequence[str] | None, lengths: Sequence[int] | None
 ) -> list[Cell]:
     """The cells of a side that are to be compared; UserError where it has others only."""
-    chosen = []
-    for cell in cells:
-        is_named = tasks is None or cell.task in tasks
-        has_length = lengths is None or cell.length in lengths
-        if is_named and has_length and suite in (None, cell.about.suite):
-            chosen.append(cell)
+    chosen = [cell for cell in cells if tasks is None or cell.task in tasks]
+    chosen = [cell for cell in chosen if lengths is None or cell.length in lengths]
     if cells and not chosen:
-        found = keys_text((cell.task, cell.length) for cell in cells)
+        held = keys_text((cell.task, cell.length) for cell in cells)
         raise UserError(
             f"{name or 'one side'} has none of the tasks and lengths that are to be compared; it "
-            f"has {found}"
+            f"has {held}"
         )
     return chosen
 
@@ -319,11 +269,10 @@ def comparison_of(
     notes: Sequence[str],
     margin: float,
     by: str = "digest",
-    confidence: float = 0.95,
     lacking: str = "",
 ) -> Comparison:
     """The comparison of two sides whose examples were `paired`, of all pairs or of some."""
-    rows, cells = judge_pairs(pairs, margin, confidence)
+    rows, cells = judge_pairs(pairs, margin)
     compared = a.scores[a.scores["task"].isin(rows["task"])]
     rows.attrs["texts"] = texts_words(compared)
     if rows.attrs["texts"]:
@@ -332,10 +281,10 @@ def comparison_of(
     flips = pairs.loc[pairs["difference"] != 0, [*_EXAMPLE, "digest", "a", "b", "difference"]]
     flips = flips.reset_index(drop=True)
     flips["difference"] *= 100
-    return Comparison(a, b, margin, confidence, by, rows, flips, cells, lacking, notes)
+    return Comparison(a, b, margin, by, rows, flips, cells, lacking, notes)
 
 
-# --- one side -------------------------------------------------------------------------------------
+# --- two sides ------------------------------------------------------------------------------------
 
 
 def side_of(
@@ -351,9 +300,7 @@ def side_of(
     if name and (line := lacking_line(cells)):
         remark(line)
     most = math.inf if num_examples is None else num_examples
-    answers = answers[answers["index"] < most]
-    # An example that one of several repetitions did not answer is left out of the mean over them.
-    scores = merge_repetitions(answers)
+    scores = merge_repetitions(answers[answers["index"] < most])
     models = list(dict.fromkeys(zip(scores["run"], scores["model"], strict=True)))
     if len(models) != 1:
         found = ", ".join("/".join(model) for model in models)
@@ -363,57 +310,26 @@ def side_of(
         )
     ((run, model),) = models
 
+    answered = set(zip(scores["task"], scores["length"], strict=True))
     results: dict[Key, dict[str, Any]] = {}
-    failed: dict[Key, int] = {}
     expected: dict[Key, float] = {}
     for cell in cells:
-        key = (cell.task, cell.length)
-        results.setdefault(key, cell.record["result"])
-        num_failed = sum(index < most for index in cell.coverage.failed)
         share = cell.about.max_failures if max_failures is None else max_failures
         allowed = allowed_failures(share, cell.wanted)
-        expected.setdefault(key, min(cell.wanted, most) - allowed)
-        if num_failed > allowed:
-            failed[key] = num_failed
-
-    # What failed often is no sample of the cell: hard examples may fail more often than others.
-    kept = set(zip(scores["task"], scores["length"], strict=True)) - failed.keys()
+        # What failed often is no sample of the cell: hard examples may fail more often than others.
+        num_failed = sum(index < most for index in cell.coverage.failed)
+        key = (cell.task, cell.length)
+        if key in answered and num_failed <= allowed:
+            results.setdefault(key, cell.record["result"])
+            expected.setdefault(key, min(cell.wanted, most) - allowed)
     return Side(
         name=f"{run}/{model}" if run else model,
         label=str(scores["label"].iloc[0]),
         cells=cells,
-        scores=scores[scores.set_index(_CELL).index.isin(list(kept))],
-        results={key: result for key, result in results.items() if key in kept},
-        failed=failed,
+        scores=scores[scores.set_index(_CELL).index.isin(list(results))],
+        results=results,
         expected=expected,
-        lacking=len(answers.drop_duplicates(_EXAMPLE)) - len(scores),
     )
-
-
-def _first_runs(cells: Sequence[Cell], number: int) -> list[Cell]:
-    """The cells of the first `number` repetitions of a side; those of another run, which cannot be
-    on one side with them, stay."""
-    runs = sorted({cell.run for cell in cells}, key=lambda run: (base_run(run), len(run), run))
-    kept = {*runs[:number], *(run for run in runs if base_run(run) != base_run(runs[0]))}
-    return [cell for cell in cells if cell.run in kept]
-
-
-def _repetitions(cells: Sequence[Cell], taken: Sequence[Cell]) -> list[Cell]:
-    """The cells of the repetitions of a side's runs, but for those that are `taken`."""
-    paths = {cell.path.resolve() for cell in taken}
-    repetitions: list[Cell] = []
-    # A cell lies at <predictions>/<run>/<model>/<task>/<length>.jsonl.
-    folders = dict.fromkeys(cell.path.absolute().parents[1] for cell in cells)
-    for folder in folders:
-        run, predictions = folder.parent.name, folder.parent.parent
-        for path in sorted(predictions.glob(f"*-repeat*/{glob.escape(folder.name)}")):
-            # The pattern also finds the repetitions of other runs, and a run `main-repeated`.
-            if base_run(path.parent.name) == run:
-                repetitions += read_cells(path)
-    return [cell for cell in repetitions if cell.path.resolve() not in paths]
-
-
-# --- two sides ------------------------------------------------------------------------------------
 
 
 def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
@@ -432,75 +348,47 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
 
     scores_b = b.scores[[*_EXAMPLE, "digest", "score"]]
     pairs = a.scores.merge(scores_b, on=_EXAMPLE, suffixes=("_a", "_b"))
-    notes = _notes_of_left_out(a, b, len(pairs))
     if pairs.empty:
         held = [f"{side.name} has {keys_text(side.results) or 'none'}" for side in (a, b)]
         raise UserError(
             f"nothing is left to compare, as {a.name} and {b.name} have no task, length and index "
-            f"in common: {'; '.join(held + notes)}"
+            f"in common: {'; '.join(held)}"
+        )
+    notes = []
+    num_pairs = pairs.groupby(_CELL).size()
+    answered_a, answered_b = a.scores.groupby(_CELL).size(), b.scores.groupby(_CELL).size()
+    most: Any = answered_a.combine(answered_b, max, fill_value=0).astype(int)
+    if left_out := [key for key, number in most.items() if num_pairs.get(key, 0) < number]:
+        notes.append(
+            f"{len(pairs)} of {most.sum()} examples were answered by both; the others, in "
+            f"{keys_text(left_out)}, are left out"
         )
 
     settings = differing(a, b)
     # an empty digest is one that nobody knows: it is not equal to another
-    is_other = pairs["digest_a"] != pairs["digest_b"]
-    other_prompts = is_other | (pairs["digest_a"] == "")
-    if other_prompts.any():
+    is_other = (pairs["digest_a"] != pairs["digest_b"]) | (pairs["digest_a"] == "")
+    if is_other.any():
         if by == "digest":
-            raise _not_the_same_prompts(a, b, pairs[other_prompts], settings)
-        few = f"{other_prompts.sum()} of {len(pairs)} pairs"
-        note = f"paired by index: {few} have prompts that differ or are not known"
-        notes.insert(0, note)
+            raise _not_the_same_prompts(a, b, pairs[is_other], settings)
+        few = f"{is_other.sum()} of {len(pairs)} pairs"
+        notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
 
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
     # means over repetitions are rounded, so that equal ones differ by nothing
     pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)
-
     if settings:
         notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
-    notes += snapshot_notes([*a.cells, *b.cells])
-    return pairs, notes
-
-
-def _notes_of_left_out(a: Side, b: Side, num_pairs: int) -> list[str]:
-    """What is left out because of failures, or because one of two sides does not have it."""
-    shared = [key for key in a.results if key in b.results]
-    notes = []
-    for side in (a, b):
-        if side.failed:
-            number = counted(sum(side.failed.values()), "request")
-            notes.append(
-                f"{number} of {side.name} failed, more than max_failures allows: left out "
-                f"{keys_text(side.failed)}"
-            )
-        if side.lacking:
-            notes.append(
-                f"{side.lacking} examples lack an answer in one of the repetitions of "
-                f"{side.name}: left out"
-            )
-    for side in (a, b):
-        alone = [key for key in side.results if key not in shared]
-        if alone and shared:
-            notes.append(f"only {side.name} has {keys_text(alone)}: left out")
-
-    # Cells that one side lacks are named above: here only examples of shared cells count.
-    most = max(side.scores.set_index(_CELL).index.isin(shared).sum() for side in (a, b))
-    if num_pairs < most:
-        notes.append(
-            f"{num_pairs} of {most} examples were answered by both; the others are left out"
-        )
-    return notes
+    return pairs, notes + snapshot_notes([*a.cells, *b.cells])
 
 
 def _lacking(a: Side, b: Side, tasks: Sequence[str] | None, lengths: Sequence[int] | None) -> str:
-    """What A has and B lacks (not asked, not readable, failed too often, or answered in part); else
-    what the caller named and is not compared. In words."""
-    answered_a = a.scores.groupby(_CELL).size()
-    answered_b = b.scores.groupby(_CELL).size()
+    """What A has and B lacks (not asked, not readable, failed too often, or answered in part), and
+    what the caller named and is not compared, in words."""
+    answered_a, answered_b = a.scores.groupby(_CELL).size(), b.scores.groupby(_CELL).size()
     lacking = []
     for key in a.results:
         # A shorter run of the same cells is no damage: B need not have more than it was to have.
-        enough = min(answered_a[key], b.expected.get(key, 1))
-        if answered_b.get(key, 0) < enough:
+        if answered_b.get(key, 0) < min(answered_a[key], b.expected.get(key, 1)):
             lacking.append(key)
     if lacking:
         return (
@@ -516,7 +404,7 @@ def _lacking(a: Side, b: Side, tasks: Sequence[str] | None, lengths: Sequence[in
     if tasks is not None and lengths is not None:
         missing = [keys_text([key]) for key in product(tasks, lengths) if key not in compared]
     if missing:
-        return f"nothing is compared in {listed(missing, MOST_NAMED)}, which was named"
+        return f"nothing is compared in {listed(missing, _MOST_NAMED)}, which was named"
     return ""
 
 
@@ -524,13 +412,11 @@ def _not_the_same_prompts(
     a: Side, b: Side, different: "pd.DataFrame", settings: Sequence[str]
 ) -> UserError:
     """The error for pairs with other prompts: the cells, and the settings that explain it."""
-    cells = zip(different["task"], different["length"], strict=True)
-    keys = sorted(set(cells))
+    keys = sorted(set(zip(different["task"], different["length"], strict=True)))
     reasons = [setting for setting in settings if setting.startswith(_ASKED_BY)]
-    digests = different[["digest_a", "digest_b"]]
-    if (digests == "").any(axis=None):
+    if (different[["digest_a", "digest_b"]] == "").any(axis=None):
         reasons = ["predictions of other programs carry no digest"]
-    reason = "; ".join(reasons[:MOST_NAMED]) or "digests differ"
+    reason = "; ".join(reasons[:_MOST_NAMED]) or "digests differ"
     return UserError(
         f"{a.name} and {b.name} were not asked the same prompts in {keys_text(keys)} ({reason}): "
         "compare runs with the same tokenizer, template, seed and corpora, or pair with "
@@ -541,31 +427,231 @@ def _not_the_same_prompts(
 def differing(a: Side, b: Side) -> list[str]:
     """Result-defining settings that differ between cells of the two, the models' names apart:
     'engine: vllm | openai'."""
-    cells_of: dict[str, list[Key]] = {}
-    num_shared = 0
+    texts: dict[str, None] = {}
     for key, result in a.results.items():
         other_result = b.results.get(key)
         # Files of other programs do not say how they were made: they have no seed.
         if not other_result or None in (result["seed"], other_result["seed"]):
             continue
-        num_shared += 1
         for change in differences(result, other_result):
             field, one, other, _ = describe_first([change])
-            text = f"{field}: {one} | {other}"
             # Digests say nothing to a reader, and several of them differ at once.
             if field.startswith(_DIGESTS):
-                text = "other weights or configuration"
-            if field != "model.name":
-                cells_of.setdefault(text, []).append(key)
-
-    # What differs everywhere needs no list of cells.
-    return [
-        text if len(keys) >= num_shared else f"{text} ({keys_text(keys)})"
-        for text, keys in cells_of.items()
-    ]
+                texts["other weights or configuration"] = None
+            elif field != "model.name":
+                texts[f"{field}: {one} | {other}"] = None
+    return list(texts)
 
 
 def keys_text(keys: Iterable[Key]) -> str:
     """Cells in words: 'vt at 4K, cwe at 4K and 3 more'."""
     texts = (f"{task} at {length_name(length)}" for task, length in keys)
-    return listed(texts, MOST_NAMED)
+    return listed(texts, _MOST_NAMED)
+
+
+# --- differences ----------------------------------------------------------------------------------
+
+
+class Place(NamedTuple):
+    """What a mean is taken over: a cell, a task, a length, or all."""
+
+    level: str
+    task: str
+    """Empty for a mean over tasks."""
+    length: int
+    """0 for a mean over lengths."""
+    cells: tuple[Key, ...]
+
+    @property
+    def weights(self) -> list[float]:
+        """The weight of each cell: each length weighs the same, and in it each task. So a length at
+        which fewer tasks were asked counts as much as the others."""
+        lengths = [length for _, length in self.cells]
+        num_lengths = len(set(lengths))
+        return [1 / num_lengths / lengths.count(length) for length in lengths]
+
+    @property
+    def name(self) -> str:
+        """In words, such as `vt at 4K`."""
+        if self.level == "all":
+            return "the mean"
+        at = f"at {length_name(self.length)}" if self.length else ""
+        return f"{self.task or 'all tasks'} {at}".strip()
+
+
+def places_of(cells: Iterable[Key]) -> list[Place]:
+    """All places of some cells, level by level, the mean last. With one length each task is also a
+    cell: several places may hold the same cells."""
+    cells = list(cells)
+    tasks = dict.fromkeys(task for task, _ in cells)
+    lengths = sorted({length for _, length in cells})
+    named = [("cell", task, length) for task, length in cells]
+    named += [("task", task, 0) for task in tasks]
+    named += [("length", "", length) for length in lengths]
+    named += [("all", "", 0)]
+
+    places = []
+    for level, task, length in named:
+        inside = [key for key in cells if task in ("", key[0]) and length in (0, key[1])]
+        places.append(Place(level, task, length, tuple(inside)))
+    return places
+
+
+class MeanDifference(NamedTuple):
+    """A mean of paired differences, drawn towards 0 by the added examples, and its standard error
+    (both in shares, -1..1). `freedom` are the degrees of freedom of Student's t: infinite where
+    each answer is drawn alone."""
+
+    value: float
+    error: float
+    freedom: float = math.inf
+
+    def p_not_below(self, limit: float) -> float:
+        """The one-sided p-value against a true mean of at least `limit`: small where the mean is
+        below it for certain."""
+        from scipy.special import stdtr
+
+        return float(stdtr(self.freedom, (self.value - limit) / self.error))
+
+    def lower_limit(self, alarms: float) -> float:
+        """The true mean lies above this but for a chance of `alarms`; a mean of scores loses 1 at
+        most."""
+        from scipy.special import stdtrit
+
+        limit = self.value - float(stdtrit(self.freedom, 1 - alarms)) * self.error
+        return max(limit, -1.0)
+
+
+class PairedDifferences:
+    """The differences of all pairs of a comparison, ready for means over places.
+
+    `pairs` has task, length, index, a, b (0..1) and difference (-1..1), and `group` where examples
+    share something; NaN there is an example that shares nothing.
+    """
+
+    def __init__(self, pairs: "pd.DataFrame") -> None:
+        self.pairs = pairs
+        self._values = pairs["difference"].to_numpy(dtype=float)
+        self._rows: dict[Any, Any] = pairs.groupby(_CELL, sort=False).indices
+
+        # Examples of one task that share an index were drawn together at all lengths, and so were
+        # the questions of one article: such differences are added up before they are squared.
+        shared = "example " + pairs["index"].astype(str)
+        if "group" in pairs:
+            shared = shared.mask(pairs["group"].notna(), "group " + pairs["group"].astype(str))
+        self._clusters, _ = (pairs["task"] + " " + shared).factorize()
+
+    def first(self, num_examples: int) -> "PairedDifferences":
+        """Those of the first examples of each cell."""
+        return PairedDifferences(self.pairs[self.pairs["index"] < num_examples])
+
+    @cached_property
+    def _sides(self) -> list[dict[Any, WeightedCell]]:
+        return [weighted_cells(self.pairs.assign(score=self.pairs[side])) for side in "ba"]
+
+    def weighted(self, place: Place) -> list[WeightedCell]:
+        """The cells of B with their weights, and those of A with the same below 0."""
+        cells = []
+        for key, weight in zip(place.cells, place.weights, strict=True):
+            for side, sign in zip(self._sides, (1, -1), strict=True):
+                cells.append(side[key]._replace(weight=sign * weight))
+        return cells
+
+    def p_of_any(self, place: Place) -> float:
+        """The one-sided p-value of a loss of any size: the exact sign test where scores are right
+        or wrong."""
+        return no_difference_p(self.weighted(place))
+
+    def mean(self, place: Place) -> MeanDifference:
+        """The mean over a place."""
+        rows_of_cells = [self._rows[cell] for cell in place.cells]
+        rows = np.concatenate(rows_of_cells)
+        sizes = [len(some) for some in rows_of_cells]
+        weights = np.repeat(np.divide(place.weights, sizes), sizes)
+
+        # Where cells differ in size, so many answers of equal weight have the same sum of squares.
+        num_answers = 1 / float(weights @ weights)
+        shrink = num_answers / (num_answers + _ADDED)
+        means = np.repeat([self._values[some].mean() for some in rows_of_cells], sizes)
+        deviations = weights * (self._values[rows] - shrink * means)
+        clusters = self._clusters[rows]
+        of_clusters = np.bincount(clusters, weights=deviations)
+
+        mean = shrink * float(weights @ self._values[rows])
+        of_added = _ADDED * (1 + mean**2) / num_answers**2
+        variance = shrink**2 * (float(of_clusters @ of_clusters) + of_added)
+
+        # Few groups say little about how much groups differ: Student's t with as many degrees of
+        # freedom as there are groups, less one for each task. The answers to one example at several
+        # lengths are a group too, and where each answer was drawn alone, nothing is added.
+        freedom = math.inf
+        num_groups = len(np.unique(clusters))
+        if num_groups < len(rows):
+            num_tasks = len({task for task, _ in place.cells})
+            freedom = max(1.0, float(num_groups - num_tasks))
+        return MeanDifference(mean, math.sqrt(variance), freedom)
+
+
+def judge_pairs(pairs: "pd.DataFrame", margin: float) -> "tuple[pd.DataFrame, list[WeightedCell]]":
+    """The rows of a `Comparison` of pairs as `paired` gives them, one for each of
+    `places_of(cells)`; and the cells of the difference of the means."""
+    import pandas as pd
+
+    is_better, is_worse = pairs["difference"] > 0, pairs["difference"] < 0
+    counted_pairs = pairs.assign(n=1, better=is_better, worse=is_worse).groupby(_CELL)
+    of_cell: dict[Any, Any] = counted_pairs[["n", "better", "worse"]].sum().to_dict("index")
+    means: dict[Any, Any] = counted_pairs[["a", "b"]].mean().to_dict("index")
+    category = pairs.groupby("task")["category"].first()
+    # Tasks of the benchmark first, then others as they came.
+    order = list(dict.fromkeys([*THIRTEEN, *pairs["task"]]))
+    places = places_of(sorted(of_cell, key=lambda key: (order.index(key[0]), key[1])))
+
+    differences = PairedDifferences(pairs)
+    rows: list[dict[str, Any]] = []
+    for place in places:
+        row: dict[str, Any] = {
+            "level": place.level,
+            "task": place.task,
+            "category": category[place.task] if place.task else "",
+            "length": place.length,
+            "n": sum(of_cell[key]["n"] for key in place.cells),
+        }
+        for side in ("a", "b"):
+            scores = [means[key][side] for key in place.cells]
+            row[side] = 100 * float(np.dot(place.weights, scores))
+        estimate = weighted_sum(differences.weighted(place)).percent()
+        row |= {"difference": estimate.value, "low": estimate.low, "high": estimate.high}
+        for name in ("better", "worse"):
+            row[name] = sum(of_cell[key][name] for key in place.cells)
+
+        mean = differences.mean(place)
+        row |= {"p": differences.p_of_any(place), "loss": False}
+        # A loss beyond the margin is a loss. Where many answers flip each way in few examples, the
+        # test of the margin alone would find one too often (13 % of runs with 20 examples of which
+        # 40 % flip each way); the exact test of any loss holds there.
+        row |= {"p_margin": max(row["p"], mean.p_not_below(-margin / 100)), "beyond_margin": False}
+        # No cell can have lost more than its limit, in all cells at once.
+        row["lower_limit"] = 100 * mean.lower_limit(ALARMS / len(of_cell))
+        rows.append(row)
+
+    # So many tests would find something by chance: adjusted, ALARMS holds for all of them together.
+    # Places of the same cells are one test.
+    distinct = {frozenset(place.cells): row for place, row in zip(places, rows, strict=True)}
+    for name, found in (("p", "loss"), ("p_margin", "beyond_margin")):
+        adjusted = holm([row[name] for row in distinct.values()])
+        p_of = dict(zip(distinct, adjusted, strict=True))
+        for row, place in zip(rows, places, strict=True):
+            row[name] = p_of[frozenset(place.cells)]
+            row[found] = row[name] < ALARMS
+    return pd.DataFrame(rows), differences.weighted(places[-1])
+
+
+def interval_text(row: "pd.Series[Any]") -> str:
+    """The difference of a row with its interval: `-1.2 points (95 % CI -2.0 to -0.4)`."""
+    return f"{row['difference']:+z.1f} points (95 % CI {row['low']:+z.1f} to {row['high']:+z.1f})"
+
+
+def _place_text(row: "pd.Series[Any]") -> str:
+    """Where a row of the table stands, with its difference and interval."""
+    name = Place(row["level"], row["task"], int(row["length"]), ()).name
+    return f"{name} {interval_text(row)}"

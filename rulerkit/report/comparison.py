@@ -1,17 +1,10 @@
 """The text of a comparison: its table, its notes, the examples that flipped, JSON."""
 
 import json
-import math
 from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.compare import (
-    NOT_WORSE,
-    Comparison,
-    Decision,
-    compare,
-)
-from rulerkit.analysis.differences import LEVELS
+from rulerkit.analysis.compare import NOT_WORSE, Comparison, Decision, compare
 from rulerkit.common import escape
 from rulerkit.common.errors import check_type, counted, listed
 from rulerkit.common.lengths import length_name
@@ -63,36 +56,15 @@ def difference_table(
 
 
 def _notes(comparison: Comparison) -> list[str]:
-    """What a reader of the differences must know, in at most three lines: the two sides, what the
-    examples can show, and what differs."""
+    """What a reader of the differences must know: the two sides, and what differs."""
     a, b, rows = comparison.a, comparison.b, comparison.rows
-    cells = rows[rows["level"] == "cell"]
-    examples = counted(number_range(cells["n"]), "pair")
+    examples = counted(number_range(rows.loc[rows["level"] == "cell", "n"]), "pair")
     sides = (
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}); {examples} per task and length; in "
-        f"brackets the {100 * comparison.confidence:g} % interval, marked where it leaves out 0."
+        "brackets the 95 % interval, marked where it leaves out 0."
     )
-
-    # The weakest row of each level: what could have gone unseen somewhere.
-    smallest = rows.groupby("level")["smallest_loss"].agg(lambda losses: losses.max(skipna=False))
-    losses = []
-    for level, name in LEVELS.items():
-        loss = smallest[level]
-        losses.append(f"{name} {'none' if math.isnan(loss) else format(loss, '.1f')}")
-    power = (
-        f"Power: the smallest loss that these answers would show, in points: {', '.join(losses)}; "
-        "a true one must be about 1.5 times as large to be found in most runs"
-    )
-    # Equal scores at 0 or 100 are no sign that two models are alike.
-    unable = cells["unable"].sum()
-    if unable:
-        power += f"; both sides all right or all wrong in {unable} of {len(cells)} cells"
-
-    differ = list(comparison.notes)
-    if comparison.same_model:
-        differ.insert(0, "one model, served alike, run twice: differences are the noise of serving")
-    about = [f"Note: {'; '.join(differ)}."] if differ else []
-    return [sides, f"{power}.", *about]
+    about = [f"Note: {'; '.join(comparison.notes)}."] if comparison.notes else []
+    return [sides, *about]
 
 
 def flips_text(comparison: Comparison) -> str:
@@ -125,9 +97,7 @@ def json_text(comparison: Comparison, verdict: Decision | None = None, **more: A
         **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
-        "confidence": comparison.confidence,
         "paired_by": comparison.by,
-        "same_model": comparison.same_model,
         "difference": {name: rows[-1][name] for name in ("a", "b", "difference", "low", "high")},
         "rows": rows,
         "flips": flips,

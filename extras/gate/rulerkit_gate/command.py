@@ -385,7 +385,7 @@ def _limits_of(max_examples: int | None, budget: str | None) -> dict[str, tuple[
 
 def _noise_of(text: str | None) -> dict[str, float]:
     """The noise of serving by level, in points: a number, or what `gate A A` has measured."""
-    from rulerkit.analysis.differences import LEVELS
+    from rulerkit.analysis.compare import LEVELS
 
     if text is None:
         return {}
@@ -516,8 +516,7 @@ _MOST_PLACES = 3  # with the largest losses
 
 
 def _short_lines(found: "Comparison") -> list[str]:
-    """What was asked, where most was lost, and what would have been seen, in five lines at most."""
-    from rulerkit.analysis.differences import LEVELS
+    """What was asked, where most was lost, and what changed, in four lines at most."""
     from rulerkit.report.tables.notes import number_range
 
     rows = found.rows
@@ -540,14 +539,6 @@ def _short_lines(found: "Comparison") -> list[str]:
         f"{len(found.flips)} of {cells['n'].sum()} answers changed their score: "
         f"{cells['worse'].sum()} worse, {cells['better'].sum()} better"
     )
-    weakest = rows.groupby("level")["smallest_loss"].agg(lambda loss: loss.max(skipna=False))
-    levels = LEVELS if len(cells) > 1 else ["all"]
-    seen = [f"{weakest[level]:.1f} of {LEVELS[level]}" for level in levels if weakest[level] > 0]
-    if seen:
-        lines.append(
-            f"The smallest loss that these answers would show, in points: {', '.join(seen)}; a "
-            "true loss must be about 1.5 times as large to be found"
-        )
     if found.notes:
         lines.append(f"Note: {'; '.join(found.notes)}")
     return lines

@@ -15,8 +15,16 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from rulerkit.analysis.compare import Comparison, Decision, paired, side_of
-from rulerkit.analysis.differences import LEVELS, Key, PairedDifferences
+from rulerkit.analysis.compare import (
+    LEVELS,
+    Comparison,
+    Decision,
+    Key,
+    PairedDifferences,
+    Side,
+    paired,
+    side_of,
+)
 from rulerkit.analysis.remake import examples_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.json_text import digest
@@ -353,6 +361,22 @@ class _Run:
         return PairedDifferences(pairs)
 
 
+def is_one_model(a: Side, b: Side) -> bool:
+    """Whether both sides are one model, served alike: then the differences are the noise of serving
+    it."""
+    for key, result in a.results.items():
+        # Files of other programs name no seed: nobody knows how their model was served. A cell that
+        # B lacks is no difference.
+        if result["seed"] is None or b.results.get(key, result) != result:
+            return False
+    # Another address may serve another model by the same name.
+    addresses = []
+    for side in (a, b):
+        environments = [cell.record.get("environment") or {} for cell in side.cells]
+        addresses.append({environment.get("base_url") for environment in environments})
+    return addresses[0] == addresses[1]
+
+
 def run_gate(gate: Gate, say: Say) -> GateResult:
     """Ask both parties in rounds until the verdict is certain, or nothing more may be asked.
 
@@ -387,7 +411,7 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
     if rule.last:
         a, b, pairs, notes = run.paired
         found = comparison_of(gate.design, rule.last, a, b, pairs, notes, gate.by)
-        if found.same_model:
+        if is_one_model(a, b):
             noise = dict.fromkeys(LEVELS, 0.0)
             for test in rule.last.tests:
                 level = test.place.level

@@ -15,7 +15,7 @@ also one that looks at the scores: a rule chooses which of the tests are looked 
 fewer of them cannot raise a false alarm. The price is that a place whose cells have reached
 different sizes counts with the least of them.
 
-The verdict *worse* takes the tests of `differences`, beyond the margin and the exact one of any
+The verdict *worse* takes the tests of `compare`, beyond the margin and the exact one of any
 loss; *not worse* takes the mean of all cells, with the same error shared over the sizes.
 `verdict_of` says it, `comparison_of` is its table.
 """
@@ -29,12 +29,16 @@ from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
 
 from rulerkit.analysis import compare
-from rulerkit.analysis.compare import CANNOT_TELL, NOT_WORSE, Comparison, Decision, Side
-from rulerkit.analysis.differences import (
+from rulerkit.analysis.compare import (
+    CANNOT_TELL,
+    NOT_WORSE,
+    Comparison,
+    Decision,
     Key,
     MeanDifference,
     PairedDifferences,
     Place,
+    Side,
     interval_text,
     places_of,
 )
@@ -217,15 +221,15 @@ class GateRule:
         """The tests at a size of the places that have reached it, adjusted over all places, also
         those that have not."""
         alarms = self.design.alarms(size)
-        for place in places:
-            if (place, size) in self._tests:
-                continue
-            mean = differences.mean(place, size)
+        new = [place for place in places if (place, size) not in self._tests]
+        first = differences.first(size) if new else differences
+        for place in new:
+            mean = first.mean(place)
             p_of_any = mean.p_not_below(0)
             p = p_beyond = mean.p_not_below(-self.design.margin_of(place.level) / 100)
             # The exact test is slow, and matters only where the other one finds something.
             if p < alarms:
-                p_of_any = differences.p_of_any(place, size)
+                p_of_any = first.p_of_any(place)
                 p = max(p, p_of_any)
             self._tests[place, size] = Tested(place, size, mean, p, p_of_any, p_beyond)
 

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from rulerkit.analysis.differences import PairedDifferences
+from rulerkit.analysis.compare import PairedDifferences
 from rulerkit.evaluation.rounds import rounds
 from rulerkit_gate.sequential import Design, GateRule
 
@@ -144,7 +144,6 @@ def test_two_addresses_are_enough(nowhere, serve, rulerkit):
     first, *others = said.out.splitlines()
     assert first.startswith("NOT WORSE: mean ")
     assert len(others) <= 10
-    assert any("about 1.5 times as large" in line for line in others)
     assert {type(body["prompt"]) for server in servers for body in server.seen} == {str}
     verbose = rulerkit("gate", *urls, *GRID, "-n", "10", "--verbose")
     assert "B - A (points)" in verbose.out
@@ -302,7 +301,7 @@ def test_one_name_at_two_addresses_is_not_called_one_model(nowhere, serve, ruler
     both = [f"{{{keys}, base_url: '{server.url}'}}" for server in servers]
     said = rulerkit("gate", *both, "--tasks", "niah_single_1", "--lengths", "1K", "--json")
     content = json.loads(said.out)
-    assert (said.status, content["noise"], content["same_model"]) == (1, None, False)
+    assert (said.status, content["noise"]) == (1, None)
 
 
 def test_what_cannot_be_paired_says_how(nowhere, rulerkit):
