@@ -27,7 +27,6 @@ from rulerkit.analysis.compare import (
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.report.comparison import difference_table
-from rulerkit.store.cells import read_cells
 from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
@@ -184,24 +183,6 @@ def test_a_pass_says_what_a_cell_can_have_lost():
     said = re.search(r"bound: no cell lost more than ([\d.]+) points", found.verdict.text)
     assert said
     assert float(said[1]) == pytest.approx(most, abs=0.1)
-
-
-def test_of_repetitions_the_mean_is_compared(outputs):
-    """The cells of a run and of its repetition are one side, which has the mean of both answers."""
-    second = outputs / "predictions/main-repeat2/perfect"
-    shutil.copytree(outputs / "predictions/main/reader-1024", second)
-    for path in second.rglob("*.jsonl"):
-
-        def rename(content):
-            content["result"]["model"] |= {"name": "perfect"}
-            content["run"] = "main-repeat2"
-
-        change_record(path, rename)
-    both = [outputs / "predictions" / run / "perfect" for run in ("main", "main-repeat2")]
-    cells = [cell for path in both for cell in read_cells(path)]
-    mean = compare("again/perfect", cells, outputs=outputs).rows
-    one = compare("again/perfect", "main-repeat2/perfect", outputs=outputs).rows
-    assert mean["difference"].tolist() == pytest.approx((one["difference"] / 2).tolist())
 
 
 def test_missing_cells_and_rows_are_left_out_and_named(outputs):

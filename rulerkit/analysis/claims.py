@@ -29,7 +29,6 @@ from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import (
     CELL,
-    merge_repetitions,
     model_rows,
     texts_words,
     weighted_cells,
@@ -172,8 +171,6 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
     `reference`; and `complete`, whether all answers of the cell are there."""
     frame = scores if is_table(scores) else as_scores(scores, "claims")
     check_columns(frame, ["model", "task", "length", "score"], "claims")
-    if "digest" in frame:
-        frame = merge_repetitions(frame)
     frame = frame.reset_index(drop=True)
     columns = {"run": "", "label": frame["model"], "aligned": "chat", "claimed_length": np.nan}
     frame = frame.assign(**{name: columns[name] for name in columns if name not in frame})

@@ -38,7 +38,7 @@ from rulerkit.common.lengths import length_name, parse_grid
 from rulerkit.generation.tasks import THIRTEEN, all_tasks
 from rulerkit.scoring.scores import lacking_line, score
 from rulerkit.scoring.statistics import WeightedCell, holm, no_difference_p, weighted_sum
-from rulerkit.scoring.summary import choose_suite, merge_repetitions, texts_words, weighted_cells
+from rulerkit.scoring.summary import choose_suite, texts_words, weighted_cells
 from rulerkit.store.cells import Cell, allowed_failures, readable
 from rulerkit.store.comparable import describe_first, differences, snapshot_notes
 from rulerkit.store.places import as_cells, find_cells
@@ -197,10 +197,10 @@ def compare(
     """Compare two models on the examples that both answered; `margin` in points.
 
     Each side is a folder of predictions, `run/model`, a model's name in `outputs/predictions`, or
-    its cells, or all their rows of `load`; of the cells of several repetitions of a run the mean is
-    taken. `by='index'` pairs examples whose prompts differ. A cell in which more requests failed
-    than `max_failures` allows, by default that of its record, is left out. `tasks`, `lengths`,
-    `num_examples`: None takes all. Raises UserError for what cannot be compared.
+    its cells, or all their rows of `load`. `by='index'` pairs examples whose prompts differ. A cell
+    in which more requests failed than `max_failures` allows, by default that of its record, is left
+    out. `tasks`, `lengths`, `num_examples`: None takes all. Raises UserError for what cannot be
+    compared.
     """
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
@@ -300,7 +300,7 @@ def side_of(
     if name and (line := lacking_line(cells)):
         remark(line)
     most = math.inf if num_examples is None else num_examples
-    scores = merge_repetitions(answers[answers["index"] < most])
+    scores = answers[answers["index"] < most]
     models = list(dict.fromkeys(zip(scores["run"], scores["model"], strict=True)))
     if len(models) != 1:
         found = ", ".join("/".join(model) for model in models)
@@ -374,8 +374,7 @@ def paired(a: Side, b: Side, by: str) -> tuple["pd.DataFrame", list[str]]:
         notes.insert(0, f"paired by index: {few} have prompts that differ or are not known")
 
     pairs = pairs.rename(columns={"score_a": "a", "score_b": "b", "digest_a": "digest"})
-    # means over repetitions are rounded, so that equal ones differ by nothing
-    pairs["difference"] = (pairs["b"] - pairs["a"]).round(12)
+    pairs["difference"] = pairs["b"] - pairs["a"]
     if settings:
         notes.append(f"settings that differ, A | B: {'; '.join(settings)}")
     return pairs, notes + snapshot_notes([*a.cells, *b.cells])
