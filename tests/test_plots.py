@@ -383,10 +383,8 @@ def test_a_long_name_of_a_task_is_whole():
 
 @pytest.mark.parametrize("lengths", [2 ** np.arange(12, 18), 2 ** np.arange(10, 21)])
 def test_names_of_many_lengths_do_not_touch(lengths):
-    cells = summary_of("a").cells.head(4).assign(label="cut off", count=3)
-    cells = pd.concat(
-        cells.assign(length=length, task=list("abcd"), name="a") for length in lengths
-    )
+    cells = summary_of("a").cells.head(4).assign(failure="cut off", count=3)
+    cells = pd.concat(cells.assign(length=length, task=list("abcd")) for length in lengths)
     axes = plots.score_by_length(cells.assign(category="all"))
     named = [label.get_text() for label in axes.get_xticklabels()]
     assert named[-1] == length_name(int(lengths[-1]))
