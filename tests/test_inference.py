@@ -77,7 +77,7 @@ class Questions:
         return {
             "task": {
                 "name": "vt",
-                "family": "vt",
+                "family": "variable_tracking",
                 "category": "vt",
                 "match": "all",
                 "num_hops": 4,
