@@ -1,7 +1,7 @@
 """Requests to a server: what is sent, what is sent again, and what fails.
 
-`_send` is the loop over the attempts of one request, `_try` one attempt, and `refusals.KINDS` names
-the kinds of failures.
+`_send` is the loop over the attempts of one request, `_try` one attempt; `refusals.RequestError`
+names the kinds of failures.
 """
 
 import asyncio

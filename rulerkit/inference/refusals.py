@@ -17,30 +17,29 @@ and for an account without money; a pattern for prompts that are too long; and o
 failures that end a run."""
 
 
-KINDS = {
-    "temporary": "The server is busy or broken for now, or its reply is none.",
-    "late": "It did not answer in time, and is given more.",
-    "unreachable": "There is no connection.",
-    "declined": "The service declines this prompt: an answer of its own kind.",
-    "rejected": "This request is wrong, such as one that is too long.",
-    "forbidden": "It refuses whoever asks: another key, an unknown model or page.",
-    "closed": "An account without money, or a wait of hours.",
-    "cut": "It read only a part of the prompt.",
-    "misread": "It read other ids than it was sent.",
-    "thinks": "It answers with a thought alone.",
-    "storm": "Many requests in a row had no answer.",
-}
-"""The kinds of failed requests, and what the server did."""
 SENT_AGAIN = ("temporary", "late", "unreachable")
-"""While attempts are left, after a pause."""
+"""Kinds of failed requests that are sent again while attempts are left, after a pause."""
 ENDS_MODEL = ("forbidden", "closed", "cut", "misread", "thinks", "storm")
-"""Every other request would fail alike, so nothing more is asked of the model. Any other failure is
-that of its example."""
+"""Kinds that every other request would share, so that nothing more is asked of the model. Any other
+failure is that of its example."""
 
 
 class RequestError(Exception):
-    """A request without an answer, of one of `KINDS`. `wait` is how many seconds the server asks to
-    wait."""
+    """A request without an answer. `wait` is how many seconds the server asks to wait; `kind` says
+    what the server did:
+
+    - `temporary`: it is busy or broken for now, or its reply is none;
+    - `late`: it did not answer in time, and is given more;
+    - `unreachable`: there is no connection;
+    - `declined`: it declines this prompt, which is an answer of its own kind;
+    - `rejected`: this request is wrong, such as one that is too long;
+    - `forbidden`: it refuses whoever asks: another key, an unknown model or page;
+    - `closed`: an account without money, or a wait of hours;
+    - `cut`: it read only a part of the prompt;
+    - `misread`: it read other ids than it was sent;
+    - `thinks`: it answers with a thought alone;
+    - `storm`: many requests in a row had no answer.
+    """
 
     def __init__(self, reason: str, kind: str, wait: float | None = None) -> None:
         super().__init__(reason)
