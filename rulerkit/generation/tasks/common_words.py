@@ -64,7 +64,10 @@ def _less_frequent_words(answer: JudgedAnswer) -> str | None:
     entries = answer.judge.entry.finditer(answer.example.context_text)
     others = {match["item"].lower() for match in entries}
     others -= {reference.lower() for reference in answer.references}
-    return " ".join(dict.fromkeys(word for word in answer.words if word in others)) or None
+    # Some words of the list are two: "contact lens".
+    said = f" {' '.join(answer.words)} "
+    named = [word for word in others if f" {word} " in said]
+    return " ".join(sorted(named, key=said.find)) or None
 
 
 class WordCount(Task):
