@@ -58,7 +58,7 @@ def home(tmp_path, monkeypatch):
     return tmp_path
 
 
-@pytest.mark.parametrize("language", ["chinese", "hindi"])
+@pytest.mark.parametrize("language", SENTENCES)
 def test_essays_in_other_scripts_are_exact_full_and_cut_at_sentences(vocabulary, home, language):
     (home / "own.txt").write_text(text(language), encoding="utf-8")
     form = PromptFormat(vocabulary, template="base")
