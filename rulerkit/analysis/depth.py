@@ -10,7 +10,6 @@ stands in many places it is the mean of these places.
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -20,6 +19,7 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.analysis.results import answers_of
 from rulerkit.common.errors import UserError, remark
 from rulerkit.common.progress import progress_bar
+from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.tasks import recorded_task
 from rulerkit.scoring.scores import answer_of, as_scores
@@ -85,12 +85,10 @@ def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
     groups = results.groupby(CELL, sort=False)
     for key, answers in progress_bar(groups, "cells", delay=3):
         cell = cells[key]
-        make = remaker(cell)
-        # As the examples: read once, and only where an answer has several items.
-        texts = cache(partial(_judged_texts, cell))
+        make, stored = remaker(cell), {row["index"]: row for row in cell.rows}
         try:
             for answer in answers.to_dict("records"):
-                rows += _rows(answer, texts, make)
+                rows += _rows(answer, cell, stored[answer["index"]], make)
         except UserError as error:
             report(f"no depths: {error}")
 
@@ -101,19 +99,8 @@ def recall_by_depth(results: Any, report: Report = remark) -> pd.DataFrame:
     return recall
 
 
-def _judged_texts(cell: Cell) -> dict[int, str]:
-    """Index -> what of an answer is judged: without its thought."""
-    texts = {}
-    for row in cell.rows:
-        text, _ = answer_of(row["pred"], cell.record, row.get("answer_prefix", ""))
-        texts[row["index"]] = text
-    return texts
-
-
 def _rows(
-    answer: Mapping[str, Any],
-    texts: Callable[[], Mapping[int, str]],
-    make: Callable[[Any], Example],
+    answer: Mapping[str, Any], cell: Cell, stored: JSON, make: Callable[[Any], Example]
 ) -> list[tuple[Any, ...]]:
     """COLUMNS of each item of an answer, from the beginning of the context on."""
     depths, references = answer["depths"], answer["references"]
@@ -127,7 +114,9 @@ def _rows(
         items = [(float(depth), float(answer["score"])) for depth in depths]
     else:
         depths_of = _depths_by_name(places(make(answer)))
-        missing = judge.missing(texts()[answer["index"]], references)
+        # what is judged is the answer without its thought
+        text, _ = answer_of(stored["pred"], cell.record, stored.get("answer_prefix", ""))
+        missing = judge.missing(text, references)
         for reference in references:
             name = reference.lower()
             if name in depths_of:
