@@ -25,7 +25,6 @@ from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.base import score_of
 from rulerkit.store.cells import Cell, Report
 from rulerkit.store.places import AND, TAKES, as_cells, check_columns, is_table
-from rulerkit.store.records import FORMER
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -275,12 +274,6 @@ def score(
         # One array a column: each is let go when the table has it.
         judged_cells.append((about, {name: rows[name].copy() for name in ROW_COLUMNS}))
 
-    former = [cell.path for cell in cells if cell.about.format == FORMER]
-    if former:
-        say(
-            "rows of a former version have no `check`, so that damage to them is not found: "
-            f"{listed(former, 2)}"
-        )
     for problem, paths in left_out.items():
         # A problem of a file names it, or the one beside the rows.
         is_named = str(paths[0].with_suffix("")) in problem

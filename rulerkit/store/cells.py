@@ -20,7 +20,7 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from rulerkit.common.errors import UserError, remark, shorten
+from rulerkit.common.errors import UserError, listed, remark, shorten
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.records import (
@@ -287,6 +287,12 @@ def read_cells(path: Path, report: Report = remark) -> list[Cell]:
             report(f"left out: {error}")
         else:
             cells += [cell] if cell else []
+    former = [cell.path for cell in cells if cell.about.format == FORMER]
+    if former:
+        report(
+            "rows of a former version have no `check`, so that damage to them is not found: "
+            f"{listed(former, 2)}"
+        )
     return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
