@@ -51,6 +51,7 @@ def test_files_that_pages_name_exist(page):
     ] == []
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("pages", "model", "cells"),
     [
@@ -90,7 +91,7 @@ def test_the_address_of_the_repository_stands_in_one_place():
     for page in [*PAGES, ROOT / "CITATION.cff", ROOT / "action.yml"]:
         text = page.read_text(encoding="utf-8")
         assert address not in text, page.name
-        found = re.findall(r"git clone +(\S+)|git\+([^\s`]+)|(https?://\S+/rulerkit\b)", text)
+        found = re.findall(r"git clone +(\S+)|git\+([^\s`\"]+)|(https?://\S+/rulerkit\b)", text)
         assert {one for match in found for one in match if one} <= {"URL"}, page.name
 
 

@@ -308,6 +308,7 @@ def test_a_study_says_whose_a_key_is(home, key, owner):
 # --- errors in a notebook -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_an_error_is_one_sentence_in_a_notebook(tmp_path):
     notebook = nbformat.v4.new_notebook()
     notebook.metadata.kernelspec = {
