@@ -246,20 +246,6 @@ def test_ids_of_another_tokenizer_are_never_sent(server, folder):
     ask_and_check(chat)
 
 
-def test_newer_models_want_another_name_for_the_limit(server):
-    def behave(body):
-        if "max_tokens" in body:
-            words = "Unsupported parameter: 'max_tokens'. Use 'max_completion_tokens' instead."
-            return 400, {}, error(words, code="unsupported_parameter")
-        body["max_tokens"] = body["max_completion_tokens"]
-        return None
-
-    server.behave = behave  # and servers have several words for the end of an answer
-    server.amend = lambda body, reply: reply["choices"][0].update(finish_reason="end_turn")
-    ask_and_check(client(server, prompt_path="chat", extra_body={"temperature": None}))
-    assert all("temperature" not in body for body in server.seen)
-
-
 # --- servers that misbehave -----------------------------------------------------------------------
 
 
