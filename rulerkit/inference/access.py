@@ -7,6 +7,7 @@ Keys stand in environment variables, and go to their server alone.
 
 import os
 import re
+from base64 import b64encode
 from contextlib import suppress
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
@@ -51,7 +52,9 @@ class Address(NamedTuple):
     def without_secrets(self, text: str) -> str:
         """What a server wrote, without the key and the other secrets that it was sent."""
         url = httpx2.URL(self.url)
-        secrets = {self.key, url.password, *url.params.values(), *self.others}
+        # User and password of an address are sent in this form.
+        pair = b64encode(f"{url.username}:{url.password}".encode()).decode()
+        secrets = {self.key, url.password, pair, *url.params.values(), *self.others}
         for secret in sorted(secrets, key=len, reverse=True):
             # Shorter ones are parts of words.
             if len(secret) > 6:
