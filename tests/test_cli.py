@@ -173,8 +173,7 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     ended = rulerkit("evaluate", "-f", "asked.yaml", "-y", "run: again")
     root, _, scores = ended.out.partition("\n")
     assert root == f"project root: {project} (RULERKIT_HOME)"
-    left, first, second = re.split(r"\n(?=reader-1024 \(|perfect \()", scores)
-    assert left == "12 cells, 0 of 72 examples are answered; 110,592 tokens left\n"
+    _, first, second = re.split(r"(?:^|\n)(?=reader-1024 \(|perfect \()", scores)
     assert first.startswith("reader-1024 (again)")
     assert list(table(second).items()) == [(task, ["100.0", "100.0"]) for task in ASKED["tasks"]]
     assert [scores[0] for scores in table(first).values()] == ["100.0"] * 3
@@ -208,7 +207,6 @@ def test_evaluate_takes_a_model_as_an_argument_or_a_parameter(project, rulerkit)
 def test_a_model_alone_gets_a_first_look_that_says_how_to_go_on(project, rulerkit):
     ended = rulerkit("evaluate", "perfect", "-y", "run: first")
     assert list(table(ended.out)) == ["niah_multikey_1", "vt", "fwe"]
-    assert f"6 cells, 0 of 60 examples are answered; {3 * 10 * 3072:,} tokens left" in ended.out
     assert "n = 10 examples" in ended.out
     assert "rulerkit evaluate perfect -f params/sizes/paper.yaml" in ended.out
 

@@ -62,7 +62,7 @@ def test_the_wheel_works_alone_in_an_empty_folder(built, tmp_path):
 
     assert re.fullmatch(r"rulerkit \d+\.\d+\.\d+\n", rulerkit("--version"))
     listed = rulerkit("evaluate", "llama-3.1-8b", "--dry-run", "-y", "lengths: [4K]")
-    assert "13 cells, 0 of 260 examples are answered; 1,064,960 tokens" in listed
+    assert "together: 260 examples, 1,064,960 tokens; 1,064,960 tokens left" in listed
     small = rulerkit(
         "evaluate", "small-llama", "--dry-run", "-y", "tasks: [vt]", "-y", "lengths: [1K]"
     )

@@ -124,31 +124,23 @@ def models_of(described: Sequence[Any], changes: "JSON | None" = None) -> list[A
 
 def model_of(described: Any, changes: "JSON | None" = None) -> Any:
     """A model given on the command line: a folder or file of the working directory by its whole
-    path, the address of a server by what it serves, with the keys that -y changes."""
+    path, with the keys that -y changes."""
     from rulerkit.common.model_files import is_known_model
-    from rulerkit.common.urls import is_address
     from rulerkit.common.yaml_files import parse_yaml
-    from rulerkit.inference.access import model_at
-    from rulerkit.inference.model import with_server
 
-    changes = changes or {}
     if isinstance(described, str) and described.lstrip().startswith("{"):
         described = parse_yaml(described, f"MODEL {described!r}")
     is_mapping = isinstance(described, dict)
     if is_mapping and "base_url" in described and not {"base", "path"} & described.keys():
         # What is served there says which model is meant.
-        described = {"base": described["base_url"], **described}
-        del described["base_url"]
-    if is_address(described):
-        return model_at(described, changes) | changes
-    if isinstance(described, dict) and is_address(described.get("base")):
-        return with_server(described | changes)
-
+        described = {"base": described.pop("base_url"), **described}
     if isinstance(described, str) and not is_known_model(described):
         described = _absolute(described)
-    elif isinstance(described, dict) and isinstance(described.get("path"), str):
+    elif is_mapping and isinstance(described.get("path"), str):
         described = described | {"path": _absolute(described["path"])}
-    return {"base": described} | changes if changes else described
+    if not changes:
+        return described
+    return (described if is_mapping else {"base": described}) | changes
 
 
 def _absolute(path: str) -> str:

@@ -83,7 +83,6 @@ def evaluate(
     is_restarted = int(os.environ.get("SLURM_RESTART_COUNT") or 0) > 0
     errors: list[UserError] = []
     name_root()
-    _say_what_is_left(study)
     cells = rk.evaluate(study, fresh=fresh and not is_restarted, failed=errors.append)
 
     _print_scores(study, cells)
@@ -100,20 +99,6 @@ def evaluate(
         is_complete = is_complete and cell.coverage.of_first(asked).is_enough
     if errors or not is_complete:
         raise typer.Exit(ExitStatus.UNDECIDED)
-
-
-def _say_what_is_left(study: "Study") -> None:
-    """Print what is answered and what is left before a model runs, where something is."""
-    from rulerkit.batch.jobs import needs_of
-
-    needs = needs_of([study])
-    left = sum(need.tokens_left for need in needs)
-    if left:
-        have, wanted = sum(need.have for need in needs), sum(need.wanted for need in needs)
-        echo(
-            f"{counted(len(needs), 'cell')}, {have:,} of {wanted:,} examples are answered; "
-            f"{left:,} tokens left"
-        )
 
 
 def _print_scores(study: "Study", cells: "list[Cell]") -> None:
