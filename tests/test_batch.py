@@ -21,7 +21,7 @@ from rulerkit.batch.status import report, statuses
 from rulerkit.common.errors import UserError
 from tests.batches import Project, outcomes, printed, told
 from tests.conftest import needs_extras
-from tests.projects import FREE, PARAMETERS, REPOSITORY, make_project, notebook
+from tests.projects import FREE, REPOSITORY, make_project, notebook
 from tests.records import change_rows
 
 
@@ -97,18 +97,6 @@ def test_runs_know_their_parameters(project, capsys):
     entries = [{"notebook": run.notebook.stem, "models": ["mute"]} for run in (runs[0], runs[-1])]
     batch = plan(project, {"notebooks": entries})
     assert [model["name"] for model in batch.study.models] == ["mute"], "those that notebooks name"
-
-
-def test_a_pattern_of_checkpoints_takes_settings(project):
-    for number in (1000, 2000):
-        (project / f"checkpoints/{number}").mkdir(parents=True)
-    own = {"path": "checkpoints/1000", "name": "ours", "label": "Ours", "hours": 2}
-    pattern = {"base": own, "path": "checkpoints/*", "template": "base"}
-    jobs = [job for job in plan(project, ONE | {"models": [pattern]}).jobs if job.model]
-    assert [job.name for job in jobs] == ["1000", "2000"]
-    last = jobs[1].model
-    assert (last["template"], last["hours"]) == ("base", 2)
-    assert "label" not in last
 
 
 ONE = {"models": ["mute"], "notebooks": ["10_small"]}
@@ -214,14 +202,6 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
         ("mute", "mute 40_asks_nobody", ("mute",)),
         ("reader-1024", "reader-1024 40_asks_nobody", ("reader-1024",)),
     ]
-
-
-def test_a_notebook_that_does_not_say_what_it_asks_runs_last(project):
-    source = 'import rulerkit as rk\nrk.evaluate(rk.study(globals(), notebook="09_untagged"))\n'
-    notebook(project / "notebooks/09_untagged.ipynb", PARAMETERS, source)
-    batch = plan(project, {"models": ["mute"], "notebooks": ["09_untagged", "10_small"]})
-    first, last = (job.run for job in batch.jobs if job.run)
-    assert (first.notebook.stem, last.notebook.stem) == ("10_small", "09_untagged")
 
 
 # --- running, and running again -------------------------------------------------------------------
@@ -445,16 +425,3 @@ def test_a_changed_checkpoint_is_noticed(project):
     assert "was made with model.fingerprint" in asked[1]
     changed = "the checkpoint or the settings of x changed after it answered"
     assert read == ("missing", changed)
-
-
-# --- what a disk or a kernel refuses --------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_a_notebook_that_never_starts_shows_the_last_line_of_its_log(project):
-    path = project / "notebooks/10_small.ipynb"
-    path.write_text(path.read_text().replace('"python3"', '"no-such-kernel"'))
-    predictions, failed = outcomes(execute(plan(project, ONE).jobs))
-    assert (predictions.state, failed.state) == ("done", "failed")
-    assert re.fullmatch(r"exit status \d+: .*no-such-kernel.*", failed.message)
-    assert failed.job.log.read_text().rstrip().endswith(failed.message.partition(": ")[2])

@@ -445,37 +445,3 @@ def test_outputs_that_cannot_be_written(project, read_only, rulerkit):
     refused(
         rulerkit("generate", *VT_4K, "--output", read_only / "vt.jsonl"), "Read-only file system"
     )
-
-
-WITHOUT_POSIX = """
-import builtins, os, pkgutil, signal, sys
-real = builtins.__import__
-def checked(name, globals=None, *rest, **named):
-    ours = (globals or {}).get("__name__", "").startswith("rulerkit")
-    if ours and name in {"fcntl", "grp", "pwd", "resource", "termios", "pty", "tty", "syslog"}:
-        raise ModuleNotFoundError(name)
-    return real(name, globals, *rest, **named)
-builtins.__import__ = checked
-for name in ("getuid", "geteuid", "killpg", "getpgid", "setsid", "fork", "sched_getaffinity", "O_NOFOLLOW", "O_DIRECTORY"):
-    delattr(os, name)
-del signal.SIGHUP
-import rulerkit
-for module in pkgutil.walk_packages(rulerkit.__path__, "rulerkit."):
-    if module.name != "rulerkit.__main__":
-        real(module.name)
-from rulerkit.cli import main
-main()
-"""
-
-
-@pytest.mark.slow
-def test_what_needs_no_batch_runs_without_posix(tmp_path, rulerkit, monkeypatch):
-    """As on Windows: every module is imported and a model is evaluated without modules and
-    functions of POSIX."""
-    asked = SMALL.replace("}", f", outputs: {tmp_path}}}")
-    call = [sys.executable, "-c", WITHOUT_POSIX, "evaluate", "-y", asked]
-    done = subprocess.run(call, capture_output=True, text=True, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    assert "100.0" in done.stdout
-    monkeypatch.setattr("rulerkit.cli.many_models.os", SimpleNamespace(name="nt"))
-    refused(rulerkit("batch", "b.yaml"), "run this command in WSL")

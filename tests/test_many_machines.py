@@ -92,13 +92,6 @@ def test_another_answer_is_refused_and_both_files_are_named(tmp_path, whole, rul
         rk.load(a, b)
 
 
-def test_another_usage_of_the_same_answer_is_no_contradiction(tmp_path, whole):
-    a = part_of(whole, tmp_path / "a", {0, 1}, "a")
-    b = part_of(whole, tmp_path / "b", {0, 1}, "b")
-    changed_row(b, usage={"seconds": 3.0})
-    assert len(rk.load(a, b).query("task == 'vt'")) == 2
-
-
 def test_places_that_were_made_differently_are_refused_and_a_damaged_one_is_left_out(
     tmp_path, whole
 ):

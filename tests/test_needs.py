@@ -96,11 +96,6 @@ def test_several_studies_are_joined_and_the_larger_number_counts(tmp_path):
     ]
 
 
-def test_nobody_knows_what_a_notebook_without_such_a_cell_asks(tmp_path):
-    source = START + 'cells = rk.evaluate(rk.study(globals(), notebook="mine"))\n'
-    assert asked(tmp_path, source) == []
-
-
 @pytest.mark.parametrize(
     ("source", "parameters", "says"),
     [

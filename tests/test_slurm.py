@@ -5,10 +5,8 @@ Needs the scripts that bring up a Slurm on one machine, in the folder that SLURM
 ../shared/tools.
 """
 
-import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -16,11 +14,8 @@ from collections import Counter
 
 import pytest
 
-from tests.projects import notebook
 from tests.slurm_cluster import (
-    ASKS,
     BATCH,
-    PARAMETERS,
     UP,
     Project,
     asked_in_vain,
@@ -28,7 +23,6 @@ from tests.slurm_cluster import (
     held,
     slurm,
 )
-from tests.test_extend import MODELS, write_packages
 
 if not UP.exists():
     pytest.skip(f"no {UP}: SLURM_TOOLS names the folder with slurm-up.sh", allow_module_level=True)
@@ -223,33 +217,6 @@ def test_the_twentieth_start_is_the_last(make):
     assert place.queue()["never-ends"].restarts == 0
 
 
-def test_an_adaptive_run_that_is_requeued_ends_as_any_other(make):
-    place = make("adaptive")
-    place.plan([held("noisy", 0)], {}, {}, examples="adaptive")
-    source = ASKS.format(name="01_adaptive", tasks='["vt"], complete=False, lengths=[1024, 2048]')
-    notebook(place.root / "notebooks/01_adaptive.ipynb", PARAMETERS, source)
-    place.add("01_adaptive")
-    assert place.submit()["submitted"] == 1
-    place.wait("it holds", lambda: place.holds("noisy"))
-    place.call("scontrol", "requeue", place.queue()["noisy"].number)
-    place.wait("it holds again", lambda: place.holds("noisy", life=2))
-    place.go()
-    place.wait("it has ended", lambda: not place.queue())
-    assert set(place.status().values()) == {"done"}
-    assert len(place.lives("noisy")) == 2
-    whole = ("-y", "outputs: whole", "-y", "lengths: [1024, 2048]", "-y", "tasks: [vt]")
-    model = json.dumps(held("noisy", 0))
-    said = place.rulerkit(
-        "evaluate", "-y", f"model: {model}", *whole, "-y", "num_examples: adaptive"
-    )
-    assert "certain" in place.rulerkit("report", "outputs/predictions/adaptive")
-    files = sorted((place.root / "outputs/predictions/adaptive/noisy/vt").glob("*[0-9].jsonl"))
-    assert len(files) == 2, said
-    for file in files:
-        alone = place.root / "whole/predictions/main/noisy/vt" / file.name
-        assert file.read_bytes().count(b"\n") == alone.read_bytes().count(b"\n") >= 4
-
-
 def test_a_model_over_two_nodes_has_its_share_started_on_the_other_one(make):
     """vLLM itself was not run over nodes: its build for CPUs does not know how."""
     place = make("nodes")
@@ -290,26 +257,3 @@ def test_what_sbatch_refuses_is_one_line_and_what_a_node_refuses_is_told(make):
     assert place.status()["one predictions"] == "missing"
     assert re.search(r"log: \S+one\.out", told.replace(str(place.root), ""))
     assert "no-such-launcher: command not found" in place.out("one")
-
-
-def test_tasks_and_engines_of_the_project_are_known_on_the_nodes(make):
-    """Modules in the project root that no package brings; the batch names them."""
-    place = make("plugins")
-    packages = place.root.parent / "packages"
-    packages.mkdir()
-    for module in write_packages(packages).glob("*/*.py"):
-        shutil.copy(module, place.root / f"my_{module.name}")
-    place.plan(
-        MODELS[:2],
-        {"50_first": ["boxes"]},
-        {"hours": 0.2},
-        parameters={"plugins": ["my_boxes", "my_numbers_engine"]},
-    )
-    assert place.submit()["submitted"] == 2
-    place.wait("all have ended", lambda: not place.queue())
-    assert set(place.status().values()) == {"done"}
-    names = [model if isinstance(model, str) else model["name"] for model in MODELS[:2]]
-    for name in names:
-        assert place.indices(name) == {"boxes": [*range(8)]}
-    told = place.rulerkit("report", "--by", "task", f"outputs/predictions/{place.run}")
-    assert re.search(r"boxes +100\.0", told)

@@ -190,9 +190,3 @@ def test_when_all_is_repaired(story):
 def test_the_exit_code_is_0_where_all_is_done_1_where_something_stopped_and_else_3(story):
     moments = (story.before, story.during, story.killed, story.after, story.repaired)
     assert [seen.exit_code for seen in moments] == [3, 1, 1, 1, 0]
-
-
-def test_the_command_says_the_same(story):
-    ended = story.project.call("status", story.batch)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert ended.stdout.endswith("6 steps: 6 done\n")
