@@ -191,8 +191,10 @@ class _Planner:
         known = notebook_parameters(notebook)
         models = expand(entry.models or self.models)
         values = self.parameters | entry.parameters | self.fixed
-        # A wrong value is found before anything starts.
-        checked = make_study(values | {"models": models})
+        checked = self.whole
+        if entry.models or entry.parameters:
+            # A wrong value is found before anything starts.
+            checked = make_study(values | {"models": models})
         if values.get("seed") == "fresh":
             # All notebooks ask the same questions.
             values["seed"] = checked.seed
