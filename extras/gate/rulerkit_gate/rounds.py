@@ -394,7 +394,7 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
     with Session() as one, Session() as two:
         gate.a.session = one
         # Two models that compute here may not fit on one GPU together.
-        compute_here = all(party.model.on_gpu for party in (gate.a, gate.b))
+        compute_here = all(party.model and party.model.on_gpu for party in (gate.a, gate.b))
         gate.b.session = one if compute_here else two
         for party in (gate.a, gate.b):
             session = party.session
