@@ -320,13 +320,8 @@ def test_worse_and_not_worse(made):
         "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); 0 of 6 cells"
     )
     assert difference_table(found).startswith(f"{found.verdict.text}\n\nB - A (points)")
-    with pytest.raises(AssertionError, match="WORSE: all tasks at 2K"):
-        rk.comparison.assert_not_worse("main/perfect", "reader-1024", outputs=made)
     found = compare("main/perfect", "again/perfect", margin=15, lengths=["1K", 2048], outputs=made)
     assert found.verdict.word == NOT_WORSE
-    rk.comparison.assert_not_worse(
-        made / "predictions/main/perfect", "again/perfect", margin=15, outputs=made
-    )
 
 
 def test_cannot_tell_and_the_number_it_would_take(made):
@@ -335,8 +330,6 @@ def test_cannot_tell_and_the_number_it_would_take(made):
     assert (verdict.word, verdict.status) == (CANNOT_TELL, 3)
     z2 = 1.959964**2  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
-    with pytest.raises(AssertionError, match="CANNOT TELL: mean "):
-        rk.comparison.assert_not_worse("main/perfect", "again/perfect", outputs=made)
 
 
 # --- command --------------------------------------------------------------------------------------

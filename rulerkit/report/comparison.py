@@ -1,10 +1,9 @@
 """The text of a comparison: its table, its notes, the examples that flipped, JSON."""
 
 import json
-from pathlib import Path
 from typing import Any
 
-from rulerkit.analysis.compare import NOT_WORSE, Comparison, Decision, compare
+from rulerkit.analysis.compare import Comparison, Decision
 from rulerkit.common import escape
 from rulerkit.common.errors import check_type, counted, listed
 from rulerkit.common.lengths import length_name
@@ -105,11 +104,3 @@ def json_text(comparison: Comparison, verdict: Decision | None = None, **more: A
         **more,
     }
     return json.dumps(content, indent=2, allow_nan=False) + "\n"
-
-
-def assert_not_worse(a: str | Path, b: str | Path, margin: float = 1.0, **options: Any) -> None:
-    """Raise AssertionError with the table of differences unless `compare(a, b, margin)` finds B not
-    worse: for tests."""
-    comparison = compare(a, b, margin, **options)
-    if comparison.verdict.word != NOT_WORSE:
-        raise AssertionError("\n" + difference_table(comparison))
