@@ -2,7 +2,8 @@
 thought, costs."""
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any
 
 import pandas as pd
 
@@ -21,7 +22,7 @@ _SMALL_FRAME = 0.02
 _FEW = 4  # values of a field that a footnote lists
 
 
-def footnotes(cells: Iterable[Cell], scores: pd.DataFrame | None = None) -> list[str]:
+def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
     versions of a model, models whose requests all failed and, of the rows
     of `score`, what `usage_notes` says.
@@ -39,32 +40,21 @@ def footnotes(cells: Iterable[Cell], scores: pd.DataFrame | None = None) -> list
     for name, cell in zip(names_of(models), cells, strict=True):
         by_name.setdefault(name, []).append(cell)
 
-    answered, silent = list[Cell](), list[str]()
-    # For each field its values, and who had each of them, in the order of the cells.
-    facts: dict[str, dict[str, dict[str, None]]] = {}
-    for name, of_model in by_name.items():
-        with_rows = [cell for cell in of_model if cell.coverage.have]
-        answered += with_rows
-        for cell in with_rows:
-            for field, value in _facts(cell):
-                facts.setdefault(field, {}).setdefault(value, {})[name] = None
-
-        # A model without any answer has no row: its failures must not go unseen.
-        failures = []
-        if not with_rows:
-            failures = [f for cell in of_model for f in cell.coverage.failed.values()]
-        if failures:
-            silent.append(
-                f"{name} has no answer: {len(failures)} requests failed, the first: "
-                f"{failures[0].reason}."
-            )
-
-    notes = _environment_notes(facts)
+    notes = _environment_notes(by_name)
+    answered = [cell for cell in cells if cell.coverage.have]
     notes += snapshot_notes(answered)
     notes += version_notes(answered)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
-    notes += silent
+
+    # A model without any answer has no row: its failures must not go unseen.
+    for name, of_model in by_name.items():
+        failures = [failure for cell in of_model for failure in cell.coverage.failed.values()]
+        if failures and not any(cell.coverage.have for cell in of_model):
+            notes.append(
+                f"{name} has no answer: {len(failures)} requests failed, the first: "
+                f"{failures[0].reason}."
+            )
     return notes if scores is None else notes + usage_notes(scores)
 
 
@@ -94,14 +84,23 @@ def _server_notes(name: str, cells: list[Cell]) -> list[str]:
     return notes
 
 
-def _environment_notes(facts: dict[str, dict[str, dict[str, None]]]) -> list[str]:
+def _environment_notes(cells_by_name: dict[str, list[Cell]]) -> list[str]:
     """A line on what differs between environments: by field, its values and who had each of
-    them."""
+    them, in the order of the cells."""
+    seen = [
+        (field, value, name)
+        for name, cells in cells_by_name.items()
+        for cell in cells
+        if cell.coverage.have
+        for field, value in _facts(cell)
+    ]
     differ = []
-    for field, names_by_value in facts.items():
+    facts: Any = pd.DataFrame(seen, columns=["field", "value", "name"]).drop_duplicates()
+    for field, of_field in facts.groupby("field", sort=False):
+        values = of_field.groupby("value", sort=False)["name"]
         # What is the same everywhere needs no footnote.
-        if len(names_by_value) > 1:
-            texts = [f"{value} ({listed(names, _FEW)})" for value, names in names_by_value.items()]
+        if len(values) > 1:
+            texts = [f"{value} ({listed(names, _FEW)})" for value, names in values]
             differ.append(f"{field} {listed(texts, _FEW)}")
     return [f"Environments differ: {'; '.join(differ)}."] if differ else []
 
@@ -110,11 +109,11 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
     """What footnotes mention of the environments that a cell was answered in: field and value."""
     record = cell.record
     for environment in record.get("environments") or [record["environment"]]:
-        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
-        # cuda:0 and cuda:1 are alike.
-        device = str(environment.get("device") or "").partition(":")[0]
         packages = environment["packages"]
-        known = environment | packages | {"commit": commit, "device": device}
+        commit = re.sub(r"^([0-9a-f]{7})[0-9a-f]+", r"\1", environment.get("git") or "")
+        known = environment | packages | {"commit": commit}
+        # cuda:0 and cuda:1 are alike.
+        known["device"] = str(environment.get("device") or "").partition(":")[0]
         for name in (*_FACTS.split(), *packages):
             if known.get(name):
                 yield name, str(known[name])
