@@ -23,14 +23,6 @@ _EXAMPLES: dict[str, Any] = {
     "QA": "qa_1",
 }
 """The tasks of Table 2, with two of a thing where one can have several."""
-_SETTINGS = {
-    "niah": ("key", "value", "haystack", "num_keys", "num_values", "num_queries"),
-    "variable_tracking": ("num_chains", "num_hops"),
-    "common_words": ("freq_cw", "freq_ucw", "num_cw"),
-    "frequent_words": ("alpha",),
-    "question_answering": ("dataset",),
-}
-"""What Table 2 shows of a task, by its family."""
 _LENGTH = 1024  # tokens; the shortest with room for every task
 _WIDTH = 80  # letters of a needle, a list or a document
 
@@ -59,11 +51,9 @@ def _examples() -> tuple[pd.DataFrame, list[str]]:
         shown = shown or [example.context_text]
         texts = [textwrap.shorten(text, _WIDTH, placeholder="") for text in shown]
         question = example.text_of("question").strip().rpartition("\n")[2]
-        settings = [f"{name}={getattr(task, name)}" for name in _SETTINGS[task.family]]
         rows.append(
             {
                 "task": name,
-                "settings": ", ".join(settings),
                 "example": f"… {' … '.join(texts)} … {question}",
                 "answer": textwrap.shorten(", ".join(example.references), _WIDTH, placeholder=" …"),
             }
@@ -86,14 +76,10 @@ def _models() -> tuple[pd.DataFrame, list[str]]:
             "checkpoint": rows["checkpoint"],
         }
     )
-    notes = ["As printed in version 3 of the paper, but for a row per checkpoint of a series."]
-    others = [
-        f"{row['model']} {row['claimed_in_score_tables']}"
-        for _, row in rows.dropna(subset="claimed_in_score_tables").iterrows()
-        if row["context_length"] not in row["claimed_in_score_tables"].split("; ")
+    return frame, [
+        "As printed in version 3 of the paper, but for a row per checkpoint of a series. Its "
+        "tables of scores claim other lengths of Mixtral-8x22B, 64K, and DBRX, 32K."
     ]
-    notes.append(f"The tables of scores claim another length: {', '.join(others)}.")
-    return frame, notes
 
 
 def _settings() -> tuple[pd.DataFrame, list[str]]:
