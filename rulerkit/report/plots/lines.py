@@ -259,9 +259,10 @@ def _lines(
 
 def _grey_lines(axes: Axes, printed: Printed) -> None:
     """Printed scores: thin and grey, so that they are not taken for measured ones."""
-    thin = {"color": GREY_LINE, "markersize": 2.5, "linewidth": 0.6, "zorder": 1.5}
-    for name, scores in printed.items():
-        axes.plot(list(scores), list(scores.values()), label=name, **(look_of(name) | thin))
+    thin = {"color": GREY_LINE, "markersize": 2.5, "linewidth": 0.7, "zorder": 1.5}
+    for i, (name, scores) in enumerate(printed.items()):
+        look = look_of(name) | thin | {"linestyle": DASHES[i % len(DASHES)]}
+        axes.plot(list(scores), list(scores.values()), label=name, **look)
 
 
 def _length_axis(axes: Axes, lengths: Sequence[int]) -> None:
