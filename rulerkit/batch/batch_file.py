@@ -195,9 +195,6 @@ class _Planner:
         if entry.models or entry.parameters:
             # A wrong value is found before anything starts.
             checked = make_study(values | {"models": models})
-        if values.get("seed") == "fresh":
-            # All notebooks ask the same questions.
-            values["seed"] = checked.seed
         if "batch" in known:
             # It shows how far the batch is.
             values |= {"batch": str(self.path.absolute()), "settings": self.settings}

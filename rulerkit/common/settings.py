@@ -340,9 +340,8 @@ class Parameters(Keys):
     """a whole number from 1 to 1000000, or adaptive: as many as the effective length needs"""
     max_examples: Annotated[PositiveInt, Field(le=10**6)] = 500
     """a whole number from 1 to 1000000: the examples that an adaptive run gives a cell at most"""
-    seed: Literal["fresh"] | Annotated[NonNegativeInt, Field(lt=2**63)] = 42
-    """a whole number from 0 on, below 2**63, or fresh: one that is drawn when a run is first
-    planned, and kept for it in predictions/RUN/seed.txt"""
+    seed: Annotated[NonNegativeInt, Field(lt=2**63)] = 42
+    """a whole number from 0 on, below 2**63"""
     run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
     """what names a folder: at most 100 letters, digits, . _ and -"""
     repeat: Annotated[PositiveInt, Field(le=1000)] = 1

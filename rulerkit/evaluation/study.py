@@ -8,9 +8,7 @@ are errors.
 
 import os
 import re
-import secrets
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
@@ -19,7 +17,6 @@ from glob import glob
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-from uuid import uuid4
 
 from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
 from rulerkit.common.json_text import digest
@@ -33,7 +30,7 @@ from rulerkit.generation.tasks import Task, all_families, by_name, without_suite
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import StoppingRule, family_threshold, threshold_of
-from rulerkit.store.files import SEED_FILE, disk
+from rulerkit.store.files import disk
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -44,10 +41,7 @@ DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
 BATCH_KEYS = {"notebooks", "together"}
 """The keys of a batch file by which one is told from other parameter files."""
-"""The parameters of adaptive runs."""
 _LONGEST_TITLE = 40
-_FRESH_SEEDS = 10**9
-"""How many seeds a fresh one is drawn from."""
 
 
 @dataclass(frozen=True)
@@ -235,7 +229,7 @@ def study(
         tasks=tasks,
         lengths=tuple(sorted(set(values.lengths))),
         num_examples=num_examples,
-        seed=_fresh_seed(values) if values.seed == "fresh" else values.seed,
+        seed=values.seed,
         run=values.run,
         corpora=choices(values.corpora)["base"],
         protocol=values.protocol,
@@ -275,33 +269,6 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     if isinstance(source, list | tuple | Iterator):
         return {"models": list(source), **parameters}
     return {"model": source, **parameters}
-
-
-def _fresh_seed(values: Parameters) -> int:
-    """The seed of a run, which is drawn once: a run that is resumed, and all notebooks of a batch,
-    ask the same questions."""
-    file = resolve(values.outputs) / "predictions" / values.run / SEED_FILE
-    if not file.exists():
-        if next(file.parent.glob("*/*/*.jsonl"), None):
-            raise UserError(
-                f"run {values.run} has answers, and no fresh seed of its own ({file.name}): give "
-                "the seed that their records name, or another `run`"
-            )
-        part = file.with_name(f".{uuid4().hex}")
-        with disk(file):
-            file.parent.mkdir(parents=True, exist_ok=True)
-            part.write_text(f"{secrets.randbelow(_FRESH_SEEDS)}\n", encoding="utf-8")
-            # Of several processes at once the first decides for all.
-            with suppress(FileExistsError):
-                os.link(part, file)
-            part.unlink()
-    try:
-        return int(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(
-            f"{file} does not hold the seed of run {values.run} ({error}): give the seed that the "
-            "records of its answers name, or another `run`"
-        ) from error
 
 
 def _tasks_of(values: Parameters) -> tuple[Task, ...]:

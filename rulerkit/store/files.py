@@ -23,8 +23,6 @@ from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import completed
 
-SEED_FILE = "seed.txt"
-"""In the folder of a run's predictions: the seed that was drawn for it."""
 SYNC = 5.0  # seconds of answers that a power cut may cost
 LIFETIME = 120.0
 """Seconds from the last refresh of a lock until it counts as that of a dead process."""
