@@ -3,7 +3,8 @@ benchmarks/adaptive.py [--repetitions 50] [--confidence 0.95]`.
 
 A model is a curve: the mean of each of the 13 tasks at six lengths. Its full grid, 500 examples a
 cell, is drawn: right or wrong for tasks with one reference, shares of so many references for the
-others, correlated within an example. `rulerkit.scoring.effective_length.replay` sees as much of it as it asks for.
+others, correlated within an example. `rulerkit.scoring.adaptive.replay` sees as much of it as it
+asks for.
 The curves: the 24 of the paper (its means by category; tasks within one apart by fixed offsets);
 generated ones that the settings of `adaptive` were chosen on; and generated ones from wider
 distributions and another seed that nothing was chosen on.
@@ -27,14 +28,8 @@ import numpy as np
 import rulerkit as rk
 from rulerkit.generation.tasks import THIRTEEN
 from rulerkit.report.paper import PAPER_LENGTHS, paper_scores
-from rulerkit.scoring.effective_length import (
-    FULL_GRID,
-    THRESHOLDS,
-    StoppingRule,
-    effective_length,
-    possible_lengths,
-    replay,
-)
+from rulerkit.scoring.adaptive import FULL_GRID, StoppingRule, replay
+from rulerkit.scoring.effective_length import THRESHOLDS, effective_length, possible_lengths
 
 REFERENCES = {"niah_multivalue": 4, "niah_multiquery": 4, "vt": 5, "cwe": 10, "fwe": 3}
 CONCENTRATION = 2.3  # of the chances of an example's references: alike, but not all or nothing

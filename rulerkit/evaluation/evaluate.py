@@ -16,7 +16,7 @@ from rulerkit.common.lengths import length_name
 from rulerkit.common.paths import cell_file
 from rulerkit.common.progress import progress_bar
 from rulerkit.common.settings import JSON
-from rulerkit.evaluation.rounds import at_lengths, rounds, state_of, stored_cells, wanted
+from rulerkit.evaluation.rounds import at_lengths, counts_of, rounds, state_of, stored_cells, wanted
 from rulerkit.evaluation.study import Study
 from rulerkit.evaluation.study import study as make_study
 from rulerkit.evaluation.writer import ask_length
@@ -63,7 +63,7 @@ def evaluate(
     """
     studies = _studies_of(study, parameters)
     asking = [one for one in studies if one.ask]
-    stored, missing = _read_cells(asking, fresh)
+    missing = _missing(asking, fresh)
     tokens = sum(missing.values())
     cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def evaluate(
         if session is None:
             session = Session()
             stack.callback(session.close)
-        call = _Call(session, stored, missing, fresh, bar, not_run, errors)
+        call = _Call(session, missing, fresh, bar, not_run, errors)
         for one in studies:
             cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
@@ -94,10 +94,8 @@ class _Call:
     """What all models of one call of `evaluate` share."""
 
     session: "Session"
-    stored: dict[Path, Cell]
-    """The cells as they were on disk before anything was asked, by file."""
     missing: dict[Path, int]
-    """By file, the tokens of all examples that had no answer then."""
+    """By file, the tokens of all examples that had no answer before anything was asked."""
     fresh: bool
     bar: Any
     not_run: NotRun | None
@@ -137,22 +135,19 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _read_cells(studies: Iterable[Study], fresh: bool) -> tuple[dict[Path, Cell], dict[Path, int]]:
-    """What is on disk of the cells of studies before anything is asked, and the tokens of all
-    examples without an answer, which the progress bar counts; both by file. What cannot be read is
-    left to its writer, which says so."""
-    stored, missing = dict[Path, Cell](), dict[Path, int]()
-    wanted_of = [(asked, study.num_examples) for study in studies for asked in study.cells()]
-    for asked, number in wanted_of:
-        cell, have = None, 0
-        with suppress(DamagedCell):
-            cell = None if fresh else load_cell(asked.path)
-            have = len(cell.coverage.of_first(number).have) if cell else 0
-        if cell and have:
-            stored[asked.path] = cell
-        tokens = asked.length * (number - have)
-        missing[asked.path] = max(tokens, missing.get(asked.path, 0))
-    return stored, missing
+def _missing(studies: Iterable[Study], fresh: bool) -> dict[Path, int]:
+    """By file, the tokens of all examples of studies without an answer, which the progress bar
+    counts. A cell that cannot be read is left to its writer, which says so."""
+    missing = dict[Path, int]()
+    for study in studies:
+        for asked in study.cells():
+            number, have = study.num_examples, 0
+            with suppress(DamagedCell):
+                cell = None if fresh else load_cell(asked.path)
+                have = len(cell.coverage.of_first(number).have) if cell else 0
+            tokens = asked.length * (number - have)
+            missing[asked.path] = max(tokens, missing.get(asked.path, 0))
+    return missing
 
 
 def _fitting(study: Study, model: Any, call: _Call) -> Asked:
@@ -253,7 +248,7 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
         # The question of an adaptive run is about the lengths that remain.
         left = at_lengths(study, lengths)
         try:
-            for length, counts in rounds(lambda: state_of(at_lengths(study, lengths), anew).counts):
+            for length, counts in rounds(lambda: counts_of(at_lengths(study, lengths), anew)):
                 fitting = {name: n for name, n in counts.items() if (name, length) in asked}
                 examples = [asked[name, length].first(n) for name, n in fitting.items()]
                 cells = ask_length(
@@ -264,7 +259,6 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
                     call.bar,
                     left.max_failures,
                     left.adaptive,
-                    call.stored,
                 )
                 answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)

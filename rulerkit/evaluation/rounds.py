@@ -1,8 +1,8 @@
 """Asking in rounds: what was answered says what is asked next, until nothing more is wanted.
 
-`rounds` is the loop, of adaptive runs as of the gate over two models. `state_of` says how many
+`rounds` is the loop, of adaptive runs as of the gate over two models. `counts_of` says how many
 examples each cell of a study is to have, by the rows on disk; when an adaptive run may stop is in
-`scoring.effective_length`.
+`scoring.adaptive`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from rulerkit.common.errors import remark
 from rulerkit.evaluation.study import Study, StudyCell, name_of
 from rulerkit.generation.generate import asked_record
-from rulerkit.scoring.effective_length import FIRST, Counts, State, replay
 from rulerkit.scoring.scores import judged
 from rulerkit.store.cells import Cell, DamagedCell, load_cell
 from rulerkit.store.comparable import check_result
@@ -24,8 +23,10 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from rulerkit.scoring.adaptive import Counts, State
 
-def rounds(wanted: Callable[[], Counts]) -> Iterator[tuple[int, dict[str, int]]]:
+
+def rounds(wanted: "Callable[[], Counts]") -> Iterator[tuple[int, dict[str, int]]]:
     """What is to be asked, round by round: a length, and the examples that each task is to have
     there, in all; the shortest length first. `wanted` gives the examples that each cell is to have,
     in all, by the answers so far.
@@ -52,14 +53,21 @@ def at_lengths(study: Study, lengths: Sequence[int]) -> Study:
     return replace(study, lengths=tuple(lengths), adaptive=rule)
 
 
-def state_of(study: Study, anew: Collection[int] = ()) -> State:
+def counts_of(study: Study, anew: Collection[int] = ()) -> "Counts":
     """How many examples each cell of a study of one model is to have, in all: a fixed number, or as
-    many as an adaptive run needs by the rows on disk. Rows at the lengths of `anew` do not count,
-    as they are moved aside."""
-    if not study.adaptive:
-        cells = product((task.name for task in study.tasks), study.lengths)
-        return State(dict.fromkeys(cells, study.num_examples), True)
+    many as an adaptive run needs by the rows on disk."""
+    if study.adaptive:
+        return state_of(study, anew).counts
+    names = [task.name for task in study.tasks]
+    return dict.fromkeys(product(names, study.lengths), study.num_examples)
 
+
+def state_of(study: Study, anew: Collection[int] = ()) -> "State":
+    """Where the adaptive run of one model stands, by the rows on disk. Rows at the lengths of
+    `anew` do not count, as they are moved aside."""
+    from rulerkit.scoring.adaptive import replay
+
+    assert study.adaptive
     scores = dict[tuple[str, int], "NDArray[np.float64]"]()
     aligned, claimed = "chat", None
     for asked, stored in stored_cells(replace(study, repeat=1)):
@@ -101,10 +109,11 @@ def wanted(
         of_model = replace(study, models=(described,))
         skipped = not_run(name_of(described))
         lengths = [length for length in study.lengths if length not in skipped]
-        counts = state_of(at_lengths(of_model, lengths)).counts
-        otherwise = FIRST if study.adaptive else study.num_examples
+        counts = counts_of(at_lengths(of_model, lengths))
+        # What cannot be asked stays as wanting as the cells of the first round.
+        least = min(counts.values(), default=study.num_examples)
         for cell in of_model.cells():
-            numbers[cell.path] = counts.get((cell.task.name, cell.length), otherwise)
+            numbers[cell.path] = counts.get((cell.task.name, cell.length), least)
     return numbers
 
 

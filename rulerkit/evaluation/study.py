@@ -29,13 +29,15 @@ from rulerkit.generation.corpora import KINDS, choices, load
 from rulerkit.generation.tasks import Task, all_families, by_name, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
-from rulerkit.scoring.effective_length import StoppingRule, family_threshold, threshold_of
+from rulerkit.scoring.effective_length import family_threshold, threshold_of
 from rulerkit.store.files import disk
 
 if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
+
+    from rulerkit.scoring.adaptive import StoppingRule
 
 DEFAULT_EXAMPLES = 20
 """Of each cell, where a study cannot be adaptive."""
@@ -66,7 +68,7 @@ class Study:
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
     over the rest."""
-    adaptive: StoppingRule | None = None
+    adaptive: "StoppingRule | None" = None
     """Gives each cell only the examples that its effective length needs."""
     ask: bool = True
     """Whether models may be asked; else `evaluate` returns what is stored."""
@@ -287,31 +289,26 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
 
 def _adaptive_rule(
     values: Parameters, tasks: tuple[Task, ...], notebook: str, complete: bool | None
-) -> StoppingRule | None:
+) -> "StoppingRule | None":
     """The rule of an adaptive run; None for a study that cannot be adaptive, and stderr says
     why."""
-    reason = ""
+    from rulerkit.scoring.adaptive import StoppingRule
+
     names = {task.name for task in tasks}
-    suites = sorted({task.suite for task in tasks})
-    if len(suites) > 1:
-        raise UserError(
-            f"num_examples: adaptive asks about one suite, and these tasks are of "
-            f"{' and '.join(suites)}: ask each in a study of its own, or give a number of examples"
-        )
     own_threshold = family_threshold(task.threshold for task in tasks)
+    threshold = threshold_of(names, "chat", own_threshold)
+    reason = ""
     if complete or (complete is None and notebook):
         reason = f"{notebook or 'this study'} compares complete cells"
-    elif threshold_of(names, "chat", suites[0], own_threshold) is None:
+    elif threshold is None or (own_threshold is None and any(t.suite != "ruler" for t in tasks)):
         reason = (
-            "these tasks have no effective length, which needs the thirteen, a category or the "
-            "small protocol"
+            "these tasks have no common threshold: the thirteen have one, each of their "
+            "categories, and families that bring their own"
         )
     if reason:
         remark(f"num_examples: adaptive becomes {DEFAULT_EXAMPLES} for each cell: {reason}")
         return None
-    return StoppingRule(
-        max_examples=values.max_examples, suite=suites[0], own_threshold=own_threshold
-    )
+    return StoppingRule(max_examples=values.max_examples, own_threshold=own_threshold)
 
 
 def load_files(files: str | Path | Iterable[str | Path]) -> JSON:

@@ -12,7 +12,7 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
 from rulerkit.common.paths import cell_file
@@ -22,7 +22,6 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
-from rulerkit.scoring.effective_length import StoppingRule
 from rulerkit.scoring.scores import answer_of
 from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
@@ -37,6 +36,9 @@ from rulerkit.store.records import (
     row_line,
 )
 
+if TYPE_CHECKING:
+    from rulerkit.scoring.adaptive import StoppingRule
+
 _LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process writes
 
 
@@ -47,8 +49,7 @@ def ask_length(
     fresh: bool,
     bar: Any,
     max_failures: float = 0,
-    rule: StoppingRule | None = None,
-    stored: dict[Path, Cell] | None = None,
+    rule: "StoppingRule | None" = None,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream for
     each repetition; returns the cells that have answers.
@@ -58,7 +59,7 @@ def ask_length(
     `fresh` moves the old files aside first. In a notebook, cells that another process writes are
     waited for, after the others. A request that failed is listed beside its cell and on stderr, and
     the next call sends it again. `max_failures` and the `rule` of an adaptive run are recorded for
-    those who take means. `stored` are cells that were read just before, by file: each is used once.
+    those who take means.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
@@ -79,7 +80,7 @@ def ask_length(
         writers = [CellWriter(model, examples, folder, settings) for examples in cells]
         waiting = writers
         while waiting:
-            waiting = _ask(model, waiting, fresh, stored or {}, bar)
+            waiting = _ask(model, waiting, fresh, bar)
         for writer in writers:
             cell = writer.complete or load_cell(writer.path)
             answered += [cell] if cell else []
@@ -87,21 +88,24 @@ def ask_length(
 
 
 def _ask(
-    model: Model, writers: "Sequence[CellWriter]", fresh: bool, stored: dict[Path, Cell], bar: Any
+    model: Model, writers: "Sequence[CellWriter]", fresh: bool, bar: Any
 ) -> "list[CellWriter]":
     """Let a model answer what is missing in cells of one length; returns those that another process
     writes, after a while."""
-    opened, busy, reason = list[CellWriter](), list[CellWriter](), ""
+    opened, busy = list[CellWriter](), list[CellWriter]()
     # However it ends, the engine's requests under way end first, then all cells are closed.
     with ExitStack() as stack:
         for writer in writers:
             stack.callback(writer.close)
-            held = writer.open(fresh, stored.pop(writer.path, None))
-            if held:
-                busy.append(writer)
-                reason = held
-            else:
+            try:
+                writer.open(fresh)
                 opened.append(writer)
+            except Elsewhere as error:
+                # Two notebooks of one model share cells: the second one answers others first.
+                if fresh or not in_notebook():
+                    raise
+                busy.append(writer)
+                reason = str(error)
 
         unanswered = {writer.task: writer for writer in opened if writer.missing}
         if unanswered:
@@ -182,26 +186,18 @@ class CellWriter:
         self._log: Log | None = None
         self._held = ExitStack()
 
-    def open(self, fresh: bool, before: Cell | None = None) -> str:
-        """Find out which examples have no answer yet, and lock the cell where there are some.
-        `before` is what was read of it just now, if it was. In a notebook, who writes the cell
-        where another process does; "" where it is open."""
+    def open(self, fresh: bool) -> None:
+        """Find out which examples have no answer yet, and lock the cell where there are some."""
         if not fresh:
-            stored = self._compare(before or load_cell(self.path))
+            stored = self._compare(load_cell(self.path))
             # A complete cell is not even locked: many processes may read it.
             if not self.missing and self._record == self._stored_record:
                 self.complete = stored
-                return ""
+                return
 
         with disk(self.path):
             self.path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
-        except Elsewhere as error:
-            # Two notebooks of one model share cells: the second one answers others first.
-            if fresh or not in_notebook():
-                raise
-            return str(error)
+        self._lock = self._held.enter_context(Lock(self.path.with_suffix(".lock")))
         if fresh:
             _move_aside(self.path)
 
@@ -209,7 +205,7 @@ class CellWriter:
         stored = self._compare(load_cell(self.path))
         if not self.missing:
             write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
-            return ""
+            return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._result_digest:
             _move_aside(self.path)
@@ -226,7 +222,6 @@ class CellWriter:
         if len(environments) > 1:
             self._record["environments"] = environments
         self.left = set(self.missing)
-        return ""
 
     def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
         """Append the row of an example, or the attempt that left it without an answer, and move the

@@ -30,11 +30,9 @@ from rulerkit.scoring.effective_length import (
     OWN_THRESHOLD,
     PAPERS_THRESHOLD,
     THRESHOLDS,
-    StoppingRule,
     effective_length,
     effective_set,
     family_threshold,
-    replay,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store.cells import failure_counts, is_enough
@@ -478,13 +476,13 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
 
 def _adaptive(cells: "pd.DataFrame") -> str:
     """What an adaptive run of a model has found, by its cells."""
+    from rulerkit.scoring.adaptive import StoppingRule, replay
+
     first = cells.iloc[0]
-    asked = json.loads(first["adaptive"])
-    # Former versions also asked for an average, and for a comparison with another model.
-    if asked.pop("average", None) is not None or asked.pop("other", None) is not None:
+    try:
+        rule = StoppingRule(**json.loads(first["adaptive"]))
+    except TypeError:
         return "adaptive: what a former version asked here is not judged any more"
-    asked.pop("margin", None)
-    rule = StoppingRule(**asked)
 
     # The scores of each cell of the rule, by index; requests that failed behind the last answer
     # count as well.

@@ -36,7 +36,7 @@ from rulerkit.evaluation.rounds import rounds
 from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
-from rulerkit.scoring.effective_length import Counts
+from rulerkit.scoring.adaptive import Counts
 from rulerkit.store.cells import Cell, allowed_failures, read_cells
 from rulerkit.store.comparable import describe_first, differences
 from rulerkit_gate.sequential import (

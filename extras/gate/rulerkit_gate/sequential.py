@@ -44,7 +44,7 @@ from rulerkit.analysis.compare import (
 )
 from rulerkit.common.errors import counted, listed, points_text
 from rulerkit.common.lengths import length_name
-from rulerkit.scoring.effective_length import Counts
+from rulerkit.scoring.adaptive import Counts
 from rulerkit.scoring.statistics import holm
 
 if TYPE_CHECKING:
