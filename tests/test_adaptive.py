@@ -189,14 +189,14 @@ def test_rows_beyond_do_not_change_the_end(tmp_path):
     assert fixed.lengths["score"].isna().any()
 
 
-def test_lengths_that_cannot_be_given_and_repetitions(tmp_path, capsys):
+def test_lengths_that_cannot_be_given(tmp_path, capsys):
     model = load_model(NOISY)
     model.too_long = lambda length: "4K is its limit" if length > 2048 else ""
-    cells = evaluate(tmp_path, model=model, repeat=2, lengths=[*LENGTHS, 8192, 16384])
+    cells = evaluate(tmp_path, model=model, lengths=[*LENGTHS, 8192, 16384])
     assert "not run: noisy at 16K: 4K is its limit" in capsys.readouterr().err
-    counts = {(cell.run, cell.length): len(cell.rows) for cell in cells}
-    assert len(counts) == 4
-    assert counts["main", 2048] == counts["main-repeat2", 2048] > 4
+    counts = {cell.length: len(cell.rows) for cell in cells}
+    assert len(counts) == 2
+    assert counts[2048] > 4
     summary = rk.summarize(rk.score(cells), ["vt"])
     assert summary.models["adaptive"].str.contains(": 2K, certain").all()
 

@@ -238,10 +238,6 @@ def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rule
     assert {path: path.stat().st_mtime_ns for path in times} == times
     asked = ("evaluate", "perfect", "-f", "asked.yaml", "-y", "models: null", "-y")
     assert "n = 8 examples" in rulerkit(*asked, "num_examples: 8").out
-    repeated = rulerkit(*asked, "{repeat: 2, run: noise}")
-    assert (repeated.status, list(table(repeated.out))) == (0, ASKED["tasks"])
-    planned = rulerkit(*asked, "{repeat: 3, run: noise}", "--dry-run").out
-    assert re.search(r"perfect +1K +54 +36 ", planned), "the repetitions of a cell are added up"
     after = tree(folder)
     assert all(after[name].startswith(text) for name, text in before.items() if name[-1] == "l")
     assert len(rows(folder / "vt/2048.jsonl")) == 8

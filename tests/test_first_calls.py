@@ -283,7 +283,7 @@ def test_a_key_that_a_command_does_not_use_is_an_error(home, rulerkit, words, ke
 
 
 def test_a_file_may_hold_keys_of_other_commands(home, rulerkit):
-    Path("shared.yaml").write_text("hops: [2]\nrepeat: 2\nlengths: [1024]\n")
+    Path("shared.yaml").write_text("hops: [2]\nmax_failures: 2\nlengths: [1024]\n")
     assert rulerkit("show", "--tasks", "vt", "-f", "shared.yaml").status == 0
     Path("wrong.yaml").write_text("hosp: [2]\n")
     assert "did you mean 'hops'" in rulerkit("show", "-f", "wrong.yaml").err

@@ -32,7 +32,7 @@ def answered(outputs, run, fault=None, parameters=None, **keys):
 @pytest.fixture(scope="module")
 def outputs(tmp_path_factory):
     outputs = tmp_path_factory.mktemp("page") / "outputs"
-    answered(outputs, "monday", parameters={"repeat": 2})
+    answered(outputs, "monday")
     return outputs
 
 

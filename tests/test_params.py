@@ -77,7 +77,7 @@ def test_defaults_are_those_of_the_notebook(project):
     cells = json.loads((REPOSITORY / "notebooks/01_main_results.ipynb").read_text())["cells"]
     given = {}
     exec("".join(cells[1]["source"]), given)
-    left_out = ("repeat", "max_failures", "plugins")
+    left_out = ("max_failures", "plugins")
     fields = {
         name: field for name, field in Parameters.model_fields.items() if name not in left_out
     }
@@ -132,12 +132,12 @@ def test_models_win_over_model_and_may_be_made_in_python(project):
     assert names(study(model="mute", models=None)) == ["mute"]
     assert names(study(model=None)) == []
     echo = rk.model(lambda prompts: [prompt[-5:] for prompt in prompts], name="echo")
-    asked = study(models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2, repeat=2)
+    asked = study(models=["mute", echo], tasks=["vt"], lengths=[1024], num_examples=2)
     assert asked.title == "mute+echo"
     cells = rk.evaluate(asked, progress=False)
-    assert [(cell.model, cell.run) for cell in cells[2:]] == [("echo", "main"), ("echo", "main-repeat2")]  # fmt: skip
-    assert all(len(row["pred"]) == 5 for row in cells[2].rows)
-    assert cells[2].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
+    assert [cell.model for cell in cells] == ["mute", "echo"]
+    assert all(len(row["pred"]) == 5 for row in cells[1].rows)
+    assert cells[1].path == project / "outputs/predictions/main/echo/vt/1024.jsonl"
 
 
 def test_what_is_no_model(project):

@@ -10,11 +10,11 @@ def planned(**parameters):
 
 
 def test_a_plan_counts_every_example_at_its_length():
-    text = planned(model="perfect", repeat=2)
+    text = planned(model="perfect")
     rows = [line.split()[:3] for line in text.splitlines() if line.startswith("perfect")]
-    assert rows == [["perfect", "4K", "13,000"], ["perfect", "128K", "13,000"]]
-    assert 13 * 500 * 2 * (4096 + 131072) == 1_757_184_000
-    assert "together: 26,000 examples, 1,757,184,000 tokens" in text
+    assert rows == [["perfect", "4K", "6,500"], ["perfect", "128K", "6,500"]]
+    assert 13 * 500 * (4096 + 131072) == 878_592_000
+    assert "together: 13,000 examples, 878,592,000 tokens" in text
 
 
 def test_a_cell_of_two_studies_counts_once():

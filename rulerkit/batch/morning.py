@@ -19,7 +19,7 @@ from rulerkit.report.browser import browse
 from rulerkit.report.tables import footnotes, table_text
 from rulerkit.report.view import Html
 from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import of_one_suite, summarize
+from rulerkit.scoring.summary import choose_suite, summarize
 from rulerkit.store.cells import Cell, load_cell
 from rulerkit.store.comparable import check_same
 from rulerkit.store.files import write_whole
@@ -119,7 +119,9 @@ def answered(batch: Batch) -> "tuple[list[Cell], pd.DataFrame]":
     # An earlier batch may have stored more examples than this one asks for.
     scores = scores.assign(wanted=scores["path"].map(wanted))
     # Of several suites one has the means, and so one table.
-    return cells, of_one_suite(scores[scores["index"] < scores["wanted"]])
+    chosen = choose_suite({*scores["suite"]})
+    scores = scores[(scores["index"] < scores["wanted"]) & (scores["suite"] == chosen)]
+    return cells, scores
 
 
 def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str) -> str:

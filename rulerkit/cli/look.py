@@ -24,7 +24,7 @@ from rulerkit.cli.options import (
     Settings,
     Tasks,
 )
-from rulerkit.cli.printing import echo, judged, leaderboards, task_tables
+from rulerkit.cli.printing import echo, leaderboards, tallied, task_tables
 from rulerkit.common.errors import UserError, check_known, counted, listed
 
 if TYPE_CHECKING:
@@ -143,7 +143,7 @@ def report(
     kind, by = _form(cells, format, output, by)
     if dataset and kind != "hf":
         raise UserError("--dataset goes with --format hf only")
-    scores = judged(cells, problems, max_failures)
+    tallies = tallied(cells, problems, max_failures)
     cells = readable(cells)
     is_leaderboard = by == "model" and kind in TABLES
     for line in filter(None, [lacking_line(cells), *([] if is_leaderboard else problems)]):
@@ -152,28 +152,27 @@ def report(
     if is_leaderboard:
         check_same(cells)
         below = [f"{problem}." for problem in problems]
-        _write(leaderboards(cells, scores, kind, below), output)
+        _write(leaderboards(cells, tallies, kind, below), output)
     elif kind in TABLES:
-        _write(task_tables(cells, scores, kind), output)
+        _write(task_tables(cells, tallies, kind), output)
     else:
         check_same(cells)
         if kind == "hf":
-            _write(hub_text(cells, scores, dataset), output)
+            _write(hub_text(cells, tallies, dataset), output)
         else:
-            _write_data(cells, scores, by, kind, output)
+            _write_data(cells, tallies, by, kind, output)
 
 
 def _form(cells: "list[Cell]", format: str, output: Path | None, by: str) -> tuple[str, str]:
     """The format of a report, and what has a row in it, where options leave them open, too."""
     from rulerkit.analysis.results import FORMATS
-    from rulerkit.store.places import base_run
 
     ending = output.suffix.removeprefix(".") if output else ""
     kind = format or ENDINGS.get(ending, ending) or "text"
     hint = "--format names it, or the name of the file ends in it"
     check_known("format", kind, (*TABLES, *FORMATS, "hf"), hint)
     if not by:
-        models = {(base_run(cell.run), cell.model) for cell in cells}
+        models = {(cell.run, cell.model) for cell in cells}
         by = "task" if kind in FORMATS or len(models) == 1 else "model"
     check_known("--by", by, ("model", "task", "example"))
     if by == "example" and kind not in FORMATS:
@@ -212,7 +211,7 @@ def _write(text: str, output: Path | None) -> None:
 
 
 def _write_data(
-    cells: "list[Cell]", scores: "pd.DataFrame", by: str, kind: str, output: Path | None
+    cells: "list[Cell]", tallies: "pd.DataFrame", by: str, kind: str, output: Path | None
 ) -> None:
     """Print rows for other programs, of models, cells or examples, or write them to a file."""
     import pandas as pd
@@ -221,9 +220,9 @@ def _write_data(
     from rulerkit.scoring.summary import suites_of
 
     if by == "example":
-        rows = rk.answers_of(scores, cells=cells)
+        rows = rk.answers_of(rk.score(cells), cells=cells)
     else:
-        summaries = [rk.summarize(scores, suite=suite) for suite in suites_of(scores)]
+        summaries = [rk.summarize(tallies, suite=suite) for suite in suites_of(tallies)]
         tables = [summary.cells if by == "task" else summary.models for summary in summaries]
         rows = pd.concat(tables, ignore_index=True)
     if output:

@@ -23,9 +23,9 @@ from rulerkit.cli.options import (
 )
 from rulerkit.cli.printing import (
     echo,
-    judged,
     name_root,
     say_error,
+    tallied,
     task_tables,
 )
 from rulerkit.common.errors import ExitStatus, UserError, counted, remark
@@ -108,10 +108,10 @@ def _print_scores(study: "Study", cells: "list[Cell]") -> None:
     wanted = None if study.adaptive else study.num_examples
     names = [task.name for task in study.tasks]
     problems = list[str]()
-    scores = judged(cells, problems)
+    tallies = tallied(cells, problems, num_examples=wanted)
     for problem in problems:
         remark(problem)
-    echo("\n" + task_tables(cells, scores, "text", names, study.lengths, wanted), nl=False)
+    echo("\n" + task_tables(cells, tallies, "text", names, study.lengths, wanted), nl=False)
 
 
 @app.command("check", rich_help_panel=SET_UP)

@@ -45,41 +45,39 @@ def name_root() -> None:
 
 def task_tables(
     cells: "list[Cell]",
-    scores: "pd.DataFrame",
+    tallies: "pd.DataFrame",
     format: str = "text",
     tasks: list[str] | None = None,
     lengths: Any = None,
     num_examples: int | None = None,
 ) -> str:
-    """The scores of each model by task and length, a table for each suite; `scores` are the rows of
-    the cells, tasks, lengths and examples are those of `summarize`."""
+    """The scores of each model by task and length, a table for each suite; `tallies` are those of
+    the cells, tasks, lengths and examples those of `summarize`."""
     from rulerkit.generation.tasks import suites as task_names
     from rulerkit.report.tables import footnotes, task_table_text
     from rulerkit.scoring.summary import suites_of
     from rulerkit.store.comparable import check_same
-    from rulerkit.store.places import base_run
 
     # Each model may have been asked in another way, so each has a table of its own.
     by_model = defaultdict(list)
     for cell in cells:
-        by_model[base_run(cell.run), cell.model].append(cell)
+        by_model[cell.run, cell.model].append(cell)
     for group in by_model.values():
         check_same(group)
 
     tables = []
-    suites = suites_of(scores)
+    suites = suites_of(tallies)
     for suite in suites:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
         names = list(dict.fromkeys(cell.task for cell in of_suite))
         named = [task for task in tasks if task in names] if tasks else None
-        summary = rk.summarize(scores, named, lengths, num_examples, suite=suite)
+        summary = rk.summarize(tallies, named, lengths, num_examples, suite=suite)
         for name, model in by_model:
-            group = [cell for cell in of_suite if (base_run(cell.run), cell.model) == (name, model)]
+            group = [cell for cell in of_suite if (cell.run, cell.model) == (name, model)]
             if not group:
                 continue
-            is_own = scores["run"].isin({cell.run for cell in group})
-            is_own &= (scores["model"] == model) & (scores["suite"] == suite)
-            notes = footnotes(group, scores[is_own])
+            is_own = (tallies["run"] == name) & (tallies["model"] == model)
+            notes = footnotes(group, tallies[is_own & (tallies["suite"] == suite)])
             table = task_table_text(summary, model, name, format, notes)
             tables.append(f"{model} ({name})\n{table}" if format == "text" else table)
 
@@ -87,23 +85,28 @@ def task_tables(
     for suite in suites:
         if shown := capability(suite):
             named = [task for task in tasks or () if task in task_names()[suite]] or None
-            tables.append(shown.table(scores, named, lengths, num_examples, format))
+            tables.append(shown.table(rk.score(cells), named, lengths, num_examples, format))
     return "\n".join(tables)
 
 
-def judged(
-    cells: "list[Cell]", problems: list[str], max_failures: float | None = None
+def tallied(
+    cells: "list[Cell]",
+    problems: list[str],
+    max_failures: float | None = None,
+    num_examples: int | None = None,
 ) -> "pd.DataFrame":
-    """The rows of `score`; what cannot be judged is left out, and why is added to `problems`.
+    """The rows of `tally`; what cannot be judged is left out, and why is added to `problems`.
     Raises UserError where nothing can be judged."""
-    scores = rk.score(cells, problems.append, max_failures)
-    if problems and scores.empty:
+    from rulerkit.scoring.summary import tally
+
+    tallies = tally(cells, problems.append, max_failures, num_examples)
+    if problems and not tallies["n"].any():
         raise UserError(problems[-1].removeprefix("left out: "))
-    return scores
+    return tallies
 
 
 def leaderboards(
-    cells: "list[Cell]", scores: "pd.DataFrame", format: str, further_notes: list[str]
+    cells: "list[Cell]", tallies: "pd.DataFrame", format: str, further_notes: list[str]
 ) -> str:
     """The leaderboard of each suite over these cells."""
     from rulerkit.report.tables import footnotes, table_text
@@ -111,11 +114,11 @@ def leaderboards(
 
     tables = []
     shown = {cell.about.suite for cell in cells}
-    for suite in [suite for suite in suites_of(scores) if suite in shown]:
+    for suite in [suite for suite in suites_of(tallies) if suite in shown]:
         of_suite = [cell for cell in cells if cell.about.suite == suite]
-        notes = [*footnotes(of_suite, scores[scores["suite"] == suite]), *further_notes]
+        notes = [*footnotes(of_suite, tallies[tallies["suite"] == suite]), *further_notes]
         if own := capability(suite):
-            tables.append(own.table(scores, format=format, notes=notes))
+            tables.append(own.table(rk.score(cells), format=format, notes=notes))
         else:
-            tables.append(table_text(rk.summarize(scores, suite=suite), format, notes=notes))
+            tables.append(table_text(rk.summarize(tallies, suite=suite), format, notes=notes))
     return "\n".join(tables)

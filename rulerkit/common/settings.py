@@ -344,8 +344,6 @@ class Parameters(Keys):
     """a whole number from 0 on, below 2**63"""
     run: Annotated[Text, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")] = "main"
     """what names a folder: at most 100 letters, digits, . _ and -"""
-    repeat: Annotated[PositiveInt, Field(le=1000)] = 1
-    """a whole number from 1 to 1000: how many times each model answers everything"""
     max_failures: NonNegativeFloat = 0
     """a share below 1 or a number: where no more examples of a cell fail, a mean is taken over the
     rest (default 0)"""

@@ -254,7 +254,7 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
                 cells = ask_length(
                     model,
                     examples,
-                    left.folders,
+                    left.predictions,
                     length in anew,
                     call.bar,
                     left.max_failures,

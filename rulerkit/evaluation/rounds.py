@@ -70,7 +70,7 @@ def state_of(study: Study, anew: Collection[int] = ()) -> "State":
     assert study.adaptive
     scores = dict[tuple[str, int], "NDArray[np.float64]"]()
     aligned, claimed = "chat", None
-    for asked, stored in stored_cells(replace(study, repeat=1)):
+    for asked, stored in stored_cells(study):
         cell = None if asked.length in anew else stored
         scores[asked.task.name, asked.length] = _scores_by_index(cell)
         if cell:

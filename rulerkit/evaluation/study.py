@@ -62,9 +62,6 @@ class Study:
     """`builtin` or `original`: the corpora that are no files of the user's."""
     protocol: str
     outputs: Path
-    repeat: int = 1
-    """How many times each model answers everything; a greedy model that is batched need not say the
-    same twice."""
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
     over the rest."""
@@ -76,25 +73,15 @@ class Study:
     """The modules that bring tasks or engines, where they were named."""
 
     @property
-    def folders(self) -> list[Path]:
-        """Where the predictions of each repetition lie: `<run>`, `<run>-repeat2`, ..."""
-        folders = [self.predictions]
-        for number in range(2, self.repeat + 1):
-            folders.append(Path(f"{self.predictions}-repeat{number}"))
-        return folders
-
-    @property
     def predictions(self) -> Path:
         """Where the predictions of this run lie: one folder per model below it."""
         return self.outputs / "predictions" / self.run
 
     def cells(self) -> Iterator["StudyCell"]:
-        """Every cell that the study asks for: by length, repetition, model and task."""
-        for length, folder, model, task in product(
-            self.lengths, self.folders, self.models, self.tasks
-        ):
+        """Every cell that the study asks for: by length, model and task."""
+        for length, model, task in product(self.lengths, self.models, self.tasks):
             name = name_of(model)
-            path = cell_file(folder, name, task.name, length)
+            path = cell_file(self.predictions, name, task.name, length)
             yield StudyCell(name, path, task, length)
 
     @cached_property
@@ -236,7 +223,6 @@ def study(
         corpora=choices(values.corpora)["base"],
         protocol=values.protocol,
         outputs=resolve(values.outputs),
-        repeat=values.repeat,
         max_failures=values.max_failures,
         adaptive=rule,
         ask=values.ask,

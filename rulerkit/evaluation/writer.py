@@ -45,46 +45,39 @@ _LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process wr
 def ask_length(
     model: Any,
     cells: Sequence[Examples],
-    folders: Sequence[Path],
+    folder: Path,
     fresh: bool,
     bar: Any,
     max_failures: float = 0,
     rule: "StoppingRule | None" = None,
 ) -> list[Cell]:
-    """Let a model answer the examples of several tasks that have no answer yet, in one stream for
-    each repetition; returns the cells that have answers.
+    """Let a model answer the examples of several tasks that have no answer yet, in one stream;
+    returns the cells that have answers.
 
-    `folders` are `predictions/<run>`, one for each repetition. Answers of an earlier session stay
-    where the record names the same task, length, seed, prompts, tokenizer, corpora and model;
-    `fresh` moves the old files aside first. In a notebook, cells that another process writes are
-    waited for, after the others. A request that failed is listed beside its cell and on stderr, and
-    the next call sends it again. `max_failures` and the `rule` of an adaptive run are recorded for
-    those who take means.
+    `folder` is `predictions/<run>`. Answers of an earlier session stay where the record names the
+    same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
+    aside first. In a notebook, cells that another process writes are waited for, after the others.
+    A request that failed is listed beside its cell and on stderr, and the next call sends it again.
+    `max_failures` and the `rule` of an adaptive run are recorded for those who take means.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
-    answered = list[Cell]()
-    for repetition, folder in enumerate(folders):
-        # A model that draws its answers draws others in each repetition.
-        model.repetition = repetition
-        settings = {
-            "run": folder.name,
-            "label": model.label,
-            "claimed_length": model.claimed_length,
-            "aligned": model.aligned,
-            "max_failures": max_failures,
-            "adaptive": plain(asdict(rule)) if rule else None,
-        }
-        writers = [CellWriter(model, examples, folder, settings) for examples in cells]
-        waiting = writers
-        while waiting:
-            waiting = _ask(model, waiting, fresh, bar)
-        for writer in writers:
-            cell = writer.complete or load_cell(writer.path)
-            answered += [cell] if cell else []
-    return answered
+    settings = {
+        "run": folder.name,
+        "label": model.label,
+        "claimed_length": model.claimed_length,
+        "aligned": model.aligned,
+        "max_failures": max_failures,
+        "adaptive": plain(asdict(rule)) if rule else None,
+    }
+    writers = [CellWriter(model, examples, folder, settings) for examples in cells]
+    waiting = writers
+    while waiting:
+        waiting = _ask(model, waiting, fresh, bar)
+    written = [writer.complete or load_cell(writer.path) for writer in writers]
+    return [cell for cell in written if cell]
 
 
 def _ask(
@@ -101,11 +94,11 @@ def _ask(
                 writer.open(fresh)
                 opened.append(writer)
             except Elsewhere as error:
-                # Two notebooks of one model share cells: the second one answers others first.
-                if fresh or not in_notebook():
-                    raise
                 busy.append(writer)
-                reason = str(error)
+                elsewhere = error
+        # Two notebooks of one model share cells: the second one answers others first.
+        if busy and (fresh or not in_notebook()):
+            raise elsewhere
 
         unanswered = {writer.task: writer for writer in opened if writer.missing}
         if unanswered:
@@ -126,7 +119,7 @@ def _ask(
 
     # What is answered is free for others before anything is waited for.
     if busy and opened:
-        remark(f"waiting for {counted(len(busy), 'cell')}: {reason}")
+        remark(f"waiting for {counted(len(busy), 'cell')}: {elsewhere}")
     if busy:
         time.sleep(_LOOK_AGAIN)
     return busy

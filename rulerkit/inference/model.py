@@ -104,8 +104,6 @@ class Model(ABC):
         """The tokens of a thought that come beside the length."""
         self.protocol_note: str | None = spec.get("protocol_note")
         """What tables say of the way in which it reads prompts."""
-        self.repetition = 0
-        """Which of several answers to the same prompts is asked for."""
 
     @abstractmethod
     def identity(self) -> JSON:
@@ -203,8 +201,8 @@ class Model(ABC):
         if temperature == 0:
             return sampling | {"temperature": 0}
 
-        # Each example of each repetition is drawn with a seed of its own.
-        number = f"{self.repetition}/{example.task}/{example.index}"
+        # Each example is drawn with a seed of its own.
+        number = f"0/{example.task}/{example.index}"
         return sampling | {"seed": crc32(number.encode())}
 
 

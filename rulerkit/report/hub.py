@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 
-def hub_text(cells: Sequence[Cell], scores: "pd.DataFrame", dataset: str) -> str:
+def hub_text(cells: Sequence[Cell], tallies: "pd.DataFrame", dataset: str) -> str:
     """What `.eval_results/ruler.yaml` holds: an entry for each length at which all thirteen tasks
     are complete, in percent, dated by the last answer. The interval goes into the notes: the format
     has no field for it.
@@ -38,7 +38,7 @@ def hub_text(cells: Sequence[Cell], scores: "pd.DataFrame", dataset: str) -> str
     of_ruler = [cell for cell in cells if cell.about.suite == "ruler"]
     if not of_ruler:
         raise UserError("--format hf is for the tasks of RULER, and none is here")
-    summary = summarize(scores, suite="ruler")
+    summary = summarize(tallies, suite="ruler")
     lengths = summary.lengths
     is_complete = (lengths["category"] == "all") & lengths["whole"] & lengths["score"].notna()
     time = max(cell.path.stat().st_mtime for cell in of_ruler)

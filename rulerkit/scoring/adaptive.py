@@ -120,8 +120,8 @@ def replay(
             look = looks[length]
             rows = {task: scores[task, length][: sizes[look]] for task in tasks}
             cells = [WeightedCell(1 / len(tasks), task, rows[task]) for task in tasks]
-            low = weighted_sum(cells, lower[look], rule.population).percent().low
-            high = weighted_sum(cells, upper[look], rule.population).percent().high
+            low = weighted_sum(cells, lower[look], population=rule.population).percent().low
+            high = weighted_sum(cells, upper[look], population=rule.population).percent().high
             intervals[length] = (low, high)
 
         # The longest undecided length decides the answer, so it is asked next.

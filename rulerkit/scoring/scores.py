@@ -6,7 +6,7 @@ A score is a number from 0 to 1 here and in every row; tables multiply by 100, i
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -132,8 +132,6 @@ _PROTOCOL = {
 _NAMED = ("name", "family", "category")
 COLUMNS = _CELL | _ROW | _PROTOCOL
 """The columns of `score` and what they mean. Those of a cell are the same in all its rows."""
-_COUNTED = ["length", "index", "score", "empty", "wanted", "own_threshold"]
-"""Columns of numbers that stand in all tables of rows."""
 _TEXTS = ["adaptive", "note", "protocol", "texts"]
 """The columns of texts that may be empty."""
 CELL_COLUMNS, ROW_COLUMNS, PROTOCOL_COLUMNS = (list(_CELL), list(_ROW), list(_PROTOCOL))
@@ -199,19 +197,13 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
         return score(as_cells(given, who), report)
 
     check_columns(given, COLUMNS, who, TAKES)
-    for name in _COUNTED:
-        values = given[name]
-        if len(values) and isinstance(values.iloc[0], str):
+    # A mean of ones may be above 1.
+    for value in given["score"].unique():
+        if not isinstance(value, float | int) or not 0 <= value <= 1 + 1e-9:
             raise UserError(
-                f"{who}: the column {name} holds {shortened(values.iloc[0])}, and numbers are "
-                "meant: read a file with pd.read_csv(path) alone, which finds the types"
+                f"{who}: the column score holds {shortened(value)}, and scores of rows are numbers "
+                "from 0 to 1: tables multiply by 100"
             )
-    wrong = given["score"][~given["score"].between(0, 1 + 1e-9)]  # a mean of ones may be above 1
-    if len(wrong):
-        raise UserError(
-            f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
-            "tables multiply by 100"
-        )
 
     import pandas as pd
 
@@ -246,23 +238,33 @@ def score(
         # These rows were judged before; any others that a file may hold are left out.
         scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
         return scores if max_failures is None else scores.assign(max_failures=max_failures)
-    say = report or remark
-    cells = as_cells(cells, "score", say)
+    given = as_cells(cells, "score", report or remark)
+    # One array a column: each is let go when the table has it.
+    of_cells = [
+        (about, {name: rows[name].copy() for name in ROW_COLUMNS})
+        for about, rows in judged_cells(given, report, max_failures)
+    ]
+    return _table_of(of_cells)
 
+
+def judged_cells(
+    cells: Iterable[Cell], report: Report | None = None, max_failures: float | None = None
+) -> Iterator[tuple[JSON, Rows]]:
+    """What the record of each cell says, and its judged rows. A cell that cannot be judged is left
+    out and passed to `report`; without `report` its UserError is raised, as always where two cells
+    are the same one."""
     # A cell that stands in two files would count twice in every mean.
     found: dict[tuple[Any, ...], Path] = {}
-    judged_cells = []
-    left_out: dict[str, list[Path]] = {}
     for cell in cells:
         try:
             rows, about = judged(cell), describe(cell)
         except UserError as error:
             if not report:
                 raise
-            left_out.setdefault(str(error), []).append(cell.path)
+            # A problem of a file names it, or the one beside the rows.
+            is_named = str(cell.path.with_suffix("")) in str(error)
+            report(f"left out: {error}" if is_named else f"left out: {cell.path}: {error}")
             continue
-        if max_failures is not None:
-            about["max_failures"] = max_failures
         key = cell.run, cell.model, cell.task, cell.length
         if key in found:
             raise UserError(
@@ -271,15 +273,9 @@ def score(
                 "both places to rk.load, which puts them together, or name one file"
             )
         found[key] = cell.path
-        # One array a column: each is let go when the table has it.
-        judged_cells.append((about, {name: rows[name].copy() for name in ROW_COLUMNS}))
-
-    for problem, paths in left_out.items():
-        # A problem of a file names it, or the one beside the rows.
-        is_named = str(paths[0].with_suffix("")) in problem
-        names = "" if is_named else f"{listed(paths, _MOST_NAMED)}: "
-        say(f"left out: {names}{problem}")
-    return _table_of(judged_cells)
+        if max_failures is not None:
+            about["max_failures"] = max_failures
+        yield about, rows
 
 
 def lacking_line(cells: Iterable[Cell]) -> str:

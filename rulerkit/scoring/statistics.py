@@ -139,11 +139,13 @@ def wilson(
 def weighted_sum(
     cells: Iterable[WeightedCell],
     confidence: float = 0.95,
+    times: float = 1.0,
     population: float = math.inf,
 ) -> Estimate:
     """The sum of weight times mean score over cells, with its interval: the four steps above. Every
     cell needs at least one score.
 
+    `times` gives the interval that so many times as many examples with the same scores would have.
     With a `population` the interval is about the means of the first so many examples of each cell,
     of which those given are known; it has no width where all are given.
     """
@@ -153,8 +155,8 @@ def weighted_sum(
             gains[name] = _Part(task, 1, confidence, population)
         if (task.weights < 0).any():
             losses[name] = _Part(task, -1, confidence, population)
-    (up, up_low, up_high), up_variance = _side(gains.values(), confidence)
-    (down, down_low, down_high), down_variance = _side(losses.values(), confidence)
+    (up, up_low, up_high), up_variance = _side(gains.values(), confidence, times)
+    (down, down_low, down_high), down_variance = _side(losses.values(), confidence, times)
 
     # Gains and losses of one task come from the same examples; those of two tasks do not.
     correlation, covariance = 0.0, 0.0
@@ -356,7 +358,7 @@ class _Part:
         return max(drawn, float(self.unknown * self.seen))
 
 
-def _side(parts: Collection[_Part], confidence: float) -> tuple[Estimate, float]:
+def _side(parts: Collection[_Part], confidence: float, times: float) -> tuple[Estimate, float]:
     """One side, the gains or the losses, over all tasks: with Wilson's interval, as if so many
     right-or-wrong examples had been seen as give the sum of the tasks' variances; and this sum.
 
@@ -388,6 +390,7 @@ def _side(parts: Collection[_Part], confidence: float) -> tuple[Estimate, float]
     # as if there were fewer examples; both are the same where all examples count alike.
     weights = np.concatenate([part.example_weights for part in parts])
     fewer = 1 / max(1 / num_examples, np.ptp(weights) / whole)
-    low, high = wilson(share, num_examples, confidence, share_variance)
-    lower, higher = wilson(share, fewer, confidence, share_variance)
+    share_variance /= times
+    low, high = wilson(share, times * num_examples, confidence, share_variance)
+    lower, higher = wilson(share, times * fewer, confidence, share_variance)
     return Estimate(mean, whole * min(low, lower), whole * max(high, higher)), variance

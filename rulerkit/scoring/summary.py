@@ -10,6 +10,7 @@ Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent
 """
 
 import json
+import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -35,8 +36,8 @@ from rulerkit.scoring.effective_length import (
     family_threshold,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.store.cells import failure_counts, is_enough
-from rulerkit.store.places import base_run
+from rulerkit.store.cells import Report, failure_counts, is_enough
+from rulerkit.store.places import as_cells, is_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -54,10 +55,13 @@ _MODEL = ["run", "model"]
 _ABOUT = ["label", "aligned", "claimed_length"]
 """What is the same in all cells of a model."""
 _COUNTS = ["other_form", "empty", "cut_off", "cut_thought", "is_copy"]
-"""Columns that are added up over the examples of a cell; means are taken of _MEANS."""
-_MEANS = ["copied", "reasoning_tokens"]
-_REQUESTS = ["wanted", "failed", "failed_refused", "max_failures"]
-"""What is known of a cell without an answer."""
+"""Columns that are added up over the examples of a cell."""
+_NOTHING: dict[str, Any] = dict.fromkeys(scoring.CELL_COLUMNS + scoring.PROTOCOL_COLUMNS, np.nan)
+_NOTHING |= dict.fromkeys(["wanted", "failed", "failed_refused", "n", *_COUNTS, "unasked"], 0)
+_NOTHING |= {"max_failures": 0.0, "adaptive": "", "stand_in": False}
+_NOTHING |= {"thought": 0.0, "copied": np.nan, "examples": None}
+"""What is known of a cell that nobody asked; `unasked`: thoughts without an answer that nobody gave
+room for."""
 _ASKED = ["protocol", "stand_in", "task", "prompt_version", "texts"]
 """What models must share to be compared, by task."""
 _SCORE = ["score", "low", "high"]
@@ -131,45 +135,40 @@ def summarize(
     and in the means of a category of one's own. Effective lengths by the paper's thresholds, and
     ranks, need all thirteen, or all of a category. `lengths` are those given (4096 or 4K), else all
     that any model was run at; `num_examples` are the first so many, else as many as each cell was
-    to have. What the grid lacks is shown as missing, and no mean is taken over the rest. Cells
-    without a row show how many requests failed, if `scores.attrs["empty_cells"]` has them, as
-    `score` sets it. A model that answered several times (`repeat`) is one model: see
-    `merge_repetitions`. All rows are of one suite: `suite`, or what `of_one_suite` chooses. Raises
-    UserError for nothing to summarize, several suites, and one example with two scores.
+    to have. What the grid lacks is shown as missing, and no mean is taken over the rest. All rows
+    are of one suite: `suite`, or what `choose_suite` chooses. Raises UserError for nothing to
+    summarize, several suites, and one example with two scores.
     """
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    rows = of_one_suite(scoring.as_scores(scores, "summarize"), given_tasks, suite)
-    # Cells without any answer: how many of their requests failed is shown.
-    empty_cells = [cell for cell in rows.attrs.get("empty_cells", ()) if cell["failed"]]
+    tallies = scores if is_tally(scores) else tally(scores, num_examples=num_examples)
+    if len(tallies):
+        # The suite that is named, or that of the tasks that are.
+        suites = {*tallies["suite"]}
+        of_tasks = {*tallies.loc[tallies["task"].isin(given_tasks or ()), "suite"]}
+        chosen = suite or choose_suite(of_tasks or suites, is_named=bool(given_tasks))
+        check_known("suite", chosen, suites)
+        tallies = tallies[tallies["suite"] == chosen]
 
-    # The rows that are asked for. None is most often a typing error, or a run in which every
-    # request failed.
-    is_asked = np.ones(len(rows), bool)
-    if num_examples is not None:
-        is_asked &= rows["index"] < num_examples
-    for column, chosen in (("length", given_lengths), ("task", given_tasks)):
-        if chosen is not None:
-            is_asked &= rows[column].isin(chosen)
+    # None is most often a typing error, or a run in which every request failed.
+    is_asked = tallies["n"] > 0
+    for column, given in (("length", given_lengths), ("task", given_tasks)):
+        if given is not None:
+            is_asked &= tallies[column].isin(given)
     if not is_asked.any():
-        failed = sum(cell["failed"] for cell in empty_cells)
+        failed = tallies.loc[tallies["n"] == 0, "failed"].sum()
         failures = f" ({failed} requests failed: see *.failures.jsonl)" if failed else ""
         raise UserError(
             "nothing to summarize: no scored example is among the tasks, lengths and examples "
             f"asked for{failures}; evaluate first, or ask for what the predictions hold"
         )
-    rows = merge_repetitions(rows if is_asked.all() else rows[is_asked])
 
     # Each cell has its mean; then means of several cells are taken, example by example.
-    cells = _cells(rows, empty_cells, given_tasks, given_lengths, num_examples)
-    cells[_SCORE] = [_mean([counted], [1.0], confidence) for counted in cells["counted"]]
-
-    members = _members(cells)
-    lengths_of = _lengths(members, confidence)
-    models = _models(members, lengths_of, confidence)
-    of_rules: Any = cells[cells["adaptive"].astype(bool)].groupby(_MODEL)
-    found = {name: _adaptive(of_model) for name, of_model in of_rules}
+    is_asked |= (tallies["n"] == 0) & (tallies["failed"] > 0)
+    cells = _cells(tallies[is_asked], given_tasks, given_lengths, num_examples, confidence)
+    lengths_of, models = _means(cells, confidence)
+    adaptive = _adaptive(tallies[is_asked])
     names = models[_MODEL].itertuples(index=False, name=None)
-    models["adaptive"] = [found.get(name, "") for name in names]
+    models["adaptive"] = [adaptive.get(name, "") for name in names]
     models = _with_ranks(models)
     cells = cells[_COLUMNS]
     for frame in (cells, lengths_of, models):
@@ -178,129 +177,73 @@ def summarize(
 
 
 def _cells(
-    rows: "pd.DataFrame",
-    empty_cells: Sequence[Mapping[str, Any]],
+    tallies: "pd.DataFrame",
     tasks: Sequence[str] | None,
     lengths: Sequence[int] | None,
     num_examples: int | None,
+    confidence: float,
 ) -> "pd.DataFrame":
-    """A row for each model, task and length: all that is known of the cell but its score. `counted`
-    are the examples of a cell that is complete, else None."""
-    cells = _grid(rows, empty_cells, tasks, lengths)
-
-    # Nobody asked some of them.
-    whole = [*_COUNTS, "n", "wanted", "failed", "failed_refused"]
-    cells[whole] = cells[whole].astype(float).fillna(0).astype(int)
-    cells = cells.fillna({"max_failures": 0.0, "adaptive": ""})
-    cells["reasoning_tokens"] = cells["reasoning_tokens"].mask(cells["n"] == 0, 0)
-    cells["stand_in"] = cells["stand_in"].astype("boolean").fillna(False).astype(bool)
-    cells["suite"] = rows["suite"].iloc[0]
-    # Where nothing says how many examples there should be, as many as elsewhere.
-    wanted = cells["wanted"].where(cells["wanted"] > 0, cells["usual"]).astype(int)
-    cells["wanted"] = num_examples or wanted
-
-    counts = cells[["n", "wanted", "failed", "max_failures"]].itertuples(index=False, name=None)
-    cells["complete"] = [is_enough(*of_cell) for of_cell in counts]
-
-    # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
-    have = cells["n"].astype(str) + "/" + cells["wanted"].astype(str)
-    failures = map(failure_counts, cells["failed"], cells["failed_refused"])
-    have += [f", {failure}" if failure else "" for failure in failures]
-    cells["have"] = have.mask(cells["complete"], "")
-    cells["rest"] = have.where(cells["complete"] & (cells["n"] < cells["wanted"]), "")
-
-    paper = {kind: thresholds["all"] for kind, thresholds in THRESHOLDS.items()}
-    cells["threshold"] = cells["aligned"].map(paper)
-    cells["counted"] = cells["examples"].where(cells["complete"], None)
-    cells["copied"] = 100 * cells["copied"].astype(float).where(cells["complete"])
-    return cells
-
-
-def _grid(
-    rows: "pd.DataFrame",
-    empty_cells: Sequence[Mapping[str, Any]],
-    tasks: Sequence[str] | None,
-    lengths: Sequence[int] | None,
-) -> "pd.DataFrame":
-    """A row for each model, task and length, also of those that nobody asked, with what its first
-    example says, sums and means over all, `examples` as `weighted_sum` takes them, and `usual`, the
-    number of examples of other cells of the model.
+    """A row for each model with an answer, task and length, also of those that nobody asked: all
+    that is known of the cell. `counted` are the examples of a cell that is complete, else None.
 
     Tasks and lengths are those given, else those that any model was asked, also where all requests
     failed; the benchmark's tasks come first, in its own order.
     """
     import pandas as pd
 
-    # As objects, so that whole numbers stay whole where other cells have none.
-    by_cell = rows.groupby(CELL, sort=False)
-    known = by_cell.head(1).set_index(CELL).astype(object)
-    known[_COUNTS] = by_cell[_COUNTS].sum()
-    known[_MEANS] = by_cell[_MEANS].mean()
-    known["n"] = by_cell.size()
-    of_model = known.reset_index().groupby(_MODEL, sort=False)
-    models = of_model.head(1).set_index(_MODEL)[_ABOUT]
-    models["usual"] = of_model["wanted"].max()
-
-    # Of a cell without an answer, or of its repetition, the numbers of requests are known.
-    of_run = [{**cell, "run": base_run(cell["run"])} for cell in empty_cells]
-    empty = pd.DataFrame([*empty_cells, *of_run], columns=[*CELL, *_REQUESTS])
-    empty = empty.drop_duplicates(CELL, keep="last").set_index(CELL)
-
+    records: Any = tallies.to_dict("records")
+    known = {tuple(cell[name] for name in CELL): cell for cell in records}
+    models: dict[tuple[str, str], dict[str, Any]] = {}
+    for (run, model, *_), cell in known.items():
+        if cell["n"]:
+            first = models.setdefault((run, model), {**cell})
+            first["wanted"] = max(first["wanted"], cell["wanted"])
     asked = [
         (task, length)
-        for run, model, task, length in [*empty.index, *known.index]
-        if (run, model) in models.index and (not lengths or length in lengths)
+        for run, model, task, length in known
+        if (run, model) in models and (not lengths or length in lengths)
     ]
     if not tasks:
         begun = dict.fromkeys(task for task, _ in asked)
         thirteen = [task for task in scoring.THIRTEEN if task in begun]
         tasks = list(dict.fromkeys([*thirteen, *begun]))
     lengths = sorted(set(lengths or (length for _, length in asked)))
-    keys = [(*model, *place) for model in models.index for place in product(tasks, lengths)]
-    cells = known.reindex(pd.MultiIndex.from_tuples(keys, names=CELL))
-    cells[_REQUESTS] = cells[_REQUESTS].fillna(empty[_REQUESTS])
-    examples = weighted_cells(rows, CELL)
-    of_cells: Any = [examples.get(key) for key in keys]
-    cells["examples"] = of_cells
-
     # Records say the category of a task; of those that were never run only the name is known.
-    categories = {cell["task"]: cell["category"] for cell in empty_cells}
-    categories |= dict(zip(known.index.get_level_values("task"), known["category"], strict=True))
-    categories |= {task: category_of(task) for task in tasks if task not in categories}
-    cells = cells.drop(columns=_ABOUT).reset_index().join(models, on=_MODEL)
-    cells["category"] = cells["task"].map(categories)
-    return cells.infer_objects()
+    categories = {task: cell["category"] for (_, _, task, _), cell in known.items()}
+    suite = tallies["suite"].iloc[0]
+
+    rows = []
+    for (run, model), about in models.items():
+        for task, length in product(tasks, lengths):
+            row = _NOTHING | {"run": run, "model": model, "task": task, "length": length}
+            row |= known.get((run, model, task, length), {})
+            row |= {name: about[name] for name in _ABOUT} | {"suite": suite}
+            row["category"] = categories.get(task) or category_of(task)
+            row["wanted"] = num_examples or row["wanted"] or about["wanted"]
+            rows.append(row | _answers(row, confidence))
+    return pd.DataFrame(rows, dtype=object).infer_objects()
 
 
-def _members(cells: "pd.DataFrame") -> "pd.DataFrame":
-    """The cells that means are over: each once in 'all', and once in its category. `whole`: whether
-    they are all that RULER has in this category; True in other suites."""
-    import pandas as pd
+def _answers(cell: Mapping[str, Any], confidence: float) -> dict[str, Any]:
+    """The mean of a cell where it has its answers, and in words what it lacks."""
+    n, wanted = cell["n"], cell["wanted"]
+    complete = is_enough(n, wanted, cell["failed"], cell["max_failures"])
+    counted = cell["examples"] if complete else None
+    mean = _mean([counted], [1.0], confidence)
 
-    # Other tasks beside all thirteen enter no mean of them, only one of their own category.
-    task_category = dict(zip(cells["task"], cells["category"], strict=True))
-    averaged = set(task_category)
-    if averaged.issuperset(scoring.THIRTEEN):
-        averaged = set(scoring.THIRTEEN)
-
-    tasks_of = {}
-    for category in dict.fromkeys([*CATEGORIES, *task_category.values()]):
-        inside = {task for task, name in task_category.items() if category in ("all", name)}
-        tasks_of[category] = inside & averaged or inside
-    answered = cells.loc[cells["n"] > 0, "task"]
-
-    members = []
-    for _, of_model in cells.groupby(_MODEL, sort=False):
-        for category, tasks in tasks_of.items():
-            if tasks.isdisjoint(answered):
-                continue
-            benchmark = {
-                task for task in scoring.THIRTEEN if category in ("all", category_of(task))
-            }
-            whole = of_model["suite"].iloc[0] != "ruler" or tasks == benchmark
-            of_category = of_model[of_model["task"].isin(tasks)]
-            members.append(of_category.assign(category=category, whole=whole))
-    return pd.concat(members, ignore_index=True)
+    # "300/500, 2 failed": beside the score where it is of the rest, else in its place.
+    failures = failure_counts(cell["failed"], cell["failed_refused"])
+    have = f"{n}/{wanted}" + (f", {failures}" if failures else "")
+    return {
+        **dict(zip(_SCORE, mean, strict=True)),
+        "copied": 100 * cell["copied"] if complete else np.nan,
+        "reasoning_tokens": cell["thought"] / n if n else 0.0,
+        "counted": counted,
+        "complete": complete,
+        "have": "" if complete else have,
+        "rest": have if complete and n < wanted else "",
+        "threshold": THRESHOLDS[cell["aligned"]]["all"],
+    }
 
 
 def _mean(
@@ -315,92 +258,114 @@ def _mean(
     return weighted_sum(weighted, confidence).percent()
 
 
-def _lengths(members: "pd.DataFrame", confidence: float) -> "pd.DataFrame":
-    """The mean over the tasks of each model, category and length."""
-    members = members.assign(
-        begun=(members["n"] > 0) | (members["failed"] > 0),
-        share=members["n"] / members["wanted"],
-        reader=members["engine"] == "reader",
-    )
-    of_category = members.groupby([*_MODEL, "category"], sort=False)
-    members["of_stand_ins"] = of_category["stand_in"].transform("any")
-    members["of_reader"] = of_category["reader"].transform("any")
-
-    # What is missing is said of the cell that is furthest from complete.
-    members = members.reset_index(drop=True)
-    by_length = [*_MODEL, "category", "length"]
-    least = members.sort_values(["complete", "share"]).groupby(by_length)["have"].first()
-    groups = members.groupby(by_length, sort=False)
-    lengths = groups.agg(
-        **{name: (name, "first") for name in [*_ABOUT, "whole"]},
-        tasks=("task", "size"),
-        stand_in=("of_stand_ins", "first"),
-        reader=("of_reader", "first"),
-        n=("n", "min"),
-        begun=("begun", "sum"),
-    )
-    lengths[_SCORE] = [
-        _mean(counted, [1 / len(counted)] * len(counted), confidence)
-        for _, counted in groups["counted"]
-    ]
-    begun = lengths["begun"].astype(str) + "/" + lengths["tasks"].astype(str) + " tasks"
-    begun = begun.where(lengths["begun"] > 0, "-")
-    lengths["have"] = begun.where(lengths["begun"] < lengths["tasks"], least)
-    lengths["complete"] = lengths["have"] == ""
-    columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader", "length"]
-    return lengths.reset_index()[[*columns, *_SCORE, "n", "complete", "have"]]
-
-
-def _models(members: "pd.DataFrame", lengths: "pd.DataFrame", confidence: float) -> "pd.DataFrame":
-    """The averages over the lengths of each model and category, and the effective length."""
+def _means(cells: "pd.DataFrame", confidence: float) -> "tuple[pd.DataFrame, pd.DataFrame]":
+    """The tables `lengths` and `models`: the means of each model in each category that any model
+    has an answer in. `whole`: whether they are over all tasks that RULER has in it; True in other
+    suites."""
     import pandas as pd
 
-    by_category = [*_MODEL, "category"]
-    same = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
-    models = lengths.drop_duplicates(by_category)[same].reset_index(drop=True)
-    rows = []
-    groups = zip(
-        members.groupby(by_category, sort=False),
-        lengths.groupby(by_category, sort=False),
-        strict=True,
-    )
-    for (_, cells), (_, by_length) in groups:
-        row: dict[str, Any] = {}
-        for name, weights in zip(AVERAGES, length_weights(len(by_length)), strict=True):
-            of_length = dict(zip(by_length["length"], weights, strict=True))
-            of_cells = cells["length"].map(of_length) / by_length["tasks"].iloc[0]
-            mean = _mean(cells["counted"], of_cells, confidence)
-            row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
-        row |= _effective(cells, by_length, confidence)
+    # Other tasks beside all thirteen enter no mean of them, only one of their own category.
+    task_category = dict(zip(cells["task"], cells["category"], strict=True))
+    averaged = set(task_category)
+    if averaged.issuperset(scoring.THIRTEEN):
+        averaged = set(scoring.THIRTEEN)
+    answered = set(cells.loc[cells["n"] > 0, "task"])
 
-        # Models are compared where protocol and texts of all their tasks are the same.
-        answered = cells[cells["n"] > 0].astype({"prompt_version": "Int64"}).astype(object)
-        protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
-        words = [f"protocol {name}" for name in protocols]
-        if cells["stand_in"].any():
-            words.append("synthetic texts")
-        asked = answered[_ASKED].values.tolist()
-        setup = digest("".join(sorted({str(values) for values in asked})))[:8]
-        row |= {"complete": by_length["complete"].all(), "setup": f"{', '.join(words)} ({setup})"}
-        rows.append(row)
-    return models.join(pd.DataFrame(rows))
+    lengths, models = [], []
+    for _, of_model in cells.groupby(_MODEL, sort=False):
+        for category in dict.fromkeys([*CATEGORIES, *task_category.values()]):
+            inside = {task for task, name in task_category.items() if category in ("all", name)}
+            inside = inside & averaged or inside
+            if inside.isdisjoint(answered):
+                continue
+            members = of_model[of_model["task"].isin(inside)]
+            about = _about(members, category, inside)
+            by_length = [
+                {**about, "length": length, **_mean_at(at_length, confidence)}
+                for length, at_length in members.groupby("length")
+            ]
+            lengths += by_length
+            models.append(about | _averages(members, category, by_length, confidence))
+    columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
+    columns += ["length", *_SCORE, "n", "complete", "have"]
+    return pd.DataFrame(lengths, columns=columns), pd.DataFrame(models)
+
+
+def _about(members: "pd.DataFrame", category: str, tasks: Collection[str]) -> dict[str, Any]:
+    """What the means of a model in a category have in common, by the cells that they are over."""
+    benchmark = {task for task in scoring.THIRTEEN if category in ("all", category_of(task))}
+    first = members.iloc[0]
+    return {
+        **{name: first[name] for name in [*_MODEL, *_ABOUT]},
+        "category": category,
+        "tasks": len(tasks),
+        "whole": first["suite"] != "ruler" or tasks == benchmark,
+        "stand_in": bool(members["stand_in"].any()),
+        "reader": bool((members["engine"] == "reader").any()),
+    }
+
+
+def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
+    """The mean over the tasks of a category at one length."""
+    # What is missing is said of the cell that is furthest from complete.
+    begun = int(((members["n"] > 0) | (members["failed"] > 0)).sum())
+    least = members.assign(share=members["n"] / members["wanted"])
+    have = least.sort_values(["complete", "share"])["have"].iloc[0]
+    if begun < len(members):
+        have = f"{begun}/{len(members)} tasks" if begun else "-"
+    mean = _mean(members["counted"], [1 / len(members)] * len(members), confidence)
+    return {
+        **dict(zip(_SCORE, mean, strict=True)),
+        "n": members["n"].min(),
+        "complete": have == "",
+        "have": have,
+    }
+
+
+def _averages(
+    members: "pd.DataFrame",
+    category: str,
+    by_length: Sequence[Mapping[str, Any]],
+    confidence: float,
+) -> dict[str, Any]:
+    """The averages over the lengths of one model and category, and its effective length."""
+    row: dict[str, Any] = {}
+    lengths = [mean["length"] for mean in by_length]
+    for name, weights in zip(AVERAGES, length_weights(len(lengths)), strict=True):
+        of_length = dict(zip(lengths, weights, strict=True))
+        of_cells = members["length"].map(of_length) / by_length[0]["tasks"]
+        mean = _mean(members["counted"], of_cells, confidence)
+        row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
+    row |= _effective(members, category, by_length, confidence)
+
+    # Models are compared where protocol and texts of all their tasks are the same.
+    answered = members[members["n"] > 0]
+    protocols = sorted({name or "unknown" for name in answered["protocol"].dropna()})
+    words = [f"protocol {name}" for name in protocols]
+    if members["stand_in"].any():
+        words.append("synthetic texts")
+    asked = {str(tuple(values)) for values in answered[_ASKED].astype(str).to_numpy()}
+    row["complete"] = all(mean["complete"] for mean in by_length)
+    row["setup"] = f"{', '.join(words)} ({digest(sorted(asked))[:8]})"
+    return row
 
 
 def _effective(
-    cells: "pd.DataFrame", by_length: "pd.DataFrame", confidence: float
+    members: "pd.DataFrame",
+    category: str,
+    by_length: Sequence[Mapping[str, Any]],
+    confidence: float,
 ) -> dict[str, Any]:
     """The threshold of one model and category, whose it is, and the effective length by it.
 
-    `cells` are those that the means `by_length` are over.
+    `members` are the cells that the means `by_length` are over.
     """
-    first = cells.iloc[0]
-    category, suite = first["category"], first["suite"]
-    own = family_threshold(cells["own_threshold"])
-    limits = by_length[["low", "high"]].itertuples(index=False, name=None)
-    intervals = dict(zip(by_length["length"], limits, strict=True))
-    is_possible = bool(by_length["complete"].any())
+    first, suite = by_length[0], members["suite"].iloc[0]
+    own = family_threshold(members["own_threshold"])
+    intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
+    is_possible = any(mean["complete"] for mean in by_length)
     if suite in OWN_MEAN_SUITES:
-        threshold, whose, intervals = _own_mean(cells, by_length, confidence)
+        threshold, whose, intervals = _own_mean(members, by_length, confidence)
     elif own is not None:
         threshold, whose = own, OWN_THRESHOLD
     elif suite != "ruler":
@@ -412,14 +377,14 @@ def _effective(
         threshold, whose = THRESHOLDS[first["aligned"]].get(category, np.nan), PAPERS_THRESHOLD
         if np.isnan(threshold):
             whose = f"neither the paper nor the family has a threshold for {category}"
-        is_possible = is_possible and bool(first["whole"])
+        is_possible = is_possible and first["whole"]
 
     length = possible = ""
     if is_possible and not np.isnan(threshold):
-        scores = dict(zip(by_length["length"], by_length["score"], strict=True))
+        scores = {mean["length"]: mean["score"] for mean in by_length}
         # Why a length has no complete score.
-        states = dict.fromkeys(cells.loc[cells["failed"] > 0, "length"], "failed")
-        states |= dict.fromkeys(cells.loc[cells["n"] > 0, "length"], "unfinished")
+        states = dict.fromkeys(members.loc[members["failed"] > 0, "length"], "failed")
+        states |= dict.fromkeys(members.loc[members["n"] > 0, "length"], "unfinished")
         claimed = first["claimed_length"]
         length = effective_length(scores, threshold, claimed, states)
         possible = effective_set(intervals, threshold, claimed)
@@ -432,12 +397,11 @@ def _effective(
 
 
 def _own_mean(
-    cells: "pd.DataFrame", by_length: "pd.DataFrame", confidence: float
+    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
 ) -> tuple[float, str, dict[int, tuple[float, float]]]:
     """The threshold of the small protocol: a share of the model's own mean at its shortest length;
     whose it is, in words; and the interval of each length."""
-    shortest = by_length["length"].min()
-    start = by_length.loc[by_length["length"] == shortest, "score"].iloc[0]
+    shortest, start = by_length[0]["length"], by_length[0]["score"]
     threshold = round(OWN_SHARE * start, 1)
     mean_of = f"its own mean at {length_name(shortest)}"
     whose = f"{100 * OWN_SHARE:g} % of {mean_of}"
@@ -447,57 +411,56 @@ def _own_mean(
 
     # The threshold is uncertain too: the interval is that of the difference from it.
     intervals = {}
-    for length in by_length["length"]:
-        members = cells[cells["length"].isin([length, shortest])]
-        weights = 1.0 * (members["length"] == length) - OWN_SHARE * (members["length"] == shortest)
-        above = _mean(members["counted"], weights / by_length["tasks"].iloc[0], confidence)
+    for mean in by_length:
+        length = mean["length"]
+        both = members[members["length"].isin([length, shortest])]
+        weights = 1.0 * (both["length"] == length) - OWN_SHARE * (both["length"] == shortest)
+        above = _mean(both["counted"], weights / mean["tasks"], confidence)
         intervals[length] = (threshold + above.low, threshold + above.high)
     return threshold, whose, intervals
 
 
 def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     """Rank the models by each weighted average, among chat and among base models apart, as the
-    paper counts them, and among models of the same protocol and texts. A model in several runs has
-    one rank, that of its mean over them.
+    paper counts them, and among models of the same protocol and texts.
 
     There is no rank of some of the benchmark's tasks, nor of an adaptive run, whose cells have
     different numbers of examples.
     """
     has_rank = models["whole"] & (models["adaptive"] == "")
-    alike = ["category", "aligned", "setup"]
+    alike = models[["category", "aligned", "setup"]].agg(tuple, axis=1)
     for average, rank in RANKS.items():
-        values = models[[*alike, "model"]].assign(value=models[average].where(has_rank))
-        of_model = values.groupby([*alike, "model"])["value"].mean().round(9)
-        places = of_model.groupby(alike).rank(method="min", ascending=False)
-        ranks = values.join(places.rename(rank), on=[*alike, "model"])[rank]
-        models[rank] = ranks.where(values["value"].notna())
+        values = models[average].where(has_rank).round(9)
+        models[rank] = values.groupby(alike).rank(method="min", ascending=False)
     return models
 
 
-def _adaptive(cells: "pd.DataFrame") -> str:
-    """What an adaptive run of a model has found, by its cells."""
-    from rulerkit.scoring.adaptive import StoppingRule, replay
+def _adaptive(tallies: "pd.DataFrame") -> dict[tuple[str, str], str]:
+    """What the adaptive runs among some models have found, by run and model."""
+    found = {}
+    of_rules: Any = tallies[tallies["adaptive"].astype(bool)].groupby(_MODEL)
+    for name, cells in of_rules:
+        from rulerkit.scoring.adaptive import StoppingRule, replay
 
-    first = cells.iloc[0]
-    try:
-        rule = StoppingRule(**json.loads(first["adaptive"]))
-    except TypeError:
-        return "adaptive: what a former version asked here is not judged any more"
-
-    # The scores of each cell of the rule, by index; requests that failed behind the last answer
-    # count as well.
-    scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
-    for cell in cells.to_dict("records"):
-        place = (cell["task"], cell["length"])
-        if place not in scores:
+        first = cells.iloc[0]
+        try:
+            rule = StoppingRule(**json.loads(first["adaptive"]))
+        except TypeError:
+            found[name] = "adaptive: what a former version asked here is not judged any more"
             continue
-        if cell["examples"] is not None:
-            scores[place] = cell["examples"].scores
-        behind = cell["failed"] - int(np.isnan(scores[place]).sum())
-        scores[place] = np.append(scores[place], [np.nan] * max(0, behind))
 
-    about = (first["aligned"], first["claimed_length"], first["max_failures"])
-    return rule.describe(replay(rule, scores, *about))
+        # The scores of each cell of the rule, by index; requests that failed behind the last
+        # answer count as well.
+        scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
+        for cell in cells.to_dict("records"):
+            place = (cell["task"], cell["length"])
+            if place in scores:
+                answered = scores[place] if cell["examples"] is None else cell["examples"].scores
+                behind = cell["failed"] - int(np.isnan(answered).sum())
+                scores[place] = np.append(answered, [np.nan] * max(0, behind))
+        about = (first["aligned"], first["claimed_length"], first["max_failures"])
+        found[name] = rule.describe(replay(rule, scores, *about))
+    return found
 
 
 def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
@@ -529,32 +492,9 @@ def texts_words(frame: "pd.DataFrame") -> str:
     return "; ".join(name for name, is_so in words.items() if is_so.any())
 
 
-def of_one_suite(
-    scores: "pd.DataFrame", tasks: Sequence[str] | None = None, suite: str | None = None
-) -> "pd.DataFrame":
-    """The rows of one suite: the one given, else that of the tasks given, else what `choose_suite`
-    chooses."""
-    empty_cells = scores.attrs.get("empty_cells", ())
-    pairs = scores[["task", "suite"]].drop_duplicates()
-    suite_of = dict(zip(pairs["task"], pairs["suite"], strict=True))
-    suite_of |= {cell["task"]: cell["suite"] for cell in empty_cells}
-    asked = {suite_of[task] for task in tasks or suite_of if task in suite_of}
-    if suite is not None:
-        check_known("suite", suite, dict.fromkeys(suite_of.values()))
-        asked = {suite}
-    if not asked or len({*suite_of.values(), *asked}) == 1:
-        return scores
-    chosen = choose_suite(asked, is_named=bool(tasks))
-    rows = scores[scores["suite"] == chosen]
-    rows.attrs["empty_cells"] = [cell for cell in empty_cells if cell["suite"] == chosen]
-    return rows
-
-
-def suites_of(scores: "pd.DataFrame") -> list[str]:
-    """The suites that the rows of `score` are of, RULER's first: each has a summary of its own."""
-    empty_cells = scores.attrs.get("empty_cells", ())
-    found = {*scores["suite"], *(cell["suite"] for cell in empty_cells)}
-    return sorted(found, key=lambda suite: (suite != "ruler", suite))
+def suites_of(frame: "pd.DataFrame") -> list[str]:
+    """The suites of rows of `score` or of `tally`, RULER's first: each has a summary of its own."""
+    return sorted({*frame["suite"]}, key=lambda suite: (suite != "ruler", suite))
 
 
 def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
@@ -575,75 +515,93 @@ def choose_suite(suites: Collection[str], is_named: bool = False) -> str:
     return "ruler"
 
 
-def merge_repetitions(scores: "pd.DataFrame") -> "pd.DataFrame":
-    """The rows of `score`, each example once, with the runs `R-repeat2`, `R-repeat3`, ... of a
-    model merged into its run `R`.
+# --- cells ----------------------------------------------------------------------------------------
 
-    An example's score is the mean over its repetitions, so that an interval over examples holds
-    both kinds of noise: that of the examples and that of the repetitions. `empty`, `cut_off`
-    and `cut_thought` are added up. An example without an answer in one of the repetitions
-    is left out. Raises UserError where one example has different answers.
+
+def tally(
+    given: Any,
+    report: Report | None = None,
+    max_failures: float | None = None,
+    num_examples: int | None = None,
+) -> "pd.DataFrame":
+    """A row for each cell of what `score` takes, or of its rows: what the record says, `n` answers,
+    how many of them are what _COUNTS says, the mean of `copied`, all tokens of `thought`, and
+    `examples`, their scores by index. `num_examples`: only the first so many.
+
+    The rows of a cell are let go before the next is read: a million need not be in memory at once.
     """
-    # The same row comes twice where frames that overlap are joined.
-    place = [*CELL, "index"]
-    is_again = scores.duplicated(place)
-    if is_again.any():
-        said = [name for name in ("score", "prediction") if name in scores]
-        different = scores.drop_duplicates([*place, *said])
-        twice = different[different.duplicated(place)]
-        if len(twice):
-            run, model, task, length, index = twice[place].iloc[0]
-            raise UserError(
-                f"run {run!r}, model {model!r}: example {index} of task {task!r} at {length} "
-                "tokens is there twice with different answers: keep one of the two rows"
-            )
-        scores = scores[~is_again]
+    import pandas as pd
 
-    # `R-repeat2` alone, without `R`, is a run of its own.
-    models = set(scores[_MODEL].drop_duplicates().itertuples(index=False, name=None))
-    merged = {(run, model): run for run, model in models}
-    for run, model in models:
-        if (base_run(run), model) in models:
-            merged[run, model] = base_run(run)
-    if all(run == merged_run for (run, _), merged_run in merged.items()):
-        return scores
+    most = math.inf if num_examples is None else num_examples
+    tallies = []
+    if is_table(given):
+        scores = scoring.as_scores(given, "summarize")
+        columns = [*scoring.CELL_COLUMNS, *scoring.PROTOCOL_COLUMNS]
+        for _, of_cell in scores.groupby(CELL, sort=False):
+            first: Any = of_cell[columns].iloc[0].to_dict()
+            tallies.append(_tallied(first, of_cell, most))
+        tallies += [_NOTHING | cell for cell in scores.attrs.get("empty_cells", ())]
+    else:
+        for about, rows in scoring.judged_cells(as_cells(given, "summarize"), report, max_failures):
+            tallies.append(_tallied(about, rows, most))
+    frame = pd.DataFrame(tallies, columns=list(_NOTHING), dtype=object).infer_objects()
+    frame["label"] = scoring.own_labels(frame, "label")
+    return frame
 
-    runs = [merged[name] for name in zip(scores["run"], scores["model"], strict=True)]
-    scores = scores.assign(run=runs, repetition=scores["run"])
-    repetitions = scores.groupby(_MODEL)["repetition"].transform("nunique")
-    answers = scores.groupby(place)["repetition"].transform("size")
-    in_all = scores[answers == repetitions]
 
-    rules = dict.fromkeys(scores.columns.difference([*place, "repetition"]), "first")
-    rules |= dict.fromkeys(["score", *_MEANS], "mean")
-    rules |= dict.fromkeys(_COUNTS, "sum")
-    return in_all.groupby(place, sort=False, as_index=False).agg(rules)
+def is_tally(given: Any) -> bool:
+    """Whether something is a table of `tally`."""
+    return is_table(given) and "examples" in given
+
+
+def _tallied(about: Mapping[str, Any], rows: Any, most: float) -> dict[str, Any]:
+    """The row of one cell, by the rows of its examples."""
+    rows = rows[np.asarray(rows["index"]) < most]
+    cell = {**_NOTHING, **about, "n": len(rows)}
+    if not len(rows):
+        return cell
+    for name in _COUNTS:
+        cell[name] = int(np.nansum(np.asarray(rows[name], float)))
+    thought = np.asarray(rows["reasoning_tokens"], float)
+    cell["thought"] = float(np.nansum(thought))
+    cell["unasked"] = int((np.asarray(rows["cut_thought"], bool) & (thought == 0)).sum())
+    cell["copied"] = float(np.asarray(rows["copied"], float).mean())
+    cell["examples"] = examples_of(about["task"], rows)
+    return cell
+
+
+def examples_of(task: str, rows: Any) -> WeightedCell:
+    """The scores of the rows of one cell by index, with the weight 1. A column `group`, such as the
+    article of a question, says which examples are drawn together. Raises UserError where an example
+    is there twice."""
+    import pandas as pd
+
+    index = np.asarray(rows["index"], int)
+    times = np.bincount(index)
+    if times.max() > 1:
+        raise UserError(
+            f"example {times.argmax()} of task {task!r} is there twice in one cell: keep one of "
+            "its rows"
+        )
+    # What was not answered stays NaN.
+    scores = np.full(times.size, np.nan)
+    scores[index] = np.asarray(rows["score"], float)
+    groups = np.full(times.size, np.nan)
+    numbers, _ = pd.factorize(np.asarray(rows["group"]))
+    groups[index] = np.where(numbers < 0, np.nan, numbers)
+    return WeightedCell(1.0, task, scores, None if (numbers < 0).all() else groups)
 
 
 def weighted_cells(
     scores: "pd.DataFrame", by: Sequence[str] = ("task", "length")
 ) -> dict[Any, WeightedCell]:
-    """The cells of rows, by the columns `by`, ready for `weighted_sum`, each of weight 1.
-
-    A column `group`, such as the article of a question, says which examples are drawn together.
-    """
-    index = scores["index"].to_numpy(dtype=int)
-    values = scores["score"].to_numpy(dtype=float)
-    groups = np.full(len(scores), np.nan)
-    if "group" in scores:
-        numbers, _ = scores["group"].factorize()
-        groups = np.where(numbers >= 0, numbers, np.nan)
+    """The cells of rows, by the columns `by`, ready for `weighted_sum`, each of weight 1: see
+    `examples_of`."""
+    if "group" not in scores:
+        scores = scores.assign(group=np.nan)
+    columns = scores[["index", "score", "group"]]
     cells = {}
     indices: Any = scores.groupby([*by], sort=False).indices
     for key, rows in indices.items():
-        size = index[rows].max() + 1
-        # What was not answered stays NaN.
-        scores_by_index = np.full(size, np.nan)
-        scores_by_index[index[rows]] = values[rows]
-        groups_by_index = np.full(size, np.nan)
-        groups_by_index[index[rows]] = groups[rows]
-        has_groups = not np.isnan(groups_by_index).all()
-        cells[key] = WeightedCell(
-            1.0, key[by.index("task")], scores_by_index, groups_by_index if has_groups else None
-        )
+        cells[key] = examples_of(key[list(by).index("task")], columns.iloc[rows])
     return cells

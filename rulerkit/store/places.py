@@ -4,7 +4,6 @@
 """
 
 import os
-import re
 from collections.abc import Collection, Iterable
 from itertools import chain
 from pathlib import Path
@@ -152,11 +151,6 @@ def _with_predictions(path: Path) -> list[Path]:
     return found or [path]
 
 
-def base_run(run: str) -> str:
-    """The run that a repetition `RUN-repeat2` belongs to; any other run itself."""
-    return re.sub(r"-repeat\d+$", "", run)
-
-
 def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
     """The paths that a place means: a file or folder; else `run/model` or `run` in
     `outputs/predictions`; else a model's name that stands there in one run only; or all that a
@@ -168,17 +162,12 @@ def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
             return [path]
 
     name = str(place)
-    # Of a run and its repetitions the run counts. It sorts before them, so it is set last.
     folders = sorted(path for path in root.glob("*/*") if path.is_dir())
-    by_run = {}
-    for path in reversed(folders):
-        if path.name == name:
-            by_run[base_run(path.parent.name)] = path
-    if len(by_run) == 1:
-        return [*by_run.values()]
-    found = by_run.values() if by_run else folders
-    names = sorted(f"{path.parent.name}/{path.name}" for path in found)
-    if by_run:
+    of_model = [path for path in folders if path.name == name]
+    if len(of_model) == 1:
+        return of_model
+    names = [f"{path.parent.name}/{path.name}" for path in of_model or folders]
+    if of_model:
         raise UserError(
             f"model {name!r} has predictions in several runs: name one of {', '.join(names)}"
         )

@@ -31,7 +31,7 @@ from rulerkit.scoring.effective_length import (
 )
 from rulerkit.scoring.scores import as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
-from rulerkit.scoring.summary import CELL, Summary, merge_repetitions, summarize, weighted_cells
+from rulerkit.scoring.summary import CELL, Summary, summarize, weighted_cells
 from rulerkit_frontier.tasks import FAMILIES
 
 if TYPE_CHECKING:
@@ -103,7 +103,7 @@ def frontier(
         )
     summary = summarize(scores, tasks, lengths, num_examples, confidence, suite=SUITE)
     of_suite = scores[scores["suite"] == SUITE]
-    asked = merge_repetitions(of_suite)
+    asked = of_suite
     if num_examples is not None:
         asked = asked[asked["index"] < num_examples]
     examples = weighted_cells(asked, CELL)

@@ -10,6 +10,7 @@ import pandas as pd
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
+from rulerkit.scoring.summary import is_tally, tally
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes, version_notes
 
@@ -120,24 +121,26 @@ def _facts(cell: Cell) -> Iterator[tuple[str, str]]:
 
 
 def usage_notes(scores: pd.DataFrame) -> list[str]:
-    """Lines below a table of rows of `score`: the mean tokens thought at each length, and what is
-    wrong with all answers."""
+    """Lines below a table of rows of `score`, or of `tally`: the mean tokens thought at each
+    length, and what is wrong with all answers."""
     notes = []
-    for (_, _, label), rows in scores.groupby(["run", "model", "label"], sort=False):
-        thought = rows.groupby("length")["reasoning_tokens"].mean().round()
+    tallies = scores if is_tally(scores) else tally(scores)
+    for (_, _, label), cells in tallies.groupby(["run", "model", "label"], sort=False):
+        sums = cells.groupby("length")[["thought", "n", "unasked", "empty"]].sum()
+        thought = (sums["thought"] / sums["n"].clip(1)).round()
         if thought.any():
             means = [f"{thought[n]:,.0f} at {length_name(n)}" for n in thought.index.tolist()]
             notes.append(f"Tokens thought by {label}, on average: {', '.join(means)}.")
 
         # A model that was given no room for a thought, and thinks.
-        is_cut = rows["cut_thought"] & (rows["reasoning_tokens"] == 0)
-        if is_cut.any():
+        unasked = sums["unasked"].sum()
+        if unasked:
             notes.append(
-                f"{counted(is_cut.sum(), 'answer')} of {label} ended in a thought that nobody "
+                f"{counted(unasked, 'answer')} of {label} ended in a thought that nobody "
                 "asked for, and score 0: give it room with `thinking_tokens: 4096`, or turn it off "
                 "with `enable_thinking: false`."
             )
 
-        if rows["empty"].all():
+        if 0 < sums["n"].sum() == sums["empty"].sum():
             notes.append(f"Every answer of {label} is empty: check its template and stop tokens.")
     return notes
