@@ -53,7 +53,6 @@ def table_text(
     models = board_rows(summary, ["score", "have"])
 
     percent = f"{100 * summary.confidence:g} %"
-    judged = models["effective_length"] != ""
     models = models.assign(model=names_of(models))
     if not in_order:
         # as the paper sorts its Table 3
@@ -83,7 +82,7 @@ def table_text(
     # What was run in another way is set apart, and not ranked against the others.
     models["group"] = models["setup"]
     # Of other tasks than those of the threshold no score is marked.
-    models["threshold"] = models["threshold"].where(judged)
+    models["threshold"] = models["threshold"].where(models["effective_length"] != "")
     lengths = map(length_name, summary.lengths["length"].unique())
     columns = ["claimed_length", "effective_length", *lengths, *AVERAGES]
     return models_text(models, columns, format, below)
