@@ -197,13 +197,20 @@ def as_scores(given: Any, who: str, report: Report | None = None) -> "pd.DataFra
         return score(as_cells(given, who), report)
 
     check_columns(given, COLUMNS, who, TAKES)
-    # A mean of ones may be above 1.
-    for value in given["score"].unique():
-        if not isinstance(value, float | int) or not 0 <= value <= 1 + 1e-9:
+    for name in ("length", "index", "score"):
+        values = given[name]
+        if len(values) and isinstance(values.iloc[0], str):
             raise UserError(
-                f"{who}: the column score holds {shortened(value)}, and scores of rows are numbers "
-                "from 0 to 1: tables multiply by 100"
+                f"{who}: the column {name} holds {shortened(values.iloc[0])}, and numbers are "
+                "meant: read a file with pd.read_csv(path) alone, which finds the types"
             )
+    # A mean of ones may be above 1.
+    wrong = given["score"][~given["score"].between(0, 1 + 1e-9)]
+    if len(wrong):
+        raise UserError(
+            f"{who}: the column score holds {wrong.iloc[0]:g}, and scores of rows are 0 to 1: "
+            "tables multiply by 100"
+        )
 
     import pandas as pd
 
