@@ -9,22 +9,14 @@ of the same two. The verdict depends on the answers alone, so a run that was res
 that was not interrupted.
 """
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, NamedTuple
 
-from rulerkit.analysis.compare import (
-    LEVELS,
-    Comparison,
-    Decision,
-    Key,
-    PairedDifferences,
-    Side,
-    paired,
-    side_of,
-)
+from rulerkit.analysis.compare import Comparison, Decision, Key, PairedDifferences, paired, side_of
 from rulerkit.analysis.remake import examples_of
 from rulerkit.common.errors import ModelError, UserError, counted, listed
 from rulerkit.common.json_text import digest
@@ -37,16 +29,9 @@ from rulerkit.evaluation.study import Study, name_of
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import Task
 from rulerkit.scoring.adaptive import Counts
-from rulerkit.store.cells import Cell, allowed_failures, read_cells
+from rulerkit.store.cells import Cell, allowed_failures
 from rulerkit.store.comparable import describe_first, differences
-from rulerkit_gate.sequential import (
-    Design,
-    GateRule,
-    can_show,
-    comparison_of,
-    examples_to_show,
-    verdict_of,
-)
+from rulerkit_gate.sequential import Design, GateRule, comparison_of, verdict_of
 from rulerkit_gate.served import what_pairs
 
 Say = Callable[[str], None]
@@ -126,22 +111,6 @@ def in_its_run(study: Study, a: Party, b: Party, is_named: bool, say: Say) -> St
         if a.name == b.name or not (a.is_asked and b.is_asked):
             again.name += " (again)"
     return study
-
-
-def stored_before(study: Study, a: Party, b: Party) -> dict[str, JSON]:
-    """How many answers of an earlier call each party brings, and since when they lie there."""
-    stored: dict[str, JSON] = {}
-    for party in (a, b):
-        cells = party.stored
-        if party.is_asked and party.resumes:
-            folder = study.outputs / "predictions" / party.run / name_of(party.described)
-            cells = read_cells(folder) if folder.is_dir() else []
-        number = sum(len(cell.coverage.have) for cell in cells)
-        if number:
-            oldest = min(cell.path.stat().st_mtime for cell in cells)
-            since = datetime.fromtimestamp(oldest).isoformat(" ", "minutes")
-            stored[party.name] = {"answers": number, "since": since}
-    return stored
 
 
 def study_of_stored(study: Study, party: Party, named: bool) -> Study:
@@ -237,25 +206,13 @@ class Gate:
     b: Party
     design: Design
     by: str
-    limits: Mapping[str, tuple[str, float]]
-    """By what is counted (examples, tokens): the option that limits it, and its number.
-    They count what the verdict rests on, whether it was asked now or before: so a run that was
-    stopped ends as one that was not."""
-    minutes: float | None
+    budget: float = math.inf
+    """Tokens. They count what the verdict rests on, whether it was asked now or before: so a run
+    that was stopped ends as one that was not."""
+    minutes: float | None = None
     """The time that this call may take."""
-    stored: Mapping[str, JSON]
-    """By party: its answers of an earlier call, as `stored_before` found them."""
     started: float = field(default_factory=time.monotonic)
     """When the call began, as `time.monotonic` has it: `minutes` count from there."""
-
-    @property
-    def stored_text(self) -> str:
-        """Which answers are of an earlier call, in a sentence."""
-        parts = [
-            f"{counted(found['answers'], 'answer')} of {name} since {found['since']}"
-            for name, found in self.stored.items()
-        ]
-        return f"Stored before: {'; '.join(parts)}" if parts else "None was stored before"
 
     def cost(self, sizes: Counts) -> Cost:
         """What so many examples of each cell take. Examples count once, tokens for each party
@@ -267,29 +224,9 @@ class Gate:
                 total = total.plus(of_party._replace(examples=0))
         return total
 
-    def too_few(self) -> str:
-        """What it would take, where not even all that may be asked can show *not worse*; else
-        empty."""
-        design = self.design
-        allowed = [n for n in design.sizes if not self.limit_of(dict.fromkeys(design.cells, n))]
-        if not allowed or any(can_show(design, size, 0.0) for size in allowed):
-            return ""
-        needed = examples_to_show(design)
-        way = f"-n {needed}, {self.cost(dict.fromkeys(design.cells, needed)).text()}"
-        if option := self.limit_of(dict.fromkeys(design.cells, needed)):
-            way += f"; raise {option}"
-        return (
-            f"{counted(allowed[-1], 'example')} of each task and length cannot show *not worse* at "
-            f"margin {design.margin:g}; {needed} can, where 1 % of the answers flip each way: {way}"
-        )
-
     def limit_of(self, sizes: Counts) -> str:
-        """The first limit that so many examples of each cell exceed, in words; else empty."""
-        cost = self.cost(sizes)
-        for name, (option, most) in self.limits.items():
-            if getattr(cost, name) > most:
-                return option
-        return ""
+        """The option that forbids so many examples of each cell; else empty."""
+        return "--budget" if self.cost(sizes).tokens > self.budget else ""
 
 
 class GateResult(NamedTuple):
@@ -302,9 +239,6 @@ class GateResult(NamedTuple):
     cost: Cost
     stopped: str
     """Why no more was asked before the verdict was certain; empty where it is."""
-    noise: Mapping[str, float] | None
-    """The largest loss of a place of each level, in points, where both are one model: what serving
-    it twice loses by chance."""
 
 
 class _StoppedError(Exception):
@@ -361,22 +295,6 @@ class _Run:
         return PairedDifferences(pairs)
 
 
-def is_one_model(a: Side, b: Side) -> bool:
-    """Whether both sides are one model, served alike: then the differences are the noise of serving
-    it."""
-    for key, result in a.results.items():
-        # Files of other programs name no seed: nobody knows how their model was served. A cell that
-        # B lacks is no difference.
-        if result["seed"] is None or b.results.get(key, result) != result:
-            return False
-    # Another address may serve another model by the same name.
-    addresses = []
-    for side in (a, b):
-        environments = [cell.record.get("environment") or {} for cell in side.cells]
-        addresses.append({environment.get("base_url") for environment in environments})
-    return addresses[0] == addresses[1]
-
-
 def run_gate(gate: Gate, say: Say) -> GateResult:
     """Ask both parties in rounds until the verdict is certain, or nothing more may be asked.
 
@@ -407,15 +325,10 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
         except _StoppedError as reason:
             rule.stopped = str(reason)
 
-    found, noise = None, None
+    found = None
     if rule.last:
         a, b, pairs, notes = run.paired
         found = comparison_of(gate.design, rule.last, a, b, pairs, notes, gate.by)
-        if is_one_model(a, b):
-            noise = dict.fromkeys(LEVELS, 0.0)
-            for test in rule.last.tests:
-                level = test.place.level
-                noise[level] = round(max(noise[level], -100 * test.mean.value), 4)
     return GateResult(
         gate=gate,
         verdict=verdict_of(gate.design, rule.last, found, rule.stopped),
@@ -423,5 +336,4 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
         reached=rule.reached,
         cost=gate.cost(rule.reached),
         stopped=rule.stopped,
-        noise=noise,
     )

@@ -21,9 +21,8 @@ loss; *not worse* takes the mean of all cells, with the same error shared over t
 """
 
 import math
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 from statistics import NormalDist
 from typing import TYPE_CHECKING, NamedTuple
@@ -74,8 +73,6 @@ class Design:
     """Examples of a cell."""
     margin: float
     """Points that the candidate may be below."""
-    noise: Mapping[str, float] = field(default_factory=dict)
-    """Points by level that the baseline lost against itself: no smaller loss counts there."""
 
     @cached_property
     def sizes(self) -> tuple[int, ...]:
@@ -99,13 +96,10 @@ class Design:
         alone = place == self.places[-1]
         return self.alarms(size) if alone else self.alarms(size) / len(self.places)
 
-    def most_hidden(self, level: str) -> float:
+    @property
+    def most_hidden(self) -> float:
         """Points that no task and no length may have lost where the verdict is *not worse*."""
-        return max(MOST_HIDDEN, self.margin_of(level))
-
-    def margin_of(self, level: str) -> float:
-        """Points that a place of this level may lose."""
-        return max(self.margin, self.noise.get(level, 0.0))
+        return max(MOST_HIDDEN, self.margin)
 
     @cached_property
     def places(self) -> tuple[Place, ...]:
@@ -226,7 +220,7 @@ class GateRule:
         for place in new:
             mean = first.mean(place)
             p_of_any = mean.p_not_below(0)
-            p = p_beyond = mean.p_not_below(-self.design.margin_of(place.level) / 100)
+            p = p_beyond = mean.p_not_below(-self.design.margin / 100)
             # The exact test is slow, and matters only where the other one finds something.
             if p < alarms:
                 p_of_any = first.p_of_any(place)
@@ -244,15 +238,15 @@ class GateRule:
         loss, and no loss is seen for certain that may be beyond the margin."""
         design = self.design
         mean = tests[-1]
-        if 100 * mean.mean.lower_limit(design.alarms(mean.size)) <= -design.margin_of("all"):
+        if 100 * mean.mean.lower_limit(design.alarms(mean.size)) <= -design.margin:
             return False
         for test in tests:
             each = design.alarms(test.size) / len(design.places)
             level = test.place.level
             limit = 100 * test.mean.lower_limit(each)
-            if level in ("task", "length") and limit <= -design.most_hidden(level):
+            if level in ("task", "length") and limit <= -design.most_hidden:
                 return False
-            if test.p_of_any < each and limit <= -design.margin_of(level):
+            if test.p_of_any < each and limit <= -design.margin:
                 return False
         return True
 
@@ -263,61 +257,22 @@ class GateRule:
         return {key: later[0] for key in cells if later and reached[key] < later[0]}
 
 
-def examples_needed(design: Design, look: Look) -> int:
+def examples_needed(design: Design, tests: Sequence[Tested]) -> int:
     """The examples of a cell with which the mean would be told from the margin, and no task or
-    length could hide a large loss, if all stayed as it is."""
-    # They would be asked in a run of its own, which has more sizes and so less error at each.
-    first = _needed(design, look)
-    return _needed(replace(design, most=max(first, design.most)), look)
-
-
-def _needed(design: Design, look: Look) -> int:
-    """As `examples_needed`, with the error that the last size of a design has."""
-    last = design.alarms(design.most)
-    each = last / len(design.places)
-    asked = [(look.tests[-1], last, design.margin_of("all"))]
-    for test in look.tests:
-        level = test.place.level
-        if level in ("task", "length"):
-            asked.append((test, each, design.most_hidden(level)))
-
+    length could hide a large loss, if all stayed as it is. A margin of error falls with the root
+    of the examples."""
+    alarms = design.alarms(design.most)
     most = 0.0
-    for test, alarms, points in asked:
-        answers = test.size * len(test.place.cells)
-        # What flips grows with the answers, the two added examples do not.
-        flips = (test.mean.error * (answers + 2)) ** 2 - 2
-        share = max(2 * FEW_FLIPS, flips / answers)
-        quantile = NormalDist().inv_cdf(1 - alarms) ** 2
-        gap = max(abs(test.mean.value + points / 100), 1e-9) ** 2
-        needed = quantile * share + math.sqrt((quantile * share) ** 2 + 8 * gap * quantile)
-        most = max(most, needed / (2 * gap) / len(test.place.cells))
-    return min(_MOST_EXAMPLES, math.ceil(most))
-
-
-def can_show(design: Design, size: int, flips: float) -> bool:
-    """Whether so many examples of a cell can show *not worse* where nothing is lost, and a share
-    of the answers flips each way."""
-    for place in design.places:
-        alarms, points = design.alarms(size), design.margin_of("all")
-        if place.level in ("task", "length"):
-            alarms, points = alarms / len(design.places), design.most_hidden(place.level)
-        elif place.level == "cell":
+    for test in tests:
+        points, error = design.most_hidden, alarms / len(design.places)
+        if test is tests[-1]:
+            points, error = design.margin, alarms
+        elif test.place.level == "cell":
             continue
-        answers = size * len(place.cells)
-        error = math.sqrt(2 * flips * answers + 2) / (answers + 2)
-        if NormalDist().inv_cdf(1 - alarms) * error >= points / 100:
-            return False
-    return True
-
-
-def examples_to_show(design: Design) -> int:
-    """The examples of a cell with which a run can show *not worse* where `FEW_FLIPS` of the answers
-    flip each way."""
-
-    def is_enough(most: int) -> bool:
-        return can_show(replace(design, most=most), most, FEW_FLIPS)
-
-    return 1 + bisect_left(range(1, _MOST_EXAMPLES), True, key=is_enough)
+        quantile = NormalDist().inv_cdf(1 - error)
+        gap = max(abs(test.mean.value + points / 100), 1e-9)
+        most = max(most, test.size * (quantile * test.mean.error / gap) ** 2)
+    return min(_MOST_EXAMPLES, math.ceil(most))
 
 
 # --- what is said ---------------------------------------------------------------------------------
@@ -362,8 +317,6 @@ def verdict_of(
         return found.verdict
 
     judged = f"mean {interval_text(found.mean)}, margin {points_text(design.margin)}"
-    if any(points > design.margin for points in design.noise.values()):
-        judged += " and the noise of serving"
     if look.is_not_worse:
         return Decision(NOT_WORSE, f"NOT WORSE: {judged}; bound: {_most_lost(design, look)}")
 
@@ -372,7 +325,7 @@ def verdict_of(
         names = listed((test.place.name for test in look.suspected), 2)
         doubts.append(f"a loss is seen in {names} that may be larger")
     doubts.append(f"stopped by {stopped}" if stopped else "all examples were run")
-    needed = examples_needed(design, look)
+    needed = examples_needed(design, look.tests)
     if needed <= _ENOUGH:
         doubts.append(f"about {needed} examples per task and length would tell")
     else:

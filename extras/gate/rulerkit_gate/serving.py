@@ -406,7 +406,7 @@ class Run:
                 for _ in range(3):
                     sent = self.ask("cold", self.fresh(shortest))
                     if not self.controls and (sent.cached or 0) > 0.9 * sent.tokens:
-                        return "the first prompt was in the cache already: take another --seed"
+                        return "the first prompt was in the cache already: take another -y seed"
                     if sent.score is not None:
                         scores.append(sent.score)
                         self.controls.append(sent)

@@ -80,22 +80,21 @@ def asked_text(result: Result) -> str:
     )
 
 
-def notes_of(result: Result, most_seen: int = 1) -> list[str]:
-    """What stands below the table, with the first leaks and losses."""
+def notes_of(result: Result) -> list[str]:
+    """What stands below the table, with the first leak or loss."""
     reasons: dict[str, list[str]] = {}
     for probe, reason in result.run.not_tested.items():
         reasons.setdefault(reason, []).append(probe)
     notes = [f"{', '.join(names)}: not tested: {reason}" for reason, names in reasons.items()]
-    first = [f"first: {text}" for text in seen_texts(result)[:most_seen]]
+    first = [f"first: {text}" for text in seen_texts(result)[:1]]
     return [*first, *notes]
 
 
-def text_of(result: Result, page: str = "", verbose: bool = False) -> str:
-    """The verdict, the conditions, the first loss and what it took, in eleven lines at most;
-    `verbose`: all conditions, leaks and losses."""
+def text_of(result: Result, page: str = "") -> str:
+    """The verdict, the conditions, the first loss and what it took, in eleven lines at most."""
     is_worse = result.word == "worse"
     rows = _table(result)
-    if is_worse and not verbose:
+    if is_worse:
         # Those where something was lost or leaked.
         leaked = {sent.probe for _, sent in result.run.leaks}
         rows = [row for row in rows if row[2] != "0" or row[0] in leaked]
@@ -106,8 +105,7 @@ def text_of(result: Result, page: str = "", verbose: bool = False) -> str:
         cells = [name.ljust(widths[0])]
         cells += [field.rjust(width) for field, width in zip(fields, widths[1:], strict=True)]
         lines.append("  " + "  ".join(cells).rstrip())
-    most_seen = len(result.run.leaks) + len(result.run.losses) if verbose else int(is_worse)
-    lines += notes_of(result, most_seen)
+    lines += notes_of(result)
     lines.append(asked_text(result) + (f". Page: {page}" if page else "."))
     return "\n".join(lines)
 

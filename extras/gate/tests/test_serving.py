@@ -262,7 +262,7 @@ SERVED = ("--serving", "-y", "tokenizer: builtin", "--lengths", "1K,2K")
 @pytest.mark.parametrize("path", ["text", "chat"])
 def test_the_command_checks_a_server(nowhere, rulerkit, path):
     server = started(CacheServer(BlockCache(pool=2000)))
-    few = ("-y", f"prompt_path: {path}", "--seed", "1")
+    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1")
     said = rulerkit("gate", server.url, *SERVED, *few)
     assert said.status == 0, said
     assert said.out.startswith("SOUND: m at 127.0.0.1")

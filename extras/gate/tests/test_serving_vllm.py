@@ -65,7 +65,7 @@ def test_a_sound_vllm_is_sound_and_a_planted_fault_is_found(
     tmp_path, nowhere, rulerkit, flags, fault, word
 ):
     with serving(tmp_path / "log", *flags, fault=fault) as url:
-        model = ("-y", f"tokenizer: {TOKENIZER}", "--lengths", "512,1K", "--seed", "1")
+        model = ("-y", f"tokenizer: {TOKENIZER}", "--lengths", "512,1K", "-y", "seed: 1")
         said = rulerkit("gate", url, "--serving", "--json", *model)
     content = json.loads(said.out)
     print(content["verdict"], content["asked"], content["hits_from"])
