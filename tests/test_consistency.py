@@ -8,7 +8,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
-from rulerkit.cli.many_models import print_leaderboard
+from rulerkit.cli.many_models import _print_leaderboard
 from rulerkit.common.errors import UserError
 from rulerkit.inference.model import load_model
 from rulerkit.report.tables import footnotes
@@ -179,12 +179,12 @@ def test_leaderboards_do_the_same(outputs, capsys):
     }
     (outputs / "b.yaml").write_text(json.dumps(keys))
     batch = read_batch(outputs / "b.yaml")
-    print_leaderboard(batch)
+    _print_leaderboard(batch)
     out = capsys.readouterr().out
     assert "\nEnvironments differ: python 3.99 (perfect reader), " in out
     assert "\nScores in percent: mean of 2 tasks (" in out, "those that notebooks ask"
     change(outputs, "main/perfect/*/*", result("seed", 43))
-    print_leaderboard(batch)
+    _print_leaderboard(batch)
     out, err = capsys.readouterr()
-    assert "no leaderboard: perfect niah_single_2 1024 was made with seed 43" in err
+    assert "no leaderboard: perfect vt 1024 was made with seed 43" in err
     assert "100.0" not in out

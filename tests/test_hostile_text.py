@@ -45,7 +45,7 @@ class Outputs:
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
         summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))
         claim = {"section": text, "claim": text, "kind": "above", "limit": 50, "rows": {}}
-        verdicts = rk.claims(scores.assign(task=text), listed=[claim])
+        verdicts = rk.claims(scores[scores["task"] == "vt"].assign(task=text), listed=[claim])
         example = rk.generate("niah_single_1", 1024, 1)[0]
         blocks = tuple(
             replace(b, text=text, key=text, value=text) if b.role == "needle" else b

@@ -105,7 +105,7 @@ def test_a_comparison_leaves_out_what_failed(tmp_path):
     found = compare(*sides)
     assert list(found.rows.loc[found.rows["level"] == "cell", "length"]) == [1024]
     assert (
-        "1 request of main/two failed, more than max_failures allows: left out vt at 2K"
+        "4 of 8 examples were answered by both; the others, in vt at 2K, are left out"
         in found.notes
     )
     allowed = compare(*sides, max_failures=1)

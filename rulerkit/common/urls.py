@@ -11,7 +11,7 @@ from rulerkit.common.hidden import hide_address
 
 _SCHEME = re.compile(r"https?://", re.IGNORECASE)
 _WITHOUT_SCHEME = re.compile(
-    r"(localhost|(\[[\da-f:.]+\]|[a-z\d][\w.-]*):\d{2,5})([/?#].*)?", re.IGNORECASE
+    r"(localhost|(\[[\da-f:.]+\]|[a-z\d][\w.-]*):\d{1,5})([/?#].*)?", re.IGNORECASE
 )
 _PAGES = re.compile(r"/(chat/completions|completions|responses|models)$")
 """Pages of OpenAI's protocol that are pasted with the address."""
