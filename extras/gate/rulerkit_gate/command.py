@@ -352,7 +352,7 @@ def _report_serving(result: "Result", as_json: bool, format: str, page: Path | N
 
     place = ""
     run = result.run
-    if page or run.losses or run.leaks:
+    if page or run.losses or run.evidence.leaks:
         path = page or run.journal.with_suffix(".html")
         report.write_page(result, path)
         place = str(path)

@@ -80,18 +80,15 @@ class Evidence:
         for value in values:
             self.first_held.setdefault(value, request)
 
-    def read(self, request: int, prompt: str, answer: str) -> list[Leak]:
-        """Take an answer; returns the values of other prompts that it holds."""
-        found = []
+    def read(self, request: int, prompt: str, answer: str) -> None:
+        """Take an answer, and the values of other prompts that it holds."""
         own = set(numbers_in(prompt))
         for value in dict.fromkeys(numbers_in(answer)):
             if value in own:
                 continue
             self.num_wrong += 1
             if value in self.first_held:
-                found.append(Leak(request, value, self.first_held[value]))
-        self.leaks += found
-        return found
+                self.leaks.append(Leak(request, value, self.first_held[value]))
 
     def of(self, probe: str) -> float:
         """The evidence of one probe; 1 where it says nothing."""

@@ -20,20 +20,18 @@ import re
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, field
 from math import gcd
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, NamedTuple
 
-from rulerkit.common.errors import DoesNotFit, UserError, counted, listed, remark
+from rulerkit.common.errors import DoesNotFit, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
 from rulerkit.generation.match_rules import string_match_all
-from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Failure
-from rulerkit_gate.evidence import PROBES, Evidence, Leak, Pair
+from rulerkit_gate.evidence import PROBES, Evidence
 from rulerkit_gate.twins import Prompt, Prompts
 
 _SHARES = (0.95, 0.5, 0.75, 0.25)
@@ -96,8 +94,7 @@ class Sent:
             "number": self.number,
             "probe": self.probe,
             "length": prompt.length,
-            "salt": prompt.salt,
-            "turns": list(prompt.turns),
+            "turn": prompt.answer,
             "tokens": self.tokens,
             "cached": self.cached,
             "score": self.score,
@@ -108,24 +105,13 @@ class Sent:
         }
 
 
-@dataclass
-class Loss:
+class Loss(NamedTuple):
     """A pair whose probe wrote less than its control."""
 
     control: Sent
     probe: Sent
     lost: list[str]
     """The values that the control wrote and the probe did not."""
-
-    @property
-    def position(self) -> int:
-        """Tokens before the first of them in the prompt."""
-        before = 0
-        for block in self.probe.prompt.example.blocks:
-            if block.role == "needle" and block.value in self.lost:
-                return before
-            before += block.num_tokens
-        return before
 
 
 class Enough(Exception):  # noqa: N818  (an end, not an error)
@@ -151,15 +137,11 @@ class Run:
     limits: Limits
     seed: int
     journal: Path
-    say: Callable[[str], None] = remark
+    say: Callable[[str], None]
     evidence: Evidence = field(default_factory=Evidence)
     sent: list[Sent] = field(default_factory=list)
     losses: list[Loss] = field(default_factory=list)
-    leaks: list[tuple[Leak, Sent]] = field(default_factory=list)
     not_tested: dict[str, str] = field(default_factory=dict)
-    hits: dict[str, list[int | None]] = field(default_factory=dict)
-    """By probe, the tokens from the cache of each request, None where unknown."""
-    cold_by: str = "another number in its first line"
     counts_hits: str = ""
     """Where hits are read: the `reply` or `metrics`; empty where they are unknown."""
     block_size: int = 0
@@ -168,14 +150,11 @@ class Run:
     """Tokens that the cache holds, where the server says so."""
     rounds: int = 0
     num_tokens: int = 0
-    differing: dict[str, int] = field(default_factory=dict)
-    """By probe, pairs with equal scores whose texts differ."""
     started: float = field(default_factory=time.monotonic)
 
     def __post_init__(self) -> None:
         self.prompts = Prompts(self.model.prompt_format, self.seed)
         self.random = Random(f"sizes of {self.seed}")
-        self.has_salts = False
         self.cases: list[tuple[Sent, Sent]] = []
         """Cold answers of each case: to A, and to the clone of its twin."""
         self.controls: list[Sent] = []
@@ -185,7 +164,6 @@ class Run:
         """How often a prompt is asked until it is a hit."""
         self.offset = 0
         """Tokens that the server counts beside ours."""
-        self._salt = 0
 
     # --- asking -----------------------------------------------------------------------------------
 
@@ -232,11 +210,9 @@ class Run:
             self.num_tokens += one.tokens
             if one.failure:
                 continue
-            self.hits.setdefault(one.probe, []).append(one.cached)
             if one.cached and len(sent) == 1:
                 self.block_size = gcd(self.block_size, one.cached)
-            found = self.evidence.read(one.number, one.prompt.example.prompt, one.answer)
-            self.leaks += [(leak, one) for leak in found]
+            self.evidence.read(one.number, one.prompt.example.prompt, one.answer)
 
         if self.evidence.has_leaked:
             raise Enough("")
@@ -247,9 +223,7 @@ class Run:
     def _fetch(self, sent: Sent) -> None:
         """Ask, and note the answer and what the server counted."""
         prompt, fields = sent.prompt, dict[str, Any]()
-        if prompt.salt:
-            fields["cache_salt"] = prompt.salt
-        if prompt.turns and self.model.prompt_path == "chat":
+        if prompt.answer and self.model.prompt_path == "chat":
             fields["messages"] = self._messages(prompt)
         sent.tokens = prompt.example.num_tokens
         try:
@@ -271,12 +245,12 @@ class Run:
         elif self.counts_hits == "reply":
             # vLLM leaves out what is zero.
             sent.cached = 0
-        if not prompt.turns and usage.get("prompt_tokens"):
+        if not prompt.answer and usage.get("prompt_tokens"):
             self.offset = usage["prompt_tokens"] - sent.tokens
 
     def _messages(self, prompt: Prompt) -> list[JSON]:
-        """A chat with the turns of a prompt."""
-        example, answer = prompt.example, prompt.turns[0]
+        """A chat with both turns of a prompt."""
+        example, answer = prompt.example, prompt.answer
         asked = self.model.request(example, self.model.connection)["messages"]
         blocks = example.blocks
         last = next(i for i, block in enumerate(blocks) if block.text == answer)
@@ -324,21 +298,10 @@ class Run:
         found = _HITS.findall(self._metrics())
         return sum(map(float, found)) if found else None
 
-    def _salted(self) -> str:
-        """A salt that was never used, where salts are honoured."""
-        if not self.has_salts:
-            return ""
-        self._salt += 1
-        return f"rulerkit-{self.seed}-{self._salt}"
-
-    def clone(self, prompt: Prompt) -> Prompt:
-        return self.prompts.clone(prompt, self._salted())
-
     def fresh(self, length: int, aligned: bool = False) -> Prompt:
         """A prompt of up to a length. Each has another size, so that needles stand elsewhere; an
         `aligned` one ends at a border of blocks, or one token beside it."""
-        answer = make_task(self.prompts.task()).answer_tokens
-        most = length - answer
+        most = length - self.prompts.answer_tokens
         tokens = most - self.random.randrange(max(1, most // 16))
         block = self.block_size
         if aligned and 1 < block <= most // 2:
@@ -352,9 +315,7 @@ class Run:
         """Take a pair; whether it is a loss."""
         if control.score is None or sent.score is None:
             return False
-        pair: Pair = self.evidence.add(probe, sent.prompt.length, control.score, sent.score)
-        if pair.sign == 0 and control.answer != sent.answer:
-            self.differing[probe] = self.differing.get(probe, 0) + 1
+        pair = self.evidence.add(probe, sent.prompt.length, control.score, sent.score)
         if pair.sign == 1:
             # Of a clone the values are the same.
             values = sent.prompt.example.references
@@ -428,7 +389,7 @@ class Run:
         )
 
     def _find_out(self) -> None:
-        """Whether hits are reported, whether salts are honoured, and how large the pool is."""
+        """How often a prompt is asked until it is a hit, and how large the pool is."""
         prompt = self.fresh(max(self.lengths))
         cold, *more = [self.ask("warm" if i else "cold", prompt) for i in range(3)]
         self.pair("warm", cold, more[-1])
@@ -436,11 +397,6 @@ class Run:
             self.controls.append(cold)
         if not more[0].cached and more[1].cached:
             self.sightings = 3
-        salted = self.ask("salted", self.prompts.clone(prompt, f"rulerkit-{self.seed}"))
-        if salted.failure:
-            self.sent.remove(salted)
-        elif more[1].cached and salted.cached == 0:
-            self.has_salts, self.cold_by = True, "cache_salt"
 
         text = self._metrics()
         for pattern in _POOL:
@@ -470,7 +426,7 @@ class Run:
 
         b = self.prompts.twin(a, share)
         partial = self.ask("partial", b)
-        control = self.ask("cold", self.clone(b))
+        control = self.ask("cold", self.prompts.clone(b))
         lost.append(self.pair("partial", control, partial) and "partial")
         lost.append(self.pair("back", cold, self.ask("back", a)) and "back")
         if number % 2 == 0 and cold.score is not None:
@@ -483,7 +439,7 @@ class Run:
 
     def _turn(self, a: Prompt, cold: Sent) -> bool:
         """Whether the next turn is lost; not asked where it does not fit."""
-        after_clone = self.prompts.turn(self.clone(a), cold.answer)
+        after_clone = self.prompts.turn(self.prompts.clone(a), cold.answer)
         example = after_clone.example
         if self.model.too_long(example.num_tokens + example.max_new_tokens):
             return False
@@ -506,7 +462,7 @@ class Run:
                 b = self.prompts.twin(a, share)
                 partial = self.ask("partial", b)
                 if probe == "partial":
-                    num_lost += self.pair(probe, self.ask("cold", self.clone(b)), partial)
+                    num_lost += self.pair(probe, self.ask("cold", self.prompts.clone(b)), partial)
                 else:
                     num_lost += self.pair(probe, cold, self.ask("back", a))
             self.look()
@@ -518,7 +474,7 @@ class Run:
         of_length = [cold for cold, _ in self.cases if cold.prompt.length == length]
         of_longest = [cold for cold, _ in self.cases if cold.prompt.length == max(self.lengths)]
         controls = [*of_length[-2:], of_length[-1], of_longest[-1]]
-        prompts = [self.clone(control.prompt) for control in controls]
+        prompts = [self.prompts.clone(control.prompt) for control in controls]
         prompts[-2] = controls[-2].prompt
         layout = self.fresh(length)
         prompts += [layout, *(self.prompts.like(layout) for _ in range(_CROWD - 1))]
@@ -545,8 +501,10 @@ class Run:
         harmed = [one for one, p in clones if self.pair("after", one, self.ask("after", p))]
         self.look()
         # Where a new cold prompt is as bad, it is not what the crowd left.
-        if harmed and self.ask("cold", self.clone(harmed[0].prompt)).score == harmed[0].score:
-            self._crowd_with_controls("after", layout, beside)
+        if harmed:
+            again = self.ask("cold", self.prompts.clone(harmed[0].prompt))
+            if again.score == harmed[0].score:
+                self._crowd_with_controls("after", layout, beside)
 
     def _crowd_with_controls(self, probe: str, layout: Prompt, beside: Sequence[Prompt]) -> None:
         """Crowds of fresh prompts, of each of which a clone is asked alone afterwards; for `after`
@@ -555,12 +513,12 @@ class Run:
         num_lost = _BATCH
         while num_lost >= _BATCH / 3:
             prompts = [self.prompts.like(layout) for _ in range(_BATCH)]
-            others = [beside[0], self.clone(beside[1])]
+            others = [beside[0], self.prompts.clone(beside[1])]
             crowd = self.ask_together([("crowd", prompt) for prompt in [*others, *prompts]])
             num_lost = 0
             for one in crowd[len(others) :]:
                 sent = self.ask("after", one.prompt) if probe == "after" else one
-                control = self.ask("cold", self.clone(one.prompt))
+                control = self.ask("cold", self.prompts.clone(one.prompt))
                 num_lost += self.pair(probe, control, sent)
             self.look()
 
@@ -604,7 +562,7 @@ class Run:
     def _late(self, controls: Sequence[Sent]) -> int:
         """How many prompts are lost that were asked before, now cold again."""
         return sum(
-            self.pair("late", control, self.ask("late", self.clone(control.prompt)))
+            self.pair("late", control, self.ask("late", self.prompts.clone(control.prompt)))
             for control in controls
         )
 
@@ -653,7 +611,7 @@ class Run:
                 "the server does not say what comes from its cache (vLLM: "
                 "--enable-prompt-tokens-details, SGLang: --enable-cache-report)"
             )
-        proven = [probe for probe in ("warm", "partial") if any(self.hits.get(probe, ()))]
+        proven = {one.probe for one in self.sent if one.cached} & {"warm", "partial"}
         if len(proven) == 2:
             return ""
         what = "no prompt came from its cache"
@@ -666,8 +624,9 @@ class Run:
 
     def _worse_text(self) -> str:
         if self.evidence.has_leaked:
-            leak, sent = self.leaks[0]
-            values = {one.value for one, of in self.leaks if of is sent}
+            leak = self.evidence.leaks[0]
+            sent = self.sent[leak.request - 1]
+            values = {one.value for one in self.evidence.leaks if one.request == leak.request}
             how = PROBES.get(sent.probe, "in a new prompt")
             number = counted(len(values), "value")
             return (
@@ -691,13 +650,12 @@ def run_serving(
     limits: Limits,
     seed: int,
     journal: Path,
-    say: Callable[[str], None] = remark,
+    say: Callable[[str], None],
 ) -> Result:
     """Check a model behind a server against itself; each request is a line of `journal`.
 
     Raises `UserError` where nothing can be asked.
     """
-    started = time.monotonic()
     kept = []
     for length in sorted(lengths):
         if reason := model.too_long(length):
@@ -707,6 +665,5 @@ def run_serving(
     if not kept:
         raise UserError("no length is left that the server can be given: name shorter --lengths")
     journal.parent.mkdir(parents=True, exist_ok=True)
-    with suppress(FileNotFoundError):
-        journal.unlink()
-    return Run(model, kept, limits, seed, journal, say, started=started).go()
+    journal.write_text("")
+    return Run(model, kept, limits, seed, journal, say).go()

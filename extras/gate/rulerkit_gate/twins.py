@@ -11,7 +11,7 @@ that no other one has:
 import re
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
@@ -21,6 +21,7 @@ from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example, Piece
 from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import FORMS, MARK, PromptFormat
+from rulerkit.generation.tasks import task as make_task
 
 _NUMBER = re.compile(r"(?<!\d)\d{7}(?!\d)")
 _MOST_TRIES = 1000
@@ -35,14 +36,10 @@ def numbers_in(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as an example, and the salt under which a server may cache it."""
+    """A prompt as an example; `answer` is the one after which the question is asked again."""
 
     example: Example
-    salt: str = ""
-    turns: tuple[str, ...] = ()
-    """The answers after which the question is asked again."""
-    made: tuple[int, ...] = field(default=(), compare=False)
-    """For `Prompts.fresh`: how it was made, to make another one of the same layout."""
+    answer: str = ""
 
     @property
     def values(self) -> tuple[str, ...]:
@@ -73,31 +70,31 @@ class Prompts:
             "name": "serving",
         }
 
-    def fresh(self, length: int, tokens: int = 0) -> Prompt:
-        """A prompt that shares nothing with another one but its layout: it has new values, and
-        `tokens` tokens (by default as many as its length and its answer leave).
+    @property
+    def answer_tokens(self) -> int:
+        return make_task(self.task()).answer_tokens
 
-        Raises `DoesNotFit` for a length that does not hold the values.
+    def fresh(self, length: int, tokens: int) -> Prompt:
+        """A prompt of so many tokens that shares nothing with another one but its layout: it has
+        new values. `length` is that of the prompt and its answer, at most.
+
+        Raises `DoesNotFit` where the values do not fit.
         """
         record = self._record()
-        room = self.form.tokenizer.count(_HEAD.format(record, "")) + _FILL
         # The line at the beginning comes out of the length; a few letters fill what is left.
-        budget = length - room
-        first = generate(self.task(), budget, 1, self._seed, self.form)[0]
-        answer = first.max_new_tokens
-        wanted = tokens or length - answer
-        base = generate(self.task(), wanted + answer - room, 1, self._seed, self.form)[0]
+        room = self.form.tokenizer.count(_HEAD.format(record, "")) + _FILL
+        budget = tokens + self.answer_tokens - room
+        base = generate(self.task(), budget, 1, self._seed, self.form)[0]
         base = replace(base, length=length)
         made = self._with_head(base, _HEAD.format(record, ""))
-        missing = wanted - made.num_tokens
+        missing = tokens - made.num_tokens
         if missing > 0:
             made = self._with_head(base, _HEAD.format(record, " a" * missing))
-        return Prompt(self._redrawn(made, 0), made=(length, wanted))
+        return Prompt(self._redrawn(made, 0))
 
     def like(self, prompt: Prompt) -> Prompt:
         """A fresh prompt of the same layout."""
-        length, tokens = prompt.made
-        return replace(self.fresh(length, tokens), salt=prompt.salt)
+        return self.fresh(prompt.length, prompt.example.num_tokens)
 
     def twin(self, prompt: Prompt, share: float) -> Prompt:
         """The same prompt up to the first digit of the value of a needle, that at this share of
@@ -105,11 +102,8 @@ class Prompts:
         first = int(share * len(prompt.values))
         return replace(prompt, example=self._redrawn(prompt.example, first))
 
-    def clone(self, prompt: Prompt, salt: str) -> Prompt:
-        """The same prompt, cold: under a salt of its own, or, without one, with another number in
-        its first line."""
-        if salt:
-            return replace(prompt, salt=salt)
+    def clone(self, prompt: Prompt) -> Prompt:
+        """The same prompt, cold: with another number in its first line."""
         blocks = list(prompt.example.blocks)
         place = _opening(blocks)
         text = blocks[place].text
@@ -124,7 +118,7 @@ class Prompts:
         again = [block for block in example.blocks[example.context[1] :] if block.text]
         blocks = [*example.blocks, Piece(answer, "question"), between, *again]
         longer = self._encoded(example, blocks)
-        return replace(prompt, example=longer, turns=(*prompt.turns, answer))
+        return Prompt(longer, answer)
 
     def _record(self, old: str = "") -> str:
         """A number for the first line; of as many tokens as the `old` one."""

@@ -1,4 +1,4 @@
-"""A reader behind a server with a real block cache: hash chain, LRU blocks, salts, counts of hits.
+"""A reader behind a server with a real block cache: hash chain, LRU blocks, counts of hits.
 
 What it answers is what a reader finds in the text that the cache gives back, so a block that is
 wrong shows in the answer. `CacheServer` is an OpenAI-compatible server on loopback; faults are
@@ -19,8 +19,8 @@ class BlockCache:
     """A pool of blocks. `read` gives the ids that a model sees of a prompt: those of blocks that
     are known by their hash come from the pool, all others from the prompt."""
 
-    def __init__(self, block=16, pool=4096, sightings=2, salts=True, off=False):
-        self.block, self.pool, self.salts, self.off = block, pool, salts, off
+    def __init__(self, block=16, pool=4096, sightings=2, off=False):
+        self.block, self.pool, self.off = block, pool, off
         self.sightings = sightings
         self.slots = OrderedDict()
         """Slot -> the ids that it holds, the least recently used one first."""
@@ -35,18 +35,18 @@ class BlockCache:
     def key(self, parent, ids):
         return hash((parent, tuple(ids)))
 
-    def keys(self, ids, salt):
-        parent, keys = salt if self.salts else "", []
+    def keys(self, ids):
+        parent, keys = "", []
         for start in range(0, len(ids) - self.block + 1, self.block):
             parent = self.key(parent, ids[start : start + self.block])
             keys.append(parent)
         return keys
 
-    def read(self, ids, salt=""):
+    def read(self, ids):
         """The ids that the model sees, and how many of them come from the cache."""
         if self.off:
             return list(ids), 0
-        keys = self.keys(ids, salt)
+        keys = self.keys(ids)
         found = []
         # The last token is always computed.
         for key in keys[: (len(ids) - 1) // self.block]:
@@ -64,11 +64,11 @@ class BlockCache:
         """What is seen of the blocks in the pool; faults change it."""
         return seen
 
-    def store(self, ids, salt="", side_by_side=1):
+    def store(self, ids, side_by_side=1):
         """Keep the full blocks of a prompt and its answer; so many prompts were read at once."""
         if self.off:
             return
-        for number, key in enumerate(self.keys(ids, salt)):
+        for number, key in enumerate(self.keys(ids)):
             self.seen[key] = self.seen.get(key, 0) + 1
             if key in self.known:
                 continue
@@ -240,7 +240,6 @@ class CacheServer(ReaderServer):
         self.cache, self.flips, self.details, self.metrics = cache, flips, details, metrics
         self.random, self.gather = Random(f"server {seed}"), gather
         self.batch, self.arrived, self.answered = [], 0, 0
-        self.journal = []
 
     def read(self, body):
         """The whole text that a model would see, and its tokens."""
@@ -255,11 +254,9 @@ class CacheServer(ReaderServer):
             self.arrived += 1
         text, _ = self.read(body)
         ids = self.tokenizer.encode(text).tolist()
-        salt = body.get("cache_salt", "")
         with self.lock:
-            seen, cached = self.cache.read(ids, salt)
+            seen, cached = self.cache.read(ids)
             self.batch.append(seen)
-            self.journal.append((len(ids), salt, cached))
         until = time.monotonic() + 1
         time.sleep(self.gather)
         # Where several came, no further one for a while: a busy machine starts threads late.
@@ -272,7 +269,7 @@ class CacheServer(ReaderServer):
         answer = self.flipped(read_answer(shown) or "I do not know.")
         written = self.tokenizer.encode(answer).tolist()[: body["max_tokens"]]
         with self.lock:
-            self.cache.store([*ids, *written], salt, self.arrived)
+            self.cache.store([*ids, *written], self.arrived)
             self.answered += 1
             if self.answered == self.arrived:
                 self.batch, self.arrived, self.answered = [], 0, 0

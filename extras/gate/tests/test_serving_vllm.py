@@ -70,5 +70,4 @@ def test_a_sound_vllm_is_sound_and_a_planted_fault_is_found(
     content = json.loads(said.out)
     print(content["verdict"], content["asked"], content["hits_from"])
     assert content["verdict"]["word"] == word, said.out[:2000]
-    assert content["cold_by"] == "cache_salt"
     assert content["hits_from"] == ("reply" if flags else "metrics")
