@@ -216,8 +216,7 @@ def _planned(
         if not party.is_asked:
             study = parts.study_of_stored(study, party, is_named)
             is_named = True  # the other side must have what this one has
-    named_lengths = "lengths" in values or not (a.is_asked and b.is_asked)
-    study = parts.check_lengths(study, (a, b), named_lengths, _say)
+    parts.check_lengths(study, (a, b))
     # Two stored sides are checked where they are paired.
     if by == "digest" and (a.is_asked or b.is_asked):
         parts.check_pairing(study, a, b)

@@ -32,7 +32,6 @@ from rulerkit.scoring.adaptive import Counts
 from rulerkit.store.cells import Cell, allowed_failures
 from rulerkit.store.comparable import describe_first, differences
 from rulerkit_gate.sequential import Design, GateRule, comparison_of, verdict_of
-from rulerkit_gate.served import what_pairs
 
 Say = Callable[[str], None]
 
@@ -86,30 +85,20 @@ class Party:
 
 def in_its_run(study: Study, a: Party, b: Party, is_named: bool, say: Say) -> Study:
     """The study in a run of its own: the one that was named, the last one of the two where they
-    resume, else a new one. A model that is asked twice, or whose stored answers are the other
-    party, has a second run."""
+    resume, else a new one. Each party answers in its half of it."""
     now = datetime.now()
     pair = digest([name_of(p.described) if p.is_asked else p.name for p in (a, b)])
     run = f"gate-{now:%Y%m%d-%H%M%S}-{now.microsecond // 1000:03}-{pair}"
-    if a.resumes:
-        earlier = sorted((study.outputs / "predictions").glob(f"gate-*-{pair}"))
-        run = earlier[-1].name if earlier else run
-        if not earlier and not is_named:
+    if a.resumes and not is_named:
+        earlier = sorted((study.outputs / "predictions").glob(f"gate-*-{pair}-[ab]"))
+        if earlier:
+            run = earlier[-1].name[:-2]
+        else:
             say(f"no earlier gate of {a.name} and {b.name} is found to resume: begins a new one")
     study = study if is_named else replace(study, run=run)
-
-    folders = []
-    for party in (a, b):
-        folder = party.stored[0].path.parents[1] if party.stored else study.predictions
-        if party.is_asked:
-            party.run = study.run
-            folder /= name_of(party.described)
-        folders.append(folder.resolve())
-    if folders[0] == folders[1]:
-        again = b if b.is_asked else a
-        again.run = f"{study.run}-again"
-        if a.name == b.name or not (a.is_asked and b.is_asked):
-            again.name += " (again)"
+    a.run, b.run = f"{study.run}-a", f"{study.run}-b"
+    if a.name == b.name:
+        b.name += " (again)"
     return study
 
 
@@ -141,25 +130,15 @@ def study_of_stored(study: Study, party: Party, named: bool) -> Study:
     )
 
 
-def check_lengths(study: Study, parties: Sequence[Party], named: bool, say: Say) -> Study:
-    """The study with the lengths that both can be given. Where lengths were `named`, or only one of
-    the two refuses a length, that is a `UserError`."""
-    asked = [party for party in parties if party.is_asked]
-    kept = []
-    for length in study.lengths:
-        refusals = []
-        for party in asked:
-            if reason := party.model.too_long(length):
-                refusals.append(f"{party.name} cannot be given {length_name(length)}: {reason}")
-        if not refusals:
-            kept.append(length)
-        elif named or len(refusals) < len(asked):
-            raise UserError(f"{refusals[0]}; name the lengths to compare with --lengths")
-        else:
-            say(f"left out: {refusals[0]}")
-    if not kept:
-        raise UserError("no length is left that both can be given: see above")
-    return replace(study, lengths=tuple(kept))
+def check_lengths(study: Study, parties: Sequence[Party]) -> None:
+    """Raise a `UserError` where one of the two cannot be given a length."""
+    for party in parties:
+        for length in study.lengths:
+            if party.is_asked and (reason := party.model.too_long(length)):
+                raise UserError(
+                    f"{party.name} cannot be given {length_name(length)}: {reason}; name the "
+                    "lengths to compare with --lengths"
+                )
 
 
 def check_pairing(study: Study, a: Party, b: Party) -> None:
@@ -174,12 +153,11 @@ def check_pairing(study: Study, a: Party, b: Party) -> None:
         if changes:
             name, old, new, more = describe_first(changes)
             what = f"{name}: {old} | {new}{more}"
-        same = f"{a.name} and {b.name} are not asked the same prompts"
-        if a.is_asked and b.is_asked and (way := what_pairs([a.model, b.model])):
-            raise UserError(f"{same}: {way}")
         raise UserError(
-            f"{same} ({what}): give both one tokenizer and template (-y 'tokenizer: X'), or pair "
-            "by the number of the example with --by index, which does not compare the prompts"
+            f"{a.name} and {b.name} are not asked the same prompts ({what}): give both one "
+            "tokenizer and template (-y 'tokenizer: X'; where one takes chats alone, "
+            "-y 'prompt_path: chat', or -y 'template: gpt-4'), or pair by the number of the "
+            "example with --by index, which does not compare the prompts"
         )
 
 
@@ -268,16 +246,14 @@ class _Run:
             of_tasks = {cell.task: cell for cell in asked}
             cells |= {(cell.task, cell.length): cell for cell in asked}
 
-            missing: dict[str, int] = {}
             for task, size in counts.items():
                 present = of_tasks[task].coverage.have if task in of_tasks else ()
-                without = size - sum(index < size for index in present)
-                if without > allowed_failures(gate.study.max_failures, size):
-                    missing[task] = without
-            if missing:
-                number = counted(sum(missing.values()), "example")
-                places = listed((f"{task} at {length_name(length)}" for task in missing), 3)
-                raise _StoppedError(f"{party.name} has no answer to {number} ({places})")
+                missing = size - sum(index < size for index in present)
+                if missing > allowed_failures(gate.study.max_failures, size):
+                    raise _StoppedError(
+                        f"{party.name} has no answer to {counted(missing, 'example')} of {task} at "
+                        f"{length_name(length)}"
+                    )
 
     def differences_of(self, reached: Counts) -> PairedDifferences:
         """The pairs of answers that a look rests on: so many of each cell."""

@@ -60,7 +60,6 @@ FEW_FLIPS = 0.01
 _SUSPECT = 0.01  # a place where a loss of any size is as unlikely by chance is asked for more
 _MAY_BE_BEYOND = 0.2  # ... where the loss may also be larger than the margin
 _MOST_EXAMPLES = 10**7
-_ENOUGH = 100_000  # examples of a cell: nobody asks for more
 
 
 @dataclass(frozen=True)
@@ -318,7 +317,7 @@ def verdict_of(
 
     judged = f"mean {interval_text(found.mean)}, margin {points_text(design.margin)}"
     if look.is_not_worse:
-        return Decision(NOT_WORSE, f"NOT WORSE: {judged}; bound: {_most_lost(design, look)}")
+        return Decision(NOT_WORSE, f"NOT WORSE: {judged}; bound: {_most_lost(found)}")
 
     doubts = [judged]
     if look.suspected:
@@ -326,28 +325,19 @@ def verdict_of(
         doubts.append(f"a loss is seen in {names} that may be larger")
     doubts.append(f"stopped by {stopped}" if stopped else "all examples were run")
     needed = examples_needed(design, look.tests)
-    if needed <= _ENOUGH:
-        doubts.append(f"about {needed} examples per task and length would tell")
-    else:
-        doubts.append("the loss is so near the margin that no number would do")
+    doubts.append(f"about {needed} examples per task and length would tell")
     return Decision(CANNOT_TELL, f"CANNOT TELL: {'; '.join(doubts)}", needed)
 
 
-def _most_lost(design: Design, look: Look) -> str:
+def _most_lost(found: Comparison) -> str:
     """What the mean, a task or length, and a single cell can have lost without being seen: the
     limits that the verdict rests on."""
-    most: dict[str, float] = {}
-    for test in look.tests:
-        level = "task or length"
-        if test.place.level == "cell":
-            level = "cell"
-        if test is look.tests[-1]:
-            level = "mean"
-        lost = max(0.0, -100 * test.mean.lower_limit(design.alarms_at(test.place, test.size)))
+    texts = []
+    levels = {"of the mean": ["all"], "of any task or length": ["task", "length"]}
+    levels["of any cell"] = ["cell"]
+    for name, level in levels.items():
+        lowest = found.rows.loc[found.rows["level"].isin(level), "lower_limit"].min()
         # Upwards, because the limit is promised.
-        most[level] = max(most.get(level, 0.0), math.ceil(10 * lost) / 10)
-    texts = [f"at most {points_text(most['mean'])} of the mean"]
-    for level in ("task or length", "cell"):
-        if level in most:
-            texts.append(f"{points_text(most[level])} of any {level}")
-    return f"lost unseen {listed(texts, len(texts))}"
+        most = math.ceil(-10 * min(lowest, 0.0)) / 10
+        texts.append(f"{points_text(most)} {name}")
+    return f"lost unseen at most {listed(texts, len(texts))}"

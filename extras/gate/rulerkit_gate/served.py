@@ -1,5 +1,4 @@
-"""Models behind addresses: whose tokenizer is not known, and which parameter makes the prompts of
-two models the same."""
+"""Models behind addresses whose tokenizer is not known."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -47,24 +46,3 @@ def with_tokenizers(
             f"{same} (-y 'tokenizer: NAME' names it)"
         )
     return pairs
-
-
-def what_pairs(models: Sequence[Any]) -> str:
-    """The parameter with which two models get the same prompts where one of them takes chats
-    alone; empty where that is not why they differ."""
-    paths = [getattr(model, "prompt_path", "") for model in models]
-    if paths.count("chat") != 1:
-        return ""
-    chat, other = models if paths[0] == "chat" else reversed(models)
-    way = "-y 'template: gpt-4'"
-    if isinstance(other, OpenAI):
-        # A server of completions need not take chats, too.
-        asked: Any = load_model({**other.spec, "prompt_path": "chat"})
-        asked.is_approximate = other.is_approximate
-        try:
-            way = f"-y 'prompt_path: {asked.server.path}'"
-        except UserError:
-            pass
-        finally:
-            asked.close()
-    return f"{chat.label} takes chats alone; {way} sends both the same"
