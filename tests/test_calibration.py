@@ -14,7 +14,11 @@ from rulerkit.scoring.effective_length import THRESHOLDS
 pytestmark = pytest.mark.skipif(
     "RULERKIT_DATA" not in os.environ, reason="RULERKIT_DATA names no original corpora"
 )
-TOKENIZERS = ("llama-2", "llama-3", "qwen2.5")
+TOKENIZERS = (
+    "llama-2",
+    pytest.param("llama-3", marks=pytest.mark.slow),
+    pytest.param("qwen2.5", marks=pytest.mark.slow),
+)
 
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)

@@ -463,6 +463,7 @@ def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_pa
     assert (tmp_path / "mine/notebooks/17_tasks.ipynb").exists()
 
 
+@pytest.mark.slow
 def test_the_core_works_without_the_extras(tmp_path):
     """Where they cannot be imported they are left out, each with one line."""
     for folder in ("rulerkit", "params", "notebooks"):
@@ -486,6 +487,7 @@ def test_the_core_works_without_the_extras(tmp_path):
     assert len(named) == len({*named}), "each is named once"
 
 
+@pytest.mark.slow
 def test_a_study_of_one_of_our_tasks_imports_no_other_suite(tmp_path):
     asked = """
         import sys

@@ -90,9 +90,8 @@ def test_the_longest_of_the_paper(data, folder):
         assert filled(example) >= (99.5 if name in QA else 99.9)
 
 
-@pytest.mark.parametrize(
-    "name", ["niah_single_2", pytest.param("cwe", marks=pytest.mark.slow), "qa_1"]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["niah_single_2", "cwe", "qa_1"])
 def test_a_million_tokens(name):
     """Corpora do not run out: essays start again, words are paired, documents repeat."""
     example = generate(builtin(name), 1_048_576, 1)[0]

@@ -188,6 +188,7 @@ def test_main_results_of_one_model(tmp_path):
     assert len(list((outputs / "predictions/main/reader-4096").rglob("*.jsonl"))) == 26
 
 
+@pytest.mark.slow
 def test_main_results_of_several_models_and_other_tasks(tmp_path):
     models = ["reader-4096", "perfect", {"base": "perfect", "name": "p2", "label": "Llama3.1 (8B)"}]
     tasks = ["niah_single_1", {"base": "niah_multikey_1", "num_keys": 8}]
