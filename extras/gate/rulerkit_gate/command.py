@@ -17,7 +17,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import LOOK
-from rulerkit.cli.given import EXAMPLES, Given, models_of
+from rulerkit.cli.given import Given, models_of
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
@@ -89,7 +89,10 @@ BaselineKey = Annotated[
 ]
 CandidateKey = Annotated[str | None, typer.Option(help="The same for the candidate's server.")]
 
-_USES = (*EXAMPLES, *["num_examples", "max_examples", "max_failures", "run", "outputs"])
+_USES = [
+    *("plugins", "tasks", "lengths", "seed", "corpora", "protocol"),
+    *("num_examples", "max_examples", "max_failures", "run", "outputs"),
+]
 """The parameters of a study that a gate uses: its verdict is always of 95 %."""
 
 
@@ -134,17 +137,11 @@ def gate(
     given = Given(None, tasks, lengths, num_examples, files, settings)
     described = [_with_key(baseline, baseline_key)]
     if serving:
-        for_two = {
-            "CANDIDATE": candidate,
-            "--candidate-key": candidate_key,
-            "--tasks": tasks,
-            "-n": num_examples,
-        }
-        for name, value in for_two.items():
-            if value is not None:
-                raise UserError(
-                    f"--serving checks one server against itself: leave out {name} {value}"
-                )
+        if candidate or candidate_key or tasks or num_examples:
+            raise UserError(
+                "--serving checks one server against itself: leave out CANDIDATE, "
+                "--candidate-key, --tasks and -n"
+            )
         checked = _check_serving(described[0], given, budget, minutes, requests, pressure)
         _report_serving(checked, as_json, format, page)
         raise typer.Exit(checked.status)
@@ -199,11 +196,6 @@ def _planned(
     check_known("way to pair examples", by, PAIRINGS)
     tokens = _tokens_of(budget)
     values, changes = given.parameters(_USES)
-    for key in ("model", "models"):
-        if values.get(key) is not None:
-            raise UserError(
-                f"`{key}` in -y or -f names a model: BASELINE and CANDIDATE are the two models"
-            )
     is_named = "tasks" in values or "lengths" in values
     defaults: JSON = {"tasks": without_suites(["ruler"]), "lengths": [4096, 8192]}
     defaults |= {"num_examples": 500}

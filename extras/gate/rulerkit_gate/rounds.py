@@ -213,7 +213,6 @@ class GateResult(NamedTuple):
     gate: Gate
     verdict: Decision
     comparison: Comparison | None
-    reached: Counts
     cost: Cost
     stopped: str
     """Why no more was asked before the verdict was certain; empty where it is."""
@@ -286,15 +285,13 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
     run = _Run(gate)
     rule = GateRule(gate.design, run.differences_of, gate.limit_of, say)
     with Session() as one, Session() as two:
-        gate.a.session = one
         # Two models that compute here may not fit on one GPU together.
         compute_here = all(party.model and party.model.on_gpu for party in (gate.a, gate.b))
-        gate.b.session = one if compute_here else two
+        gate.a.session, gate.b.session = one, one if compute_here else two
         for party in (gate.a, gate.b):
-            session = party.session
-            if party.is_asked and session and session.model is None:
+            if party.session and party.is_asked:
                 # What was found out about a server is not asked again.
-                session.model, session.described = party.model, party.described
+                party.session.use(party.described, party.model)
         try:
             for length, counts in rounds(rule.wanted):
                 run.ask(length, counts)
@@ -309,7 +306,6 @@ def run_gate(gate: Gate, say: Say) -> GateResult:
         gate=gate,
         verdict=verdict_of(gate.design, rule.last, found, rule.stopped),
         comparison=found,
-        reached=rule.reached,
         cost=gate.cost(rule.reached),
         stopped=rule.stopped,
     )

@@ -55,8 +55,6 @@ FIRST = 10
 """Examples of a cell in the first round."""
 MOST_HIDDEN = 10.0
 """Points: *not worse* needs that no task and no length can have lost more, whatever the mean."""
-FEW_FLIPS = 0.01
-"""The share of answers that flip each way where what it would take is said beforehand."""
 _SUSPECT = 0.01  # a place where a loss of any size is as unlikely by chance is asked for more
 _MAY_BE_BEYOND = 0.2  # ... where the loss may also be larger than the margin
 _MOST_EXAMPLES = 10**7
@@ -88,12 +86,6 @@ class Design:
         all sizes alike."""
         share = 0.5 / len(self.sizes)
         return ALARMS * (share + 0.5 if size == self.sizes[-1] else share)
-
-    def alarms_at(self, place: Place, size: int) -> float:
-        """The error of the limit of a place at one size: the mean is looked at alone, all others
-        together."""
-        alone = place == self.places[-1]
-        return self.alarms(size) if alone else self.alarms(size) / len(self.places)
 
     @property
     def most_hidden(self) -> float:
@@ -151,7 +143,7 @@ class GateRule:
         say: Callable[[str], None] = lambda _: None,
     ) -> None:
         self.design, self._differences_of, self._limit_of = design, differences_of, limit_of
-        self._say, self._number = say, 0
+        self._say = say
         self.reached: Counts = {}
         """The examples of each cell that the last look rests on."""
         self.last: Look | None = None
@@ -171,13 +163,12 @@ class GateRule:
             todo = self.last.next
         self.stopped = self._limit_of(self.reached | todo)
         if todo and not self.stopped:
-            self._number += 1
             places = "all tasks and lengths"
             if len(todo) < len(self.design.cells):
                 names = (f"{task} at {length_name(length)}" for task, length in todo)
                 places = f"{listed(names, 3)}, where a loss is suspected"
             size = counted(max(todo.values()), "example")
-            self._say(f"round {self._number}: to {size} of {places}")
+            self._say(f"asks up to {size} of {places}")
             self._wanted = self.reached | todo
         return self._wanted
 
@@ -296,8 +287,9 @@ def comparison_of(
     for number, place in enumerate(places_of(keys.itertuples(index=False, name=None))):
         test = tests[frozenset(place.cells)]
         is_beyond = test.place in beyond
-        each = design.alarms(test.size) / len(design.places)
-        limit = test.mean.lower_limit(design.alarms_at(test.place, test.size))
+        alarms = design.alarms(test.size)
+        each = alarms / len(design.places)
+        limit = test.mean.lower_limit(alarms if test is look.tests[-1] else each)
         p = min(1.0, test.p_of_any * len(design.places))
         rows.loc[number, ["p", "p_margin", "lower_limit"]] = [p, test.p, 100 * limit]
         is_loss = is_beyond or test.p_of_any < each

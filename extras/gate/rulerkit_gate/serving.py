@@ -29,6 +29,7 @@ from typing import Any, NamedTuple
 from rulerkit.common.errors import DoesNotFit, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
+from rulerkit.generation.example import Example
 from rulerkit.generation.match_rules import string_match_all
 from rulerkit.inference.model import Failure
 from rulerkit_gate.evidence import PROBES, Evidence
@@ -223,8 +224,8 @@ class Run:
     def _fetch(self, sent: Sent) -> None:
         """Ask, and note the answer and what the server counted."""
         prompt, fields = sent.prompt, dict[str, Any]()
-        if prompt.answer and self.model.prompt_path == "chat":
-            fields["messages"] = self._messages(prompt)
+        if prompt.before and self.model.prompt_path == "chat":
+            fields["messages"] = self._messages(prompt.before, prompt.answer)
         sent.tokens = prompt.example.num_tokens
         try:
             answer = self.model.send(prompt.example, **fields)
@@ -248,25 +249,14 @@ class Run:
         if not prompt.answer and usage.get("prompt_tokens"):
             self.offset = usage["prompt_tokens"] - sent.tokens
 
-    def _messages(self, prompt: Prompt) -> list[JSON]:
+    def _messages(self, first: Example, answer: str) -> list[JSON]:
         """A chat with both turns of a prompt."""
-        example, answer = prompt.example, prompt.answer
-        asked = self.model.request(example, self.model.connection)["messages"]
-        blocks = example.blocks
-        last = next(i for i, block in enumerate(blocks) if block.text == answer)
-        first = "".join(
-            b.text for b in blocks[:last] if b.role not in ("template", "answer_prefix")
-        )
-        question = "".join(b.text for b in blocks[last + 2 :] if b.role == "question")
-        prefix = example.blocks[last - 1].text
-        if blocks[last - 1].role == "answer_prefix":
-            first, question = first + prefix, question + prefix
-        turns = [
-            {"role": "user", "content": first.lstrip(" ")},
+        question = [block for block in first.blocks[first.context[1] :] if block.role != "template"]
+        return [
+            *self.model.request(first, self.model.connection)["messages"],
             {"role": "assistant", "content": answer},
-            {"role": "user", "content": question},
+            {"role": "user", "content": "".join(block.text for block in question)},
         ]
-        return [*(message for message in asked if message["role"] == "system"), *turns]
 
     def _check_limits(self, more: int) -> None:
         limits = self.limits
@@ -362,27 +352,20 @@ class Run:
         least = 0.0
         for number in _NUM_VALUES:
             self.prompts.num_values = number
-            scores = []
             try:
-                for _ in range(3):
-                    sent = self.ask("cold", self.fresh(shortest))
-                    if not self.controls and (sent.cached or 0) > 0.9 * sent.tokens:
-                        return "the first prompt was in the cache already: take another -y seed"
-                    if sent.score is not None:
-                        scores.append(sent.score)
-                        self.controls.append(sent)
+                self.controls = [self.ask("cold", self.fresh(shortest)) for _ in range(3)]
             except DoesNotFit:
                 continue
+            if (self.sent[0].cached or 0) > 0.9 * self.sent[0].tokens:
+                return "the first prompt was in the cache already: take another -y seed"
+            scores = sorted(one.score for one in self.controls if one.score is not None)
             if not scores:
                 return f"no request was answered ({self.failure})"
-            least = sorted(scores)[len(scores) // 2]
+            least = scores[len(scores) // 2]
             if least >= (_CAN_DO if number > 1 else _CAN_DO_ONE):
-                while len(self.sent) < _EARLY:
-                    sent = self.ask("cold", self.fresh(shortest))
-                    if sent.score is not None:
-                        self.controls.append(sent)
+                for _ in range(len(self.sent), _EARLY):
+                    self.controls.append(self.ask("cold", self.fresh(shortest)))
                 return ""
-            self.controls.clear()
         return (
             f"the model cannot do the task alone (it finds {100 * least:.0f} % of the values at "
             f"{length_name(shortest)}): nothing can be lost"
@@ -393,8 +376,7 @@ class Run:
         prompt = self.fresh(max(self.lengths))
         cold, *more = [self.ask("warm" if i else "cold", prompt) for i in range(3)]
         self.pair("warm", cold, more[-1])
-        if cold.score is not None:
-            self.controls.append(cold)
+        self.controls.append(cold)
         if not more[0].cached and more[1].cached:
             self.sightings = 3
 
@@ -432,7 +414,7 @@ class Run:
         if number % 2 == 0 and cold.score is not None:
             lost.append(self._turn(a, cold) and "turn")
         self.cases.append((cold, control))
-        self.controls += [one for one in (cold, control) if one.score is not None]
+        self.controls += [cold, control]
         self.look()
         if found := [probe for probe in lost if probe]:
             self._again(found[0], a, share)
@@ -490,10 +472,9 @@ class Run:
             if one.probe == "cold" and one.score is not None and one.prompt.length == length
         ]
         num_bad = sum(score < 1 for score in fresh)
-        share = (1 + sum(score < 1 for score in alone)) / (2 + len(alone))
-        expected = share * len(fresh)
+        expected = len(fresh) * sum(score < 1 for score in alone) / max(1, len(alone))
         beside = prompts[-_CROWD - 2 : -_CROWD]
-        if sum(lost) >= 2 or num_bad > 1 + expected + 2 * (expected * (1 - share)) ** 0.5:
+        if sum(lost) >= 2 or num_bad > 2 + 2 * expected:
             self._crowd_with_controls("crowd", layout, beside)
 
         # What requests side by side left in the cache is read by the next one.
@@ -534,7 +515,8 @@ class Run:
             )
             self.not_tested |= {"late": reason, "return": reason}
             return
-        controls, self.controls = self.controls, []
+        controls = [one for one in self.controls if one.score is not None]
+        self.controls = []
         earlier = [cold for cold, _ in self.cases[self.returned :]][:_LATE]
         self.returned += len(earlier)
         self._press()

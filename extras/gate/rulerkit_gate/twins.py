@@ -36,9 +36,10 @@ def numbers_in(text: str) -> list[str]:
 
 @dataclass(frozen=True)
 class Prompt:
-    """A prompt as an example; `answer` is the one after which the question is asked again."""
+    """A prompt as an example. Of a next turn: the example before it, and its answer."""
 
     example: Example
+    before: Example | None = None
     answer: str = ""
 
     @property
@@ -118,7 +119,7 @@ class Prompts:
         again = [block for block in example.blocks[example.context[1] :] if block.text]
         blocks = [*example.blocks, Piece(answer, "question"), between, *again]
         longer = self._encoded(example, blocks)
-        return Prompt(longer, answer)
+        return Prompt(longer, example, answer)
 
     def _record(self, old: str = "") -> str:
         """A number for the first line; of as many tokens as the `old` one."""
