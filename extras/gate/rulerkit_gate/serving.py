@@ -171,7 +171,7 @@ class Run:
     def ask(self, probe: str, prompt: Prompt) -> Sent:
         """Ask one prompt, alone. Raises `Enough`, as all that asks."""
         before = self._hits_so_far()
-        (sent,) = self._send([(probe, prompt)])
+        (sent,) = self._send(probe, [prompt])
         if sent.cached is None and before is not None and not sent.failure:
             after = self._hits_so_far()
             if after is not None:
@@ -181,25 +181,21 @@ class Run:
         self._note([sent])
         return sent
 
-    def ask_together(self, prompts: Sequence[tuple[str, Prompt]]) -> list[Sent]:
+    def ask_crowd(self, prompts: Sequence[Prompt]) -> list[Sent]:
         """Ask several prompts at once."""
-        sent = self._send(prompts)
+        sent = self._send("crowd", prompts)
         self._note(sent)
         return sent
 
-    def _send(self, prompts: Sequence[tuple[str, Prompt]]) -> list[Sent]:
+    def _send(self, probe: str, prompts: Sequence[Prompt]) -> list[Sent]:
         """The requests with their answers, once all are there."""
         self._check_limits(len(prompts))
-        first = len(self.sent) + 1
-        sent = [Sent(first + i, probe, prompt) for i, (probe, prompt) in enumerate(prompts)]
+        sent = [Sent(n, probe, prompt) for n, prompt in enumerate(prompts, len(self.sent) + 1)]
         self.sent += sent
         for one in sent:
             self.evidence.hold(one.number, one.prompt.values)
-        if len(sent) == 1:
-            self._fetch(sent[0])
-        else:
-            with ThreadPoolExecutor(len(sent)) as threads:
-                list(threads.map(self._fetch, sent))
+        with ThreadPoolExecutor(len(sent)) as threads:
+            list(threads.map(self._fetch, sent))
         return sent
 
     def _note(self, sent: Sequence[Sent]) -> None:
@@ -302,7 +298,7 @@ class Run:
     # --- pairs ------------------------------------------------------------------------------------
 
     def pair(self, probe: str, control: Sent, sent: Sent) -> bool:
-        """Take a pair; whether it is a loss."""
+        """Take a pair; whether it is a loss. Raises `Enough` where one is proven."""
         if control.score is None or sent.score is None:
             return False
         pair = self.evidence.add(probe, sent.prompt.length, control.score, sent.score)
@@ -311,12 +307,9 @@ class Run:
             values = sent.prompt.example.references
             lost = [v for v in values if v in control.answer and v not in sent.answer]
             self.losses.append(Loss(control, sent, lost))
-        return pair.sign == 1
-
-    def look(self) -> None:
-        """Raises `Enough` where a loss is proven."""
         if self.evidence.is_worse:
             raise Enough("")
+        return pair.sign == 1
 
     # --- the rounds -------------------------------------------------------------------------------
 
@@ -388,13 +381,13 @@ class Run:
         if self.pool is None and blocks and size:
             self.pool = sum(map(int, blocks)) * int(size[0])
 
-    def _sighted(self, probe: str, prompt: Prompt) -> Sent:
+    def _sighted(self, prompt: Prompt) -> Sent:
         """The answer to a prompt that was asked once, from the cache where that can be had."""
         for _ in range(self.sightings - 2):
             self.ask("again", prompt)
-        sent = self.ask(probe, prompt)
+        sent = self.ask("warm", prompt)
         if self.counts_hits and not sent.cached and self.sightings == 2:
-            more = self.ask(probe, prompt)
+            more = self.ask("warm", prompt)
             return more if more.cached else sent
         return sent
 
@@ -404,20 +397,21 @@ class Run:
         share = _SHARES[number // len(self.lengths) % len(_SHARES)]
         a = self.fresh(length, aligned=number % 2 == 1)
         cold = self.ask("cold", a)
-        lost = [self.pair("warm", cold, self._sighted("warm", a)) and "warm"]
+        lost = {"warm": self.pair("warm", cold, self._sighted(a))}
 
         b = self.prompts.twin(a, share)
         partial = self.ask("partial", b)
         control = self.ask("cold", self.prompts.clone(b))
-        lost.append(self.pair("partial", control, partial) and "partial")
-        lost.append(self.pair("back", cold, self.ask("back", a)) and "back")
+        lost["partial"] = self.pair("partial", control, partial)
+        lost["back"] = self.pair("back", cold, self.ask("back", a))
         if number % 2 == 0 and cold.score is not None:
-            lost.append(self._turn(a, cold) and "turn")
+            lost["turn"] = self._turn(a, cold)
         self.cases.append((cold, control))
         self.controls += [cold, control]
-        self.look()
-        if found := [probe for probe in lost if probe]:
-            self._again(found[0], a, share)
+        for probe, is_lost in lost.items():
+            if is_lost:
+                self._again(probe, a, share)
+                return
 
     def _turn(self, a: Prompt, cold: Sent) -> bool:
         """Whether the next turn is lost; not asked where it does not fit."""
@@ -435,7 +429,7 @@ class Run:
             a = self.prompts.like(layout)
             cold = self.ask("cold", a)
             if probe == "warm":
-                num_lost += self.pair(probe, cold, self._sighted("warm", a))
+                num_lost += self.pair(probe, cold, self._sighted(a))
             elif probe == "turn":
                 num_lost += self._turn(a, cold)
             else:
@@ -447,7 +441,6 @@ class Run:
                     num_lost += self.pair(probe, self.ask("cold", self.prompts.clone(b)), partial)
                 else:
                     num_lost += self.pair(probe, cold, self.ask("back", a))
-            self.look()
             if (number >= 2 and not num_lost) or (number >= _FEW_AGAIN and num_lost < number / 3):
                 return
 
@@ -460,10 +453,9 @@ class Run:
         prompts[-2] = controls[-2].prompt
         layout = self.fresh(length)
         prompts += [layout, *(self.prompts.like(layout) for _ in range(_CROWD - 1))]
-        sent = self.ask_together([("crowd", prompt) for prompt in prompts])
+        sent = self.ask_crowd(prompts)
 
         lost = [self.pair("crowd", c, s) for c, s in zip(controls, sent, strict=False)]
-        self.look()
         # Those that have no control say whether it is worth while to ask for controls.
         fresh = [one.score for one in sent[len(controls) :] if one.score is not None]
         alone = [
@@ -480,7 +472,6 @@ class Run:
         # What requests side by side left in the cache is read by the next one.
         clones = ((controls[0], prompts[0]), (controls[-1], beside[1]))
         harmed = [one for one, p in clones if self.pair("after", one, self.ask("after", p))]
-        self.look()
         # Where a new cold prompt is as bad, it is not what the crowd left.
         if harmed:
             again = self.ask("cold", self.prompts.clone(harmed[0].prompt))
@@ -495,13 +486,12 @@ class Run:
         while num_lost >= _BATCH / 3:
             prompts = [self.prompts.like(layout) for _ in range(_BATCH)]
             others = [beside[0], self.prompts.clone(beside[1])]
-            crowd = self.ask_together([("crowd", prompt) for prompt in [*others, *prompts]])
+            crowd = self.ask_crowd([*others, *prompts])
             num_lost = 0
             for one in crowd[len(others) :]:
                 sent = self.ask("after", one.prompt) if probe == "after" else one
                 control = self.ask("cold", self.prompts.clone(one.prompt))
                 num_lost += self.pair(probe, control, sent)
-            self.look()
 
     # --- eviction ---------------------------------------------------------------------------------
 
@@ -524,22 +514,17 @@ class Run:
         # The oldest answers are the likeliest to be from before any eviction.
         first = controls[:_OLDEST] + [one for one in controls[_OLDEST:] if one in earlier]
         lost = self._late(first)
-        self.look()
         if lost >= _FEW_LOST:
             self._late([one for one in controls if one not in first])
-            self.look()
 
-        lost = 0
-        for cold in reversed(earlier):
-            lost += self.pair("return", cold, self.ask("return", cold.prompt))
-        self.look()
-        while lost >= _FEW_LOST:
-            earlier = [self.ask("cold", self.fresh(min(self.lengths))) for _ in range(_BATCH)]
-            self._press()
+        while True:
             lost = 0
             for cold in reversed(earlier):
                 lost += self.pair("return", cold, self.ask("return", cold.prompt))
-            self.look()
+            if lost < _FEW_LOST:
+                return
+            earlier = [self.ask("cold", self.fresh(min(self.lengths))) for _ in range(_BATCH)]
+            self._press()
 
     def _late(self, controls: Sequence[Sent]) -> int:
         """How many prompts are lost that were asked before, now cold again."""

@@ -318,9 +318,3 @@ def test_a_first_mistake_is_one_line_with_the_way_out(nowhere, rulerkit, typed):
     assert line.startswith("rulerkit: ")
     assert [part for part in MISTAKES[typed] if part not in line] == [], line
     assert answers(nowhere) == {}
-
-
-def test_it_stands_among_the_commands_that_compare(rulerkit):
-    ended = rulerkit("--help")
-    assert ended.out.index("compare") < ended.out.index("gate ") < ended.out.index(" Set up ")
-    assert "Is CANDIDATE worse than BASELINE?" in " ".join(rulerkit("gate", "--help").out.split())

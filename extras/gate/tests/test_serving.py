@@ -20,11 +20,11 @@ FORM = PromptFormat(tokenizer="builtin")
 LENGTHS = (1024, 2048, 4096)
 
 
-def checked(tmp_path, cache, seed=0, lengths=LENGTHS, limits=None, **server):
+def checked(tmp_path, cache, seed=0, limits=None, **server):
     """A run without HTTP."""
     model = Direct(CacheServer(cache, seed=seed, **server), FORM)
     return run_serving(
-        model, lengths, limits or Limits(), seed, tmp_path / "asked.jsonl", lambda _: None
+        model, LENGTHS, limits or Limits(), seed, tmp_path / "asked.jsonl", lambda _: None
     )
 
 
@@ -116,7 +116,6 @@ def test_twins_and_clones_differ_where_they_should(name, request):
 
 SETTINGS = {
     "blocks of 16": {"pool": 2000},
-    "many blocks": {"pool": 7000},
     "hybrid": {"block": 528, "pool": 60, "sightings": 3},
 }
 
