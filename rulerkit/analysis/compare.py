@@ -59,8 +59,6 @@ PAIRINGS = ("digest", "index")
 ALARMS = 0.05
 """The chance, at most, that any loss is seen between equal models; and that anything is called
 worse by more than the margin where nothing is."""
-LEVELS = {"cell": "a cell", "task": "a task", "length": "a length", "all": "the mean"}
-"""What a difference is a mean over, and its name in a text."""
 _MOST_NAMED = 4  # cells, settings or losses in one text
 _MOST_EXAMPLES = 10**9  # where the search for a number of examples ends
 _ADDED = 2  # examples: one gained, one lost
