@@ -5,6 +5,8 @@ import json
 import socket
 import struct
 import time
+from datetime import UTC, datetime, timedelta
+from email.utils import format_datetime
 
 from tests.text_server import HALF, RESET
 
@@ -30,6 +32,10 @@ def _counted(answer, **usage):
 
 def _error(status, message="no", headers=None, **more):
     return status, headers or {}, {"error": {"message": message, **more}}
+
+
+def _in_a_second():
+    return format_datetime(datetime.now(UTC) + timedelta(seconds=1), usegmt=True)
 
 
 def _raw(*parts, pause=0.0, reset=False):
@@ -81,6 +87,7 @@ def _whole(answer):
 KINDS = {
     # The connection.
     "reset before the reply": lambda a: (RESET,),
+    "reset within the head": lambda a: _raw(b"HTTP/1.1 200 O", reset=True),
     "reset within the body": lambda a: _raw(
         _head("Content-Length: 900"), _whole(a)[:20], reset=True
     ),
@@ -91,9 +98,13 @@ KINDS = {
     "content length too short": lambda a: _raw(
         _head(f"Content-Length: {len(_whole(a)) - 9}"), _whole(a)
     ),
+    "content length no number": lambda a: _raw(_head("Content-Length: many"), _whole(a)),
     "no HTTP": lambda a: _raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
     "a chunk that ends early": lambda a: _raw(
         _head("Transfer-Encoding: chunked"), b"400\r\n", _whole(a)[:30]
+    ),
+    "a chunk size that is none": lambda a: _raw(
+        _head("Transfer-Encoding: chunked"), b"zz\r\n", _whole(a)
     ),
     "chunks without an end": lambda a: _endless(b" " * 64, 0.02),
     "a slow trickle": lambda a: _raw(
@@ -106,18 +117,26 @@ KINDS = {
     # Statuses.
     "429": lambda a: _error(429, "slow down"),
     "429 with seconds": lambda a: _error(429, headers={"Retry-After": "0.5"}),
+    "429 with a date": lambda a: _error(429, headers={"Retry-After": _in_a_second()}),
+    "429 with nonsense": lambda a: _error(429, headers={"Retry-After": "soon"}),
     "500": lambda a: _error(500),
     "502 with HTML": lambda a: (502, {"Content-Type": "text/html"}, HTML),
     "503": lambda a: _error(503, "overloaded"),
+    "504 with HTML": lambda a: (504, {"Content-Type": "text/html"}, HTML),
     "404 once": lambda a: _error(404, "no such route"),
     "401 once": lambda a: _error(401, "unauthorized"),
+    "408": lambda a: _error(408),
     "400": lambda a: _error(400, "bad request"),
     "redirect to itself": lambda a: (307, {"Location": "completions"}, ""),
     "redirect to nowhere": lambda a: (302, {"Location": "http://127.0.0.1:9/"}, ""),
+    "redirect without a place": lambda a: (301, {}, ""),
     # What stands in a reply.
     "HTML in place of JSON": lambda a: (200, {"Content-Type": "text/html"}, HTML),
     "nothing": lambda a: (200, JSON_TYPE, ""),
     "half of a JSON": lambda a: (200, JSON_TYPE, json.dumps(a)[:-12]),
+    "two JSONs": lambda a: (200, JSON_TYPE, json.dumps(a) * 2),
+    "null": lambda a: (200, JSON_TYPE, "null"),
+    "a list": lambda a: (200, {}, [a]),
     "an error with 200": lambda a: _error(200, "engine died"),
     "an event stream": lambda a: (
         200,
@@ -125,6 +144,7 @@ KINDS = {
         f"data: {json.dumps(a)}\n\ndata: [DONE]\n\n",
     ),
     "100,000 nested brackets": lambda a: (200, JSON_TYPE, deep(100_000)),
+    "5,000 nested objects": lambda a: (200, JSON_TYPE, '{"a":' * 5000 + "1" + "}" * 5000),
     "another encoding": lambda a: _raw(
         _head("Content-Type: application/json; charset=utf-16"), _whole(a)
     ),
@@ -132,8 +152,21 @@ KINDS = {
         _head("Content-Type: application/json"), b'{"choices": [{"text": "\xff\xfe'
     ),
     "no choices": lambda a: (200, {}, {**a, "choices": []}),
+    "choices without a list": lambda a: (200, {}, {**a, "choices": 5}),
     "a choice that is null": lambda a: (200, {}, {**a, "choices": [None]}),
+    "choices in another order": lambda a: (
+        200,
+        {},
+        {
+            **a,
+            "choices": [
+                {**a["choices"][0], "text": "something else", "index": 1},
+                {**a["choices"][0], "index": 0},
+            ],
+        },
+    ),
     "a text that is null": lambda a: _changed(a, text=None),
+    "a text that is a number": lambda a: _changed(a, text=4812093),
     "an empty text of no tokens": lambda a: (
         200,
         {},
@@ -144,12 +177,20 @@ KINDS = {
         },
     ),
     "an end that is unknown": lambda a: _changed(a, finish_reason="magic"),
+    "an end that is an object": lambda a: _changed(a, finish_reason={"a": 1}),
     "no end": lambda a: _changed(a, finish_reason=None),
+    "an end in an error": lambda a: _changed(a, finish_reason="error"),
     "counts below 0": lambda a: _counted(a, prompt_tokens=-1, completion_tokens=-5),
+    "huge counts": lambda a: _counted(a, completion_tokens=10**400),
     "counts that are NaN": lambda a: _counted(
         a, prompt_tokens=float("nan"), completion_tokens=float("inf")
     ),
+    "counts that are texts": lambda a: _counted(a, completion_tokens="many"),
     "a prompt that was cut": lambda a: _counted(a, prompt_tokens=512),
+    "ids that do not match the text": lambda a: _changed(
+        a, token_ids=[1, 2, 3], prompt_token_ids=[5]
+    ),
+    "keys that stand twice": lambda a: (200, JSON_TYPE, '{"choices": [], ' + json.dumps(a)[1:]),
     "lone surrogates": lambda a: (200, JSON_TYPE, json.dumps({**a, "note": "\ud800"})),
 }
 """Name -> what is sent in place of the right answer, once."""

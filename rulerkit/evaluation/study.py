@@ -313,6 +313,9 @@ def expand(models: Iterable[Any]) -> list[Any]:
     `path` of a mapping, whose other keys each of them gets."""
     expanded: list[Any] = []
     for described in models:
+        if isinstance(described, Model):
+            expanded.append(described)
+            continue
         described = with_server(described)
         is_mapping = isinstance(described, dict)
         pattern = described.get("path") if is_mapping else described

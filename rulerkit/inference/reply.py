@@ -65,7 +65,12 @@ def read_reply(content: JSON) -> Reply:
         if "choices" not in content:
             seen = f"it has no choices, but {', '.join(map(str, content))}"
         raise ValueError(seen)
+    # One answer is asked for: the first by its number, should a server send several.
     choice = choices[0]
+    for other in choices:
+        if isinstance(other, dict) and other.get("index") == 0:
+            choice = other
+            break
     message = _mapping(choice, "message")
     said = _read_content(message.get("content", choice.get("text")))
     thought = _words_of(message.get("reasoning_content")) or _words_of(message.get("reasoning"))

@@ -139,7 +139,9 @@ def parse_record(text: bytes) -> JSON:
     return record
 
 
-_FREE = r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module)"
+_FREE = re.compile(
+    r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module)"
+)
 """Fields of a result that may differ: of corpora fingerprints are compared instead, and where the
 code of a family lies does not change what it asks."""
 OPTIONAL = ("model.weights", "model.code", "model.server")
@@ -153,13 +155,8 @@ def defining(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
     for key, value in result.items():
         if isinstance(value, dict):
             yield from defining(value, f"{prefix}{key}.")
-        elif not _is_free(prefix + key):
+        elif not _FREE.fullmatch(prefix + key):
             yield prefix + key, value
-
-
-@cache
-def _is_free(field: str) -> bool:
-    return re.fullmatch(_FREE, field) is not None
 
 
 def result_digest(result: JSON) -> str:
