@@ -1,6 +1,7 @@
 """Files that a disk or a person damaged: no number changes or goes missing without a line that names
 the file."""
 
+import json
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,18 @@ def test_no_number_goes_missing_without_a_line_that_names_the_file(run, rulerkit
     told = []
     rk.load(run, report=told.append)
     assert str(file) in told[0]
+
+
+@pytest.mark.parametrize("wrong", [[1], "vt", None])
+@pytest.mark.parametrize("field", ["result", "task"])
+def test_a_record_that_does_not_say_what_was_asked_leaves_the_other_cells(run, field, wrong):
+    file = run / "reader-2048/vt/2048.json"
+    record = json.loads(file.read_text())
+    (record if field == "result" else record["result"])[field] = wrong
+    file.write_text(json.dumps(record))
+    told = []
+    assert len(read_cells(run, told.append)) == 7
+    assert [str(file) in line for line in told] == [True]
 
 
 @pytest.mark.parametrize(

@@ -127,11 +127,17 @@ def parse_record(text: bytes) -> JSON:
             f"rulerkit reads {FORMER} and {FORMAT}"
         )
 
+    result: Any = record.get("result")
+    task = result.get("task") if isinstance(result, dict) else None
+    if not isinstance(task, dict):
+        raise ValueError("it does not say what was asked (`result` and its `task`)")
+
     # Tasks also named the `edition` of upstream's, and two settings that had no effect.
-    result = record.get("result") or {}
-    task = result.get("task") or {}
-    if task.pop("edition", None) == "2025" and result.get("protocol") == "paper":
+    edition, protocol = task.pop("edition", None), result.get("protocol")
+    if (protocol, edition) == ("paper", "2025"):
         result["protocol"] = "upstream"
+    if (protocol, edition) == ("clean", "2024"):
+        result["protocol"] = "clean with the prompts of 2024"
     if task.get("depths") == "free":
         del task["depths"]
     if "vocabulary" in task and task["vocabulary"] is None:
