@@ -74,6 +74,11 @@ def test_cached_tokens_that_are_counted_apart_are_added(server, ratio):
     assert "the server cut the prompt" in problem
 
 
+def test_a_tiny_request_that_is_cached_is_counted_whole(server):
+    counting(server, cached=10**6, apart=True)
+    ask_and_check(client(server, prompt_path="text"), 2)
+
+
 def test_what_a_server_adds_to_each_prompt_is_said_below_the_table(server, tmp_path, rulerkit):
     def evaluated(frame, run):
         counting(server, frame=frame)

@@ -294,15 +294,18 @@ class OpenAI(ServerEngine):
         sampling = self.spec.get("sampling", {"temperature": 0})
         body = self._request(facts, prompt, _PROBE_TOKENS, sampling)
         try:
-            sent = connection.send(body, timeout, lambda reply: reply.prompt_tokens, patient=False)
-            count: int | None = sent.result()
+            reply = connection.send(body, timeout, lambda reply: reply, patient=False).result()
         except RequestError as failure:
             if not self._adapt(facts, failure):
                 raise
             return self._count(connection, facts, path, text)
+        count: int | None = reply.prompt_tokens
         if count is None:
             facts.about["counts"] = False
-        return count
+            return None
+        # Some services count apart what they had cached.
+        cached = reply.cached_tokens or 0
+        return count + cached if cached > count else count
 
     def _adapt(self, facts: ServerFacts, failure: RequestError) -> bool:
         """Whether a request may succeed in another form: reasoning models of services insist on a
