@@ -96,9 +96,9 @@ def _ask(
             except Elsewhere as error:
                 busy.append(writer)
                 elsewhere = error
-        # Two notebooks of one model share cells: the second one answers others first.
-        if busy and (fresh or not in_notebook()):
-            raise elsewhere
+            # Two notebooks of one model share cells: the second one answers others first.
+            if busy and (fresh or not in_notebook()):
+                raise elsewhere
 
         unanswered = {writer.task: writer for writer in opened if writer.missing}
         if unanswered:
