@@ -329,14 +329,17 @@ def answers_of(
         # An exception in the engine of a plug-in says where it was raised.
         with errors_of(type(model), f"answer of the model {model.name}"):
             for example, answer in model.answer(examples):
-                yield example, _checked(answer)
+                yield example, _checked(model.name, answer)
     except TooLong:
         raise
     except UserError as error:
         raise ModelError(str(error)) from error
 
 
-def _checked(answer: Any) -> Answer | Failure:
+def _checked(name: str, answer: Any) -> Answer | Failure:
     if isinstance(answer, Answer | Failure):
         return answer
-    raise UserError(f"{shortened(answer)} is neither an Answer nor a Failure")
+    raise UserError(
+        f"model {name}: its engine yields {shortened(answer)}, which is neither an Answer nor a "
+        "Failure"
+    )

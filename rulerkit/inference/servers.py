@@ -192,7 +192,7 @@ class ServerEngine(Model):
             time.sleep(_WAIT)
         for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
             example = under_way.pop(future)
-            outcome = self._outcome(future, example)
+            outcome = self._outcome(future)
             if outcome:
                 yield example, outcome
 
@@ -226,7 +226,7 @@ class ServerEngine(Model):
         connection = self.wait_until_ready()
         outcome = None
         if not self._ended_by:
-            outcome = self._outcome(self._send(connection, example, body), example)
+            outcome = self._outcome(self._send(connection, example, body))
         if outcome is None:
             raise UserError(self._ended_by)
         return outcome
@@ -248,7 +248,7 @@ class ServerEngine(Model):
         body = self.request(example, connection) | (more or {})
         return connection.send(body, timeout, partial(self.read, example))
 
-    def _outcome(self, future: "Future[Answer]", example: Example) -> Answer | Failure | None:
+    def _outcome(self, future: "Future[Answer]") -> Answer | Failure | None:
         """The answer to an example, or why there is none; None where the failure ends the model:
         what is under way is still waited for."""
         try:
