@@ -153,8 +153,8 @@ def _with_predictions(path: Path) -> list[Path]:
 
 def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
     """The paths that a place means: a file or folder; else `run/model` or `run` in
-    `outputs/predictions`; else a model's name that stands there in one run only; or all that a
-    pattern matches. Raises UserError for what means nothing or several."""
+    `outputs/predictions`; else a model's name that stands there in one run only. Raises UserError
+    for what means nothing or several."""
     root = resolve_file(outputs) / "predictions"
     for path in (resolve_file(place), root / place):
         # A checkpoint in the working directory is no folder of predictions.
