@@ -253,12 +253,17 @@ def _loaded(described: list[Any], changes: "JSON") -> list[tuple[Any, Any]]:
 
 
 def _is_stored(name: Any, study: "Study") -> bool:
-    """Whether a name means answers that are stored, as a folder or as RUN/MODEL, and not a model
-    that may be asked."""
+    """Whether a name means answers that are stored, as a folder, as RUN/MODEL or as a model of this
+    run, and not a model that may be asked."""
+    from rulerkit.common.model_files import is_known_model
+
     if not isinstance(name, str):
         return False
     place = resolve_file(name)
-    is_run = "/" in name and (study.outputs / "predictions" / name).is_dir()
+    if "/" in name:
+        is_run = (study.outputs / "predictions" / name).is_dir()
+    else:
+        is_run = (study.predictions / name).is_dir() and not is_known_model(name)
     return not holds_checkpoint(place) and (is_run or any(place.glob("**/*.jsonl")))
 
 
