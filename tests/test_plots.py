@@ -409,6 +409,8 @@ def test_parts_without_an_item_are_grey_and_leave_gaps():
     (axes,) = plots.depth_map(bins, "vt")
     assert axes.collections[0].get_array()[:, 0].tolist() == [100, 100, *[None] * 7, 100]
     assert "hatched: fewer than 5 items" in axes.figure.get_supxlabel()
+    axes.figure.canvas.draw()
+    assert axes.collections[1].get_edgecolor()[0, 3] == 1
     (axes,) = plots.recall_by_depth(bins)
     assert np.isnan(axes.get_lines()[0].get_ydata()).tolist() == [False] * 2 + [True] * 7 + [False]
     repeated = pd.concat([bins, bins.assign(run="r-repeat2")])

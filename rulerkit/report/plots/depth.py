@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
+from matplotlib.colors import ListedColormap
 
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
@@ -64,7 +65,9 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "") -> "list[Axes]":
             heatmap(axes, scores, scores.map("{:.0f}".format).replace("nan", ""))
             counts = _all_bins(rows).pivot(index=edges, columns="length", values="n")
             few = np.ma.masked_invalid(np.where(counts < _FEW, 0.0, np.nan))
-            axes.pcolor(few, hatch="//", alpha=0, edgecolor="0.45", linewidth=0)
+            # Lines over what stands below: fields without a colour, as alpha would hide the lines.
+            clear = ListedColormap(["none"])
+            axes.pcolor(few, cmap=clear, hatch="//", edgecolor="0.6", linewidth=0)
             set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels
