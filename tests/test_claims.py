@@ -246,6 +246,8 @@ def test_a_claim_of_ones_own_and_what_is_refused():
         ({"steadly": True}, "unknown key of a claim 'steadly'"),
         ({"rows": {"lengths": "long"}}, "a claim has the condition 'long'"),
         ({"than": None}, "the claim better cannot be read: 'NoneType'"),
+        ({"than": {"length": [4096]}}, "unknown key of the rows of a claim 'length'"),
+        ({"share": 0.5}, "the claim better cannot be read: 'float'"),
     ):
         with pytest.raises(UserError, match=match):
             rk.claims(frame, listed=[own | wrong])

@@ -18,14 +18,21 @@ import numpy as np
 import pandas as pd
 
 from rulerkit.analysis.correlation import judged_intervals
-from rulerkit.common.errors import UserError, check_known, first_line, listed, shorten
+from rulerkit.common.errors import (
+    UserError,
+    check_known,
+    check_type,
+    first_line,
+    listed,
+    shorten,
+)
 from rulerkit.common.lengths import length_name, parse_length
 from rulerkit.common.paths import package_data
 from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.generation.tasks.niah import NEAR
 from rulerkit.scoring.effective_length import THRESHOLDS
-from rulerkit.scoring.scores import as_scores
+from rulerkit.scoring.scores import COLUMNS, as_scores
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.scoring.summary import (
     CELL,
@@ -50,6 +57,7 @@ _KEYS = (
     "section place claim number together kind parts every share rows than answers among limit by"
 )
 _KEYS += " along steadily past within"
+_WHERE = "models tasks lengths at weights"
 _MOST_SHOWN = 6  # verdicts whose numbers are shown
 
 
@@ -92,15 +100,18 @@ def claims(
     unknown section or model, and for a table without model, task, length and score.
     """
     chosen = package_data("paper/claims.yaml") if listed is None else listed
-    if section is not None:
-        # "5, distractors", or "5" for all of Section 5
-        sections = {claim["section"]: claim["section"].split(",")[0] for claim in chosen}
-        check_known("section of the claims", section, [*sections, *set(sections.values())])
-        chosen = [
-            claim for claim in chosen if section in (claim["section"], sections[claim["section"]])
-        ]
     for claim in chosen:
         _check(claim)
+    if section is not None:
+        # "5, distractors", or "5" for all of Section 5
+        names = [str(claim.get("section", "")) for claim in chosen]
+        sections = {name: name.split(",")[0] for name in names}
+        check_known("section of the claims", section, [*sections, *set(sections.values())])
+        chosen = [
+            claim
+            for claim, name in zip(chosen, names, strict=True)
+            if section in (name, sections[name])
+        ]
 
     frame = tidy(scores, reference, trained or {})
     rows = []
@@ -121,8 +132,12 @@ def claims(
 
 def _check(claim: Claim) -> None:
     """Raise UserError for a key or a kind that claims do not have."""
+    check_type(claim, Mapping, "claims", "a list of claims, each a mapping")
     for key in claim:
         check_known("key of a claim", key, _KEYS.split())
+    # A misspelt key would select all lengths, tasks or models.
+    for key in (*(claim.get("rows") or ()), *(claim.get("than") or ())):
+        check_known("key of the rows of a claim", key, _WHERE.split())
     if "parts" not in claim:
         check_known("kind of a claim", claim.get("kind"), list(KINDS))
     for part in claim.get("parts", ()):
@@ -139,13 +154,13 @@ def judge(claim: Claim, frame: pd.DataFrame) -> Verdict:
             found = _for_every(claim, frame)
         else:
             found = KINDS[claim["kind"]](claim, frame)
+        least = 1 / len(found) if claim.get("kind") in _SOME else 1
+        return share_of(found, claim.get("share", [least, 1]))
     except Missing as missing:
         return Verdict(UNKNOWN, "", str(missing))
-    except (KeyError, TypeError) as error:
+    except (ArithmeticError, KeyError, TypeError, ValueError) as error:
         name = shorten(claim.get("claim", claim))
         raise UserError(f"the claim {name} cannot be read: {first_line(error)}") from error
-    least = 1 / len(found) if claim.get("kind") in _SOME else 1
-    return share_of(found, claim.get("share", [least, 1]))
 
 
 def _for_every(claim: Claim, frame: pd.DataFrame) -> Verdicts:
@@ -169,10 +184,14 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
     """Rows of scores with what claims select by: a name for each model (`who`), its lengths
     (`claimed`, `trained`), its `role` (reference or others), the training length of the
     `reference`; and `complete`, whether all answers of the cell are there."""
-    frame = scores if is_table(scores) else as_scores(scores, "claims")
+    frame: pd.DataFrame = scores
+    # Rows of `score` that were read from a file lack empty texts; printed scores are other rows.
+    if not is_table(scores) or set(COLUMNS) <= set(scores):
+        frame = as_scores(scores, "claims")
     check_columns(frame, ["model", "task", "length", "score"], "claims")
     frame = frame.reset_index(drop=True)
-    columns = {"run": "", "label": frame["model"], "aligned": "chat", "claimed_length": np.nan}
+    columns: dict[str, Any] = {"run": "", "label": frame["model"], "aligned": "chat"}
+    columns["claimed_length"] = np.nan
     frame = frame.assign(**{name: columns[name] for name in columns if name not in frame})
 
     in_several = frame.groupby("label")["run"].transform("nunique") > 1
@@ -230,6 +249,8 @@ def select(frame: pd.DataFrame, where: Mapping[str, Any], claim: Claim) -> pd.Da
 
 def _filtered(frame: pd.DataFrame, where: Mapping[str, Any]) -> pd.DataFrame:
     """The rows of some models, tasks and lengths, whether or not their cells are complete."""
+    if frame.empty:
+        raise Missing("scores")
     rows = _named(frame, where.get("models"), ["model", "label", "who"])
     rows = rows[rows["task"].isin(_tasks(rows, where.get("tasks")))]
     rows = _named(rows, where.get("lengths"), ["length"])
@@ -253,9 +274,9 @@ def _named(rows: pd.DataFrame, names: Any, columns: Sequence[str]) -> pd.DataFra
     else:
         chosen = rows[rows[columns].isin(names).any(axis=1)]
     if chosen.empty:
-        raise Missing(
-            f"scores of {names if isinstance(names, str) else ' or '.join(map(str, names))}"
-        )
+        if isinstance(names, str):
+            raise Missing(f"scores where {names}")
+        raise Missing(f"scores of {' or '.join(map(str, names))}")
     return chosen
 
 
@@ -326,7 +347,9 @@ def within(interval: Sequence[float], at_least: float, at_most: float = inf) -> 
         word = HOLDS
     elif high < (NEGLIGIBLE if at_least == 0 else at_least) or low > at_most:
         word = FAILS
-    seen = f"{round(value, 2):g} [{round(low, 2):g}, {round(high, 2):g}]"
+    # 0 is added, as -0.0 is shown with its sign.
+    value, low, high = (round(number, 2) + 0.0 for number in interval)
+    seen = f"{value:g} [{low:g}, {high:g}]"
     return Verdict(word, seen, "more examples" if word == UNKNOWN else "")
 
 
