@@ -153,6 +153,7 @@ def samples(answers: pd.DataFrame, per_label: int = 2, width: int = 100) -> pd.D
     """A few answers of each label but `complete`, from different tasks where there are some:
     failure, definition, model, task, length, index, asked (references), written, failure_detail;
     texts cut at `width` characters."""
+    check_columns(answers, [*_CELL, "index", "references", "prediction", "failure"], "samples")
     failed = answers[answers["failure"].notna() & (answers["failure"] != "complete")]
     failed = failed.assign(
         definition=failed["failure"].map(definitions()),

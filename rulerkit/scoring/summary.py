@@ -1,10 +1,10 @@
 """Tables of scores: each cell, each length, each model, with intervals. No mean is taken over
 what is missing.
 
-`summarize` makes three tables, each from the one before: `_cells` has a row for each model, task
-and length, with what is known of it; `_lengths` takes the mean over tasks at each length; `_models`
-takes the averages over lengths and compares the means with a threshold. Every mean is that of
-`_mean`, and every interval that of `statistics.weighted_sum`, which says how it comes about.
+`summarize` makes three tables: `_cells` has a row for each model, task and length, with what is
+known of it; from it `_means` makes the other two, with the means over tasks at each length, and
+with the averages over lengths and the effective length. Every mean is that of `_mean`, and every
+interval that of `statistics.weighted_sum`, which says how it comes about.
 
 Scores are multiplied by 100 in `_mean`: rows hold 0..1, the tables hold percent.
 """
