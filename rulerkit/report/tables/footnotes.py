@@ -1,5 +1,5 @@
 """What differs between the runs of a table: environments, versions of a service, failures, tokens
-thought, costs."""
+thought."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -25,8 +25,8 @@ _FEW = 4  # values of a field that a footnote lists
 
 def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list[str]:
     """Lines below a table of cells: environments that differ, services that answered with several
-    versions of a model, models whose requests all failed and, of the rows
-    of `score`, what `usage_notes` says.
+    versions of a model, models whose requests all failed and, of the rows of `score`, what
+    `usage_notes` says.
 
     Of environments only what differs, and which model had it; hosts are left out. A cell that was
     answered in several environments counts in each. What is not known of an environment (a service:
