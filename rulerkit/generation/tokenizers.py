@@ -36,16 +36,15 @@ class Tokenizer:
 
     `encode` adds nothing; special tokens that stand in the text (chat templates) become their ids.
     `leading_ids` are what the model was trained to see before a text: a BOS, `[gMASK] <sop>`, or
-    nothing; `leading_tokens` are their texts. `closing_ids` are what the tokenizer puts behind a
-    text for training; they are never part of a prompt. `bos_token` and `eos_token` are the texts
-    that chat templates know by these names. `fingerprint` identifies the vocabulary.
+    nothing; `leading_tokens` are their texts. What a tokenizer puts behind a text for training is
+    never part of a prompt. `bos_token` and `eos_token` are the texts that chat templates know by
+    these names. `fingerprint` identifies the vocabulary.
     """
 
     encode_many: Callable[[Sequence[str]], Sequence[Sequence[int]]] = field(repr=False)
     decode_ids: Callable[[list[int]], str] = field(repr=False)
     leading_ids: tuple[int, ...] = ()
     leading_tokens: tuple[str, ...] = ()
-    closing_ids: tuple[int, ...] = ()
     bos_token: str | None = None
     eos_token: str | None = None
     name: str = ""
@@ -244,7 +243,7 @@ def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> To
         start += 1
         if start > len(framed):
             raise ValueError("its post-processor changes the ids of a text")
-    leading, closing = framed[:start], framed[start + len(plain) :]
+    leading = framed[:start]
     leading_tokens = [str(backend.id_to_token(number)) for number in leading]
 
     # Without settings, the only token before a text is what templates call BOS.
@@ -260,7 +259,6 @@ def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> To
         lambda ids: backend.decode(ids, skip_special_tokens=False),
         leading_ids=tuple(leading),
         leading_tokens=tuple(leading_tokens),
-        closing_ids=tuple(closing),
         bos_token=bos_token,
         eos_token=_token_text(settings.get("eos_token")),
     )
@@ -303,14 +301,12 @@ def _sentencepiece(data: bytes, settings: dict[str, Any], named: list[str]) -> T
     if eos is None and model.eos_id() >= 0:
         eos = model.id_to_piece(model.eos_id())
     leads = bos and settings.get("add_bos_token", True)
-    closes = eos and settings.get("add_eos_token", False)
     others = sorted(numbers.keys() - control.keys())
     return Tokenizer(
         lambda texts: list(map(encode, texts)),
         model.decode,
         leading_ids=(numbers[bos],) if bos and leads else (),
         leading_tokens=(bos,) if bos and leads else (),
-        closing_ids=(numbers[eos],) if eos and closes else (),
         bos_token=bos,
         eos_token=eos,
         fingerprint=repr(others) if others else "",
