@@ -73,8 +73,8 @@ DryRun = Annotated[
     bool,
     typer.Option(
         "--dry-run",
-        help="Only list the cells, their tokens, and the server's command; asks no "
-        "model and downloads no weights.",
+        help="Only list examples and tokens by length, and the server's command; asks no model "
+        "and downloads no weights.",
     ),
 ]
 Places = Annotated[

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from rulerkit_gate.rounds import Gate, GateResult, Party
     from rulerkit_gate.serving import Result
 
-app = typer.Typer()
+app = typer.Typer(rich_markup_mode="markdown")
 _say = partial(echo, err=True)  # progress: stdout is the result
 
 Baseline = Annotated[

@@ -170,9 +170,8 @@ def family_of(name: str, family: str = "") -> type[Task]:
         if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
     names = ", ".join([*FAMILIES, *[one.short_name for one in of_plugins]])
-    raise unknown(
-        "task", name, THIRTEEN, f"Other names must begin with one of {names}; rk.load takes `task=`"
-    )
+    hint = f"Other names must begin with one of {names}: rename the file or the task"
+    raise unknown("task", name, THIRTEEN, hint)
 
 
 def category_of(name: str) -> str:
