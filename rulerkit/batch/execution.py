@@ -18,7 +18,16 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
-from rulerkit.batch.jobs import Job, Status, lines_of_log, read_record, update_record, version_of
+from rulerkit.batch.jobs import (
+    Job,
+    Notebook,
+    Status,
+    lines_of_log,
+    one_line,
+    read_record,
+    update_record,
+    version_of,
+)
 from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra
@@ -111,7 +120,7 @@ def _perform(job: Job, stop: Event) -> Status:
         if job.run:
             with disk(job.run.output):
                 job.run.output.unlink(missing_ok=True)
-            command = [sys.executable, "-c", _PAPERMILL, *job.run.command]
+            command = _papermill(job.run, Path(folder, "parameters.yaml"))
             shown = shlex.join([sys.executable, "-m", "papermill", *job.run.command])
             about |= {"source": job.run.source, "answers": job.answers()}
         else:
@@ -149,6 +158,17 @@ def _asking(job: Job, file: Path) -> list[str]:
     plugins = [module for study in job.studies for module in study.plugins]
     file.write_bytes(pickle.dumps((job.record, plugins, pickle.dumps(job.studies))))
     return [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
+
+
+def _papermill(run: Notebook, file: Path) -> list[str]:
+    """The command that executes a notebook; `file` holds its parameters, as a command line can be
+    read by every user of this machine."""
+    file.write_text(one_line(run.given), encoding="utf-8")
+    code = _PAPERMILL
+    if run.given != hide(run.given):
+        # The notebook that papermill writes holds the keys, too.
+        code = f"import os; os.umask(0o077)\n{code}"
+    return [sys.executable, "-c", code, str(run.notebook), str(run.output), "-f", str(file)]
 
 
 _PAPERMILL = """\

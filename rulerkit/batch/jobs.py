@@ -78,13 +78,16 @@ class Notebook:
         return "batch" in self.parameters
 
     @property
+    def given(self) -> JSON:
+        """The parameters of its execution. A notebook whose questions were planned shows what its
+        models have answered before, and needs no key; another one asks its models itself."""
+        given: JSON = plain(self.parameters)
+        return hide(given) | {"ask": False} if self.studies else given
+
+    @property
     def command(self) -> list[str]:
-        """The arguments of papermill, without keys, as others can read a command line. A notebook
-        whose questions were planned shows what its models have answered before."""
-        given = hide(plain(self.parameters))
-        if self.studies:
-            given["ask"] = False
-        return [str(self.notebook), str(self.output), "-y", one_line(given)]
+        """The arguments of papermill as they are shown, without keys."""
+        return [str(self.notebook), str(self.output), "-y", one_line(hide(self.given))]
 
     @property
     def source(self) -> str:
