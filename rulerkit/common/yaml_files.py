@@ -61,8 +61,8 @@ def read_yaml(path: Path) -> dict[str, Any]:
             f"cannot read {path}: {error.strerror}; parameter files lie in {places}"
         ) from error
     if not isinstance(content, dict) or not all(isinstance(key, str) for key in content):
+        seen = "is empty" if content is None else f"holds a {type(content).__name__}"
         raise UserError(
-            f"{path} holds a {type(content).__name__}: it must hold `name: value` lines, such as "
-            "`num_examples: 20`"
+            f"{path} {seen}: it must hold `name: value` lines, such as `num_examples: 20`"
         )
     return content
