@@ -88,7 +88,8 @@ def perform(job: Job, stop: Event) -> Status:
         for lock in (job.lock, *answering):
             owner = holder(lock)
             if owner and owner.pid != os.getpid():
-                reason = f"{lock.parent.name} is locked by {owner}: run the same command again later"
+                name = lock.parent.name
+                reason = f"{name} is locked by {owner}: run the same command again later"
                 return Status(job, "locked", reason)
         with disk(job.lock):
             job.lock.parent.mkdir(parents=True, exist_ok=True)
