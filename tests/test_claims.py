@@ -180,7 +180,14 @@ def judged(section, models, means):
     return rk.claims(pd.concat(frames), section, reference=reference, trained=trained)
 
 
-@pytest.mark.parametrize("section", sorted({case[0] for case in lines(CASES)}))
+@pytest.mark.parametrize(
+    "section",
+    [
+        # The thirteen tasks at all lengths of many models take most of the time.
+        pytest.param(one, marks=pytest.mark.slow) if one[0] in "46" else one
+        for one in sorted({case[0] for case in lines(CASES)})
+    ],
+)
 def test_each_claim_holds_somewhere_and_fails_somewhere(section):
     seen = {}
     for of_section, letters, models, means in lines(CASES):

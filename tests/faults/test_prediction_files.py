@@ -118,7 +118,7 @@ def test_a_record_that_lacks_a_field_is_damaged(tmp_path):
         record = record_of("one")
         del (record if field in record else record["result"])[field]
         path = write(tmp_path, "one", record_text(record).encode(), GOOD)
-        with pytest.raises(DamagedCell, match=rf"\b{field}\b.*( None|: Field req)"):
+        with pytest.raises(DamagedCell, match=rf"\b{field}\b"):
             load_cell(path)
 
 

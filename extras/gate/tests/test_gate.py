@@ -98,6 +98,7 @@ def test_more_stored_answers_change_no_verdict_that_is_reached():
 # --- the command ----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_two_addresses_and_a_verdict(nowhere, serve, rulerkit):
     """Worse, with its page; the baseline's answers then stand in for its server."""
     before, after = serve(), serve(lambda prompt: "VAR " in prompt)

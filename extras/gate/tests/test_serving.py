@@ -135,7 +135,7 @@ def test_planted_faults_are_found_in_nine_of_ten_seeds(tmp_path, fault):
     assert found.count("worse") >= 9
 
 
-@pytest.mark.parametrize("flips", [0.0, 0.1])
+@pytest.mark.parametrize("flips", [0.0, pytest.param(0.1, marks=pytest.mark.slow)])
 def test_a_sound_server_is_sound(tmp_path, flips):
     found = checked(tmp_path, BlockCache(**SETTINGS["hybrid"]), flips=flips)
     assert (found.word, found.status) == ("sound", 0), found.text
@@ -170,6 +170,7 @@ def test_nothing_is_sound_without_a_proven_hit(tmp_path, cache, server, words):
     assert words in found.text
 
 
+@pytest.mark.slow
 def test_metrics_stand_in_for_replies_that_do_not_count(tmp_path):
     found = checked(tmp_path, BlockCache(pool=2000), details=False)
     assert (found.word, found.run.counts_hits) == ("sound", "metrics")
@@ -219,6 +220,7 @@ def test_limits_end_it(tmp_path):
     assert "--num-gpu-blocks-override" in full.run.not_tested["late"]
 
 
+@pytest.mark.slow
 def test_a_weak_model_and_failures_are_not_sound(tmp_path):
     class Weak(CacheServer):
         def flipped(self, answer):
@@ -244,7 +246,7 @@ def test_a_weak_model_and_failures_are_not_sound(tmp_path):
 SERVED = ("--serving", "-y", "tokenizer: builtin", "--lengths", "1K,2K")
 
 
-@pytest.mark.parametrize("path", ["text", "chat"])
+@pytest.mark.parametrize("path", ["text", pytest.param("chat", marks=pytest.mark.slow)])
 def test_the_command_checks_a_server(nowhere, rulerkit, path):
     server = started(CacheServer(BlockCache(pool=2000)))
     few = ("-y", f"prompt_path: {path}", "-y", "seed: 1")
@@ -258,6 +260,7 @@ def test_the_command_checks_a_server(nowhere, rulerkit, path):
     server.shutdown()
 
 
+@pytest.mark.slow
 def test_a_fault_is_shown_on_a_page_and_in_json(nowhere, rulerkit):
     server = started(CacheServer(FAULTS["HalfHashed"](pool=2000)))
     said = rulerkit("gate", server.url, *SERVED, "--json", "-y", "prompt_path: text")
