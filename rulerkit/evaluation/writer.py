@@ -217,8 +217,8 @@ class CellWriter:
         self.left = set(self.missing)
 
     def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
-        """Append the row of an example, or the attempt that left it without an answer, and move the
-        progress bar. The record is written before the first line."""
+        """Append the row of an example, which moves the progress bar, or the attempt that left it
+        without an answer. The record is written before the first line."""
         # What cannot be stored ends the model's work before anything is written.
         row = self._row(example, answer) if isinstance(answer, Answer) else {}
         if example.index not in self.left:
