@@ -124,7 +124,7 @@ def test_while_it_runs(story):
         "short predictions": "missing",
         "all 51_all": "waiting",
     }
-    slow = r" 0/2 cells, 1/6 examples; 8,192 tokens left; about [\d:]+; on \S+$"
+    slow = r" 0/2 cells, 1/6 examples; 8,192 tokens left; about [\d:]+; process \d+ on host \S+$"
     assert re.search(slow, seen.line("slow predictions"))
     assert seen.line("all 51_all").split(maxsplit=3)[3] == "for slow"
 
