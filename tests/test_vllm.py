@@ -497,8 +497,6 @@ def test_a_thought_ends_at_its_budget_and_drawn_answers_come_again(tmp_path):
     assert list(rk.score(cells[0])["cut_thought"]) == open_ones
     assert not all(open_ones)
     assert rk.score(cells[2])["cut_thought"].any()
-    (row,) = rk.summarize(rk.score(cells[0])).cells.query("n > 0").itertuples()
-    assert (row.n, row.low < row.high) == (2, True)  # three answers to each of two examples
 
 
 @needs_vllm
