@@ -13,7 +13,7 @@ def predict(model, examples, folder, fresh=False, progress=True):
     """Let a model answer the examples of one cell that have no answer yet."""
     tokens = len(examples) * examples.length
     with progress_bar(total=tokens, unit_scale=True, disable=not progress) as bar:
-        return ask_length(model, [examples], folder, fresh, bar)[0]
+        return ask_length(model, [examples], folder, {}, fresh, bar)[0]
 
 
 def record_of(name="m", **fields):

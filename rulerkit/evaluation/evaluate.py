@@ -63,7 +63,7 @@ def evaluate(
     """
     studies = _studies_of(study, parameters)
     asking = [one for one in studies if one.ask]
-    missing = _missing(asking, fresh)
+    stored, missing = _read_cells(asking, fresh)
     tokens = sum(missing.values())
     cells, errors = list[Cell](), list[ModelError]()
     with ExitStack() as stack:
@@ -73,7 +73,7 @@ def evaluate(
         if session is None:
             session = Session()
             stack.callback(session.close)
-        call = _Call(session, missing, fresh, bar, not_run, errors)
+        call = _Call(session, stored, missing, fresh, bar, not_run, errors)
         for one in studies:
             cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
@@ -94,6 +94,8 @@ class _Call:
     """What all models of one call of `evaluate` share."""
 
     session: "Session"
+    stored: dict[Path, Cell]
+    """By file, the cells as they were read before anything was asked; each is used once."""
     missing: dict[Path, int]
     """By file, the tokens of all examples that had no answer before anything was asked."""
     fresh: bool
@@ -135,19 +137,22 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _missing(studies: Iterable[Study], fresh: bool) -> dict[Path, int]:
-    """By file, the tokens of all examples of studies without an answer, which the progress bar
-    counts. A cell that cannot be read is left to its writer, which says so."""
-    missing = dict[Path, int]()
-    for study in studies:
-        for asked in study.cells():
-            number, have = study.num_examples, 0
-            with suppress(DamagedCell):
-                cell = None if fresh else load_cell(asked.path)
-                have = len(cell.coverage.of_first(number).have) if cell else 0
-            tokens = asked.length * (number - have)
-            missing[asked.path] = max(tokens, missing.get(asked.path, 0))
-    return missing
+def _read_cells(studies: Iterable[Study], fresh: bool) -> tuple[dict[Path, Cell], dict[Path, int]]:
+    """What is on disk of the cells of studies, and the tokens of all their examples without an
+    answer, which the progress bar counts; both by file. A cell that cannot be read is left to its
+    writer, which says so."""
+    stored, missing = dict[Path, Cell](), dict[Path, int]()
+    wanted_of = [(asked, study.num_examples) for study in studies for asked in study.cells()]
+    for asked, number in wanted_of:
+        have = 0
+        with suppress(DamagedCell):
+            cell = None if fresh else load_cell(asked.path)
+            if cell:
+                have = len(cell.coverage.of_first(number).have)
+                stored[asked.path] = cell
+        tokens = asked.length * (number - have)
+        missing[asked.path] = max(tokens, missing.get(asked.path, 0))
+    return stored, missing
 
 
 def _fitting(study: Study, model: Any, call: _Call) -> Asked:
@@ -255,6 +260,7 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
                     model,
                     examples,
                     left.predictions,
+                    call.stored,
                     length in anew,
                     call.bar,
                     left.max_failures,

@@ -46,6 +46,7 @@ def ask_length(
     model: Any,
     cells: Sequence[Examples],
     folder: Path,
+    stored: dict[Path, Cell],
     fresh: bool,
     bar: Any,
     max_failures: float = 0,
@@ -54,9 +55,10 @@ def ask_length(
     """Let a model answer the examples of several tasks that have no answer yet, in one stream;
     returns the cells that have answers.
 
-    `folder` is `predictions/<run>`. Answers of an earlier session stay where the record names the
-    same task, length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files
-    aside first. In a notebook, cells that another process writes are waited for, after the others.
+    `folder` is `predictions/<run>`; `stored` are cells that were read just before, by file, each of
+    which is used once. Answers of an earlier session stay where the record names the same task,
+    length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files aside first. In
+    a notebook, cells that another process writes are waited for, after the others.
     A request that failed is listed beside its cell and on stderr, and the next call sends it again.
     `max_failures` and the `rule` of an adaptive run are recorded for those who take means.
 
@@ -73,6 +75,8 @@ def ask_length(
         "adaptive": plain(asdict(rule)) if rule else None,
     }
     writers = [CellWriter(model, examples, folder, settings) for examples in cells]
+    for writer in writers:
+        writer.before = stored.pop(writer.path, None)
     waiting = writers
     while waiting:
         waiting = _ask(model, waiting, fresh, bar)
@@ -170,6 +174,8 @@ class CellWriter:
         # Few models read prompts in a way of their own; the records of others do not mention it.
         if note := model.protocol_note:
             self._settings["protocol_note"] = note
+        self.before: Cell | None = None
+        """The cell, where it was read just before it is opened for the first time."""
         self.complete: Cell | None = None
         """What is on disk, where nothing was missing when the cell was opened."""
         self._record: JSON = {}
@@ -182,7 +188,8 @@ class CellWriter:
     def open(self, fresh: bool) -> None:
         """Find out which examples have no answer yet, and lock the cell where there are some."""
         if not fresh:
-            stored = self._compare(load_cell(self.path))
+            stored = self._compare(self.before or load_cell(self.path))
+            self.before = None
             # A complete cell is not even locked: many processes may read it.
             if not self.missing and self._record == self._stored_record:
                 self.complete = stored
