@@ -9,6 +9,7 @@ import os
 import re
 from base64 import b64encode
 from contextlib import suppress
+from string import Template
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,12 +22,7 @@ from rulerkit.common.json_text import parse_json
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.common.urls import is_on_this_machine, url_of
-from rulerkit.inference.refusals import (
-    fatal_words,
-    message_in,
-    status_words,
-    why_unreachable,
-)
+from rulerkit.inference.refusals import fatal_words, message_in, status_words, why_unreachable
 
 
 class Address(NamedTuple):
@@ -80,9 +76,8 @@ class Address(NamedTuple):
             )
         except (ImportError, ValueError, httpx2.InvalidURL) as error:
             raise UserError(
-                f"a proxy of the environment cannot be used ({first_line(error)}): correct "
-                "HTTP_PROXY, HTTPS_PROXY or ALL_PROXY (http://HOST:PORT), or lead around it with "
-                f"NO_PROXY={httpx2.URL(self.url).host}"
+                f"a proxy of the environment cannot be used ({first_line(error)}): correct it "
+                f"(http://HOST:PORT), or lead around it with NO_PROXY={httpx2.URL(self.url).host}"
             ) from None
 
     def page(self, name: str) -> Any:
@@ -131,10 +126,10 @@ class Address(NamedTuple):
         models: dict[str, JSON] = {}
         for entry in entries:
             name = entry.get("id") if isinstance(entry, dict) else None
-            if isinstance(name, str) and name:
+            if name and isinstance(name, str):
                 # A limit of 0 is none.
                 limit = count_in(entry.get("max_model_len")) or None
-                models.setdefault(name, {**entry, "id": name, "max_model_len": limit})
+                models.setdefault(name, entry | {"max_model_len": limit})
         return list(models.values())
 
 
@@ -154,14 +149,14 @@ def about_model(entry: JSON) -> JSON:
     told: JSON = {}
     for name in ("id", "root", "parent", "owned_by"):
         value = entry.get(name)
-        if isinstance(value, str) and value:
+        if value and isinstance(value, str):
             # A folder is the same with a slash behind it.
             told[name] = shorten(value.rstrip("/"), 200)
     meta = entry.get("meta")
-    for name in ("size", "n_params"):
-        value = meta.get(name) if isinstance(meta, dict) else None
-        if type(value) is int:
-            told[f"meta.{name}"] = value
+    if isinstance(meta, dict):
+        told |= {
+            f"meta.{key}": meta[key] for key in ("size", "n_params") if type(meta.get(key)) is int
+        }
     return told
 
 
@@ -177,15 +172,14 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
     models, and where several models are served and the address names none.
     """
     url, _, wanted = url_of(address).partition("#")
-    # The address of a server alone: OpenAI's protocol lies below /v1.
     parts = urlsplit(url)
+    # The address of a server alone: OpenAI's protocol lies below /v1.
     if not parts.path:
         url = urlunsplit(parts._replace(path="/v1"))
-    keys = {
-        key: value
-        for key, value in (given or {}).items()
-        if key in ("api_key_env", "headers") and value is not None
-    }
+    keys: JSON = {}
+    for key in ("api_key_env", "headers"):
+        if given and given.get(key) is not None:
+            keys[key] = given[key]
     place = address_of(url, keys)
     entries = {str(entry["id"]): entry for entry in place.models()}
 
@@ -194,36 +188,38 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
         raise unknown(f"model at {shown}", wanted, entries)
     if not entries:
         raise UserError(f"{shown} lists no model: load one in the server")
+    served_as = wanted or next(iter(entries))
     if not wanted and len(entries) != 1:
         raise UserError(
             f"{shown} serves {len(entries)} models ({listed(entries, 5)}): name one behind a #, "
-            f"such as '{shown}#{next(iter(entries))}'"
+            f"such as '{shown}#{served_as}'"
         )
-    served_as = wanted or next(iter(entries))
 
     host = urlsplit(place.url).netloc.rpartition("@")[2]
-    model = served_as.rstrip("/").rpartition("/")[2]
-    name = re.sub(r"[^A-Za-z0-9._]+", "-", f"{model}-{host}").strip("-._")
+    label = f"{served_as.rstrip('/').rpartition('/')[2]} at {host}"
+    name = re.sub(r"[^A-Za-z0-9._]+", "-", label.replace(" at ", "-")).strip("-._")
     described = {
         "engine": "openai",
         "base_url": place.url,
         "path": served_as,
         "name": name[:100],
-        "label": f"{model} at {host}",
+        "label": label,
         **keys,
     }
 
     # vLLM says under `root` what it has loaded, also where it serves it under another name.
     root = str(entries[served_as].get("root") or "")
-    is_known = is_hub_id(served_as) or resolve(served_as).is_dir()
-    if root and not is_known and (is_hub_id(root) or resolve(root).is_dir()):
+    if root and not _is_checkpoint(served_as) and _is_checkpoint(root):
         described["tokenizer"] = root
     return described
 
 
+def _is_checkpoint(name: str) -> bool:
+    return is_hub_id(name) or resolve(name).is_dir()
+
+
 # --- keys and headers -----------------------------------------------------------------------------
 
-_VARIABLE = re.compile(r"\$(?:\{(\w+)\}|([A-Za-z_]\w*))")
 _SENDABLE = re.compile(r"[!-~]+( [!-~]+)*")
 """What a header takes: ASCII, in words such as `Bearer KEY`."""
 
@@ -236,11 +232,11 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
     url = url.rstrip("/")
     values: dict[str, str] = {}
     headers: dict[str, str] = {}
-    for header, value in spec.get("headers", {}).items():
-        for found in _VARIABLE.finditer(value):
-            name = found[1] or found[2]
+    for header, text in spec.get("headers", {}).items():
+        template = Template(text)
+        for name in template.get_identifiers():
             values[name] = _value_of(name, f"{who}headers: {header}: ")
-        headers[header] = _VARIABLE.sub(lambda found: values[found[1] or found[2]], value)
+        headers[header] = template.safe_substitute(values)
         if not _SENDABLE.fullmatch(headers[header]):
             raise UserError(
                 f"{who}headers: {header}: its value holds a character that no header takes: write "
@@ -261,13 +257,15 @@ def address_of(url: str, spec: Spec, who: str = "") -> Address:
 def _value_of(name: str, who: str) -> str:
     """The key, or part of a header, in an environment variable; `UserError` where it is none that a
     header takes."""
-    variable = f"{who}the environment variable {name}, which holds the key,"
     value = os.environ.get(name)
+    problem = ""
     if value is None:
-        raise UserError(f"{variable} is not set: export it")
-    if not _SENDABLE.fullmatch(value):
-        raise UserError(
-            f"{variable} is empty, or holds what no header takes, such as a blank at its end, a "
-            "line end or a typographic quote: set it to the key alone"
+        problem = "is not set: export it"
+    elif not _SENDABLE.fullmatch(value):
+        problem = (
+            "is empty, or holds what no header takes, such as a blank at its end, a line end or a "
+            "typographic quote: set it to the key alone"
         )
+    if value is None or problem:
+        raise UserError(f"{who}the environment variable {name}, which holds the key, {problem}")
     return value

@@ -74,7 +74,8 @@ class Function(Model):
 
     def identity(self) -> JSON:
         """The entry and its arguments, or the function's qualified name; and what tells its code
-        from a changed one."""
+        from a changed one: the digest of its source, and the `version` that the user gives. Where
+        neither is there, answers are used again in this run alone."""
         function = self._code()
         what: JSON = {"engine": "function", "takes": self.takes}
         if "entry" in self.spec:
@@ -83,7 +84,14 @@ class Function(Model):
             # An object that is called is named by its class: it has no name of its own.
             named = function if hasattr(function, "__qualname__") else type(function)
             what["function"] = f"{named.__module__}.{named.__qualname__}"
-        return what | code_identity(function, self.spec.get("version"), self._run)
+
+        what |= self.given(("version",))
+        source = source_of(function)
+        if source:
+            what["source"] = digest(source)
+        elif "version" not in what:
+            what["version"] = f"{NO_VERSION}{self._run}"
+        return what
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -99,14 +107,14 @@ class Function(Model):
     def answer(self, examples: Iterable[Example]) -> Answers:
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
-        if "version" not in self.spec and not self._has_said:
-            self._has_said = True
-            if not is_self_contained(self._code()):
-                remark(
-                    f"{self.name}: its source does not say all that it does, so another run uses "
-                    "its answers again only with the same `version`: give one, such as "
-                    'version="1", and change it with the function'
-                )
+        needs_version = "version" not in self.spec and source_of(self._code()) is None
+        if needs_version and not self._has_said:
+            remark(
+                f"{self.name}: its source does not say all that it does, so another run uses its "
+                'answers again only with the same `version`: give one, such as version="1", and '
+                "change it with the function"
+            )
+        self._has_said = True
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
@@ -125,15 +133,13 @@ class Function(Model):
                 yield example, self._checked(example, text)
 
     def _checked(self, example: Example, said: Any) -> Answer | Failure:
-        """What the function returned or raised for an example, as its answer: it is the user's
-        code, and all is checked before anything is stored."""
+        """What the function returned or raised for an example, as its answer."""
         if isinstance(said, str):
             refuse_echo(self.name, example, said)  # before it is cut
             return cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
-        if isinstance(said, Exception):
-            return Failure(f"example {example.index}: the function raised {raised(said)}")
-        if said is None:
-            return Failure(f"example {example.index}: the function returned None")
+        if said is None or isinstance(said, Exception):
+            what = "returned None" if said is None else f"raised {raised(said)}"
+            return Failure(f"example {example.index}: the function {what}")
         raise UserError(
             f"model {self.name}: the function returned {reprlib.repr(said)} for example "
             f"{example.index} of {example.task}; it must return a text (str), or None where there "
@@ -161,8 +167,7 @@ class Function(Model):
         except Exception as error:  # it is the user's code
             if len(batch) == 1:
                 return [error]
-            # Nobody knows which prompt it was: each is asked alone, so that the others are
-            # answered.
+            # Nobody knows which prompt it was: each is asked alone.
             return [text for example in batch for text in self._call([example])]
 
         if not isinstance(texts, list | tuple) or len(texts) != len(batch):
@@ -180,10 +185,11 @@ class Function(Model):
         """The model made of the function, or of the checkpoint and its tokenizer, that the entry
         returns."""
         if self._loaded is None:
-            load, spec = self._code(), dict(self.spec)
+            # The entry speaks for what it returns, which needs no version of its own.
+            spec = {"version": "of its entry", **self.spec}
             entry, arguments = spec.pop("entry"), spec.pop("entry_with", {})
             try:
-                returned = load(**arguments)
+                returned = self._code()(**arguments)
             except UserError:
                 raise
             except Exception as error:  # it is the user's code
@@ -191,8 +197,6 @@ class Function(Model):
                     f"model {self.name}: entry {entry} raised {raised(error)}"
                 ) from error
             self._loaded = model(returned, **spec)
-            if isinstance(self._loaded, Function):
-                self._loaded._has_said = True  # the entry speaks for what it returns
         return self._loaded
 
     def _code(self) -> Any:
@@ -214,9 +218,6 @@ class Function(Model):
             ) from error
 
 
-# --- code of the user -----------------------------------------------------------------------------
-
-
 def raised(error: Exception) -> str:
     """What was raised and where, in one line: the user's own code, not a trace through ours."""
     what = f"{type(error).__name__}: {first_line(error)}"
@@ -225,32 +226,22 @@ def raised(error: Exception) -> str:
     return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
 
 
-def code_identity(function: Any, version: str | None, run: str) -> JSON:
-    """What tells a function from a changed one: the digest of its source, and the `version` that
-    the user gives. Where the source does not say all and no version is given, `run` stands in for
-    it: answers are used again in that run alone."""
-    told: JSON = {} if version is None else {"version": version}
-    if is_self_contained(function):
-        defaults = repr((function.__defaults__, function.__kwdefaults__))
-        told["source"] = digest(f"{inspect.getsource(function)}{defaults}")
-    return told or {"version": f"{NO_VERSION}{run}"}
-
-
-def is_self_contained(function: Any) -> bool:
-    """Whether the source of a function says all that it does: it has one, holds no values, and
-    names nothing of the user's."""
+def source_of(function: Any) -> str | None:
+    """The source of a function and its defaults, where they say all that it does; None for one
+    that has no source, holds values, or names something of the user's."""
     if not isinstance(function, FunctionType) or function.__closure__:
-        return False
+        return None
     try:
         source = inspect.getsource(function)
     except (OSError, TypeError):
-        return False
+        return None
     # A line with several lambdas does not say which of them it is.
     if function.__name__ == "<lambda>" and source.count("lambda") > 1:
-        return False
+        return None
+    source += repr((function.__defaults__, function.__kwdefaults__))
     # The names of an installed module belong to its package.
     if is_installed(function.__module__):
-        return True
+        return source
 
     modules = []
     codes = [function.__code__]
@@ -267,7 +258,7 @@ def is_self_contained(function: Any) -> bool:
                 # Any other object may hold values.
                 is_code = isinstance(value, FunctionType | BuiltinFunctionType | type)
                 modules.append(value.__module__ if is_code else "")
-    return all(map(is_installed, modules))
+    return source if all(map(is_installed, modules)) else None
 
 
 def is_installed(module: str | None) -> bool:
