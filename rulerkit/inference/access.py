@@ -113,7 +113,7 @@ class Address(NamedTuple):
         content: Any = text
         with suppress(ValueError):
             content = parse_json(text.encode("utf-8", "surrogatepass"), any_number=True)
-        words = status_words(self.url, status, str(message_in(content)))
+        words = status_words(status, str(message_in(content)))
         if status in (401, 403, 429) or status >= 500:
             raise ModelError(fatal_words(self, "temporary", words))
         entries = content.get("data") if isinstance(content, dict) else content

@@ -5,8 +5,9 @@ its two parts (`takes`). In a parameter file, `entry: package.module:load` names
 returns this function, or a loaded checkpoint with its tokenizer; `entry_with` holds its arguments.
 Modules in the project root can be imported too.
 
-A function that names nothing of the user's is told from a changed one by its source. Any other
-answers freely in its first run, and its answers are used again only with the same `version`.
+A function that names nothing but installed modules is told from a changed one by its source. Any
+other, and a loaded checkpoint, answers freely as long as the object lives; later its answers are
+used again only with the same `version`.
 """
 
 import inspect
@@ -15,14 +16,16 @@ import sys
 import sysconfig
 from collections.abc import Iterable
 from dis import get_instructions
+from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
 from pkgutil import resolve_name
 from traceback import extract_tb
-from types import BuiltinFunctionType, CodeType, FunctionType, ModuleType
+from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from uuid import uuid4
+from weakref import WeakKeyDictionary
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.json_text import digest
@@ -44,7 +47,7 @@ from rulerkit.inference.model import (
 BATCH_SIZE = 8  # prompts of a batch, where the spec does not say
 NO_VERSION = "none, run "
 """How the version of a function begins whose source does not say all and that was given none."""
-_PROCESS = uuid4().hex[:8]
+_RUNS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 _INSTALLED = (
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
@@ -60,8 +63,6 @@ class Function(Model):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
-        # An entry is found anew by each call of `evaluate`, and is the same in one process.
-        self._run = _PROCESS if "entry" in spec else uuid4().hex[:8]
         self._has_said = False
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
@@ -85,13 +86,16 @@ class Function(Model):
             named = function if hasattr(function, "__qualname__") else type(function)
             what["function"] = f"{named.__module__}.{named.__qualname__}"
 
-        what |= self.given(("version",))
         source = source_of(function)
         if source:
-            what["source"] = digest(source)
-        elif "version" not in what:
-            what["version"] = f"{NO_VERSION}{self._run}"
+            what |= {"source": digest(source), **self.given(("version",))}
+        else:
+            what["version"] = self._version
         return what
+
+    @cached_property
+    def _version(self) -> str:
+        return version_of(self.spec, self._code())
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -107,13 +111,8 @@ class Function(Model):
     def answer(self, examples: Iterable[Example]) -> Answers:
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
-        needs_version = "version" not in self.spec and source_of(self._code()) is None
-        if needs_version and not self._has_said:
-            remark(
-                f"{self.name}: its source does not say all that it does, so another run uses its "
-                'answers again only with the same `version`: give one, such as version="1", and '
-                "change it with the function"
-            )
+        if not self._has_said and source_of(self._code()) is None:
+            ask_for_version(self.spec)
         self._has_said = True
         if "entry" in self.spec:
             yield from self._load().answer(examples)
@@ -226,6 +225,28 @@ def raised(error: Exception) -> str:
     return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
 
 
+def version_of(spec: Spec, thing: Any) -> str:
+    """The `version` of a function or a loaded checkpoint; where none is given a name for the time
+    that it lives, so that the answers of another one are never used."""
+    if "version" in spec:
+        return str(spec["version"])
+    try:
+        run = _RUNS.setdefault(thing, uuid4().hex[:8])
+    except TypeError:  # nothing can refer to it weakly
+        run = uuid4().hex[:8]
+    return f"{NO_VERSION}{run}"
+
+
+def ask_for_version(spec: Spec) -> None:
+    """Say that answers without a `version` are used again in this run alone."""
+    if "version" not in spec:
+        remark(
+            f"{spec['name']}: its source does not say all that it does, so another run uses its "
+            'answers again only with the same `version`: give one, such as version="1", and change '
+            "it with the code"
+        )
+
+
 def source_of(function: Any) -> str | None:
     """The source of a function and its defaults, where they say all that it does; None for one
     that has no source, holds values, or names something of the user's."""
@@ -242,23 +263,18 @@ def source_of(function: Any) -> str | None:
     # The names of an installed module belong to its package.
     if is_installed(function.__module__):
         return source
-
-    modules = []
     codes = [function.__code__]
     for code in codes:  # which grows by the functions inside
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
-        for step in get_instructions(code):
-            if step.opname == "IMPORT_NAME":
-                modules.append(step.argval)
-        for name in code.co_names:
-            value = function.__globals__.get(name)
-            if isinstance(value, ModuleType):
-                modules.append(value.__name__)
-            elif name in function.__globals__:
-                # Any other object may hold values.
-                is_code = isinstance(value, FunctionType | BuiltinFunctionType | type)
-                modules.append(value.__module__ if is_code else "")
-    return source if all(map(is_installed, modules)) else None
+        steps = get_instructions(code)
+        modules = [step.argval for step in steps if step.opname == "IMPORT_NAME"]
+        for name in set(code.co_names) & set(function.__globals__):
+            value = function.__globals__[name]
+            # Anything else may hold values.
+            modules.append(value.__name__ if isinstance(value, ModuleType) else None)
+        if not all(map(is_installed, modules)):
+            return None
+    return source
 
 
 def is_installed(module: str | None) -> bool:

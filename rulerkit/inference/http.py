@@ -173,7 +173,7 @@ class Connection:
         if not response.is_success or words:
             raise self._error(response, words or content)
         if not isinstance(content, dict):
-            seen = status_words(self.address.url, response.status_code, text)
+            seen = status_words(response.status_code, text)
             raise RequestError(
                 f"an answer that is no completion: {self._quote(seen)[:160]} (does `base_url` end "
                 "where it should, mostly in /v1?)",
@@ -189,7 +189,7 @@ class Connection:
         """The failure that a reply stands for, with the server's own words."""
         words = error if isinstance(error, dict) else {"message": error}
         status, code = response.status_code, str(words.get("code") or "")
-        reason = status_words(self.address.url, status, self._quote(message_in(error)))
+        reason = status_words(status, self._quote(message_in(error)))
         if re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
         wait = None

@@ -4,12 +4,10 @@ one line that says what to do."""
 import re
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
+from urllib.request import getproxies
 
 from rulerkit.common.errors import shorten
-from rulerkit.common.hidden import hide_address
 from rulerkit.common.paths import package_data
-from rulerkit.common.urls import is_on_this_machine
 
 SERVER_WORDS: dict[str, Any] = package_data("server_words.yaml")
 """The words of servers for the two ways in which an answer ends, for a prompt that they decline,
@@ -52,57 +50,35 @@ _WAYS_OUT = {
     "CERTIFICATE_VERIFY_FAILED": "set SSL_CERT_FILE to a file with the server's certificate, or "
     "correct the host",
     "SSL": "TLS fails: write http:// in place of https:// where the server has none",
-    "proxy": "correct the proxy, or set NO_PROXY={host} to connect without it",
     "gaierror": "the host name {host} is unknown: correct the address (`base_url`)",
-    "ConnectionRefused": "start the server (such as `vllm serve MODEL`), or correct the address "
-    "(`base_url`)",
     "Timeout": "is it still loading, or is a firewall between?",
     "ReadError|RemoteProtocolError|WriteError": "it closed the connection: write https:// if it "
     "uses TLS",
     "": "start the server, or correct the address (`base_url`)",
 }
 """What the errors of a lost connection hold -> what to do about it; the first that fits counts."""
-_NO_ACCESS = {403, 407, 502, 503, 504}  # statuses that a proxy gives too
 
 
 def why_unreachable(url: str, error: BaseException) -> str:
-    """Why there is no connection to a URL: TLS, a proxy, the name, nobody there, or it hung up."""
+    """Why there is no connection to a URL: TLS, the name, nobody there, or it hung up."""
     words = shorten(str(error) or type(error).__name__, 160)
     found = ""
     cause: BaseException | None = error
     while cause is not None:
         found += repr(cause)
         cause = cause.__cause__ or cause.__context__
-    proxy = proxy_of(url)
-    if proxy:
-        words = f"no way through {proxy}: {words}"
-        found += "proxy"
+    host = urlsplit(url).hostname or ""
     way_out = next(way for sign, way in _WAYS_OUT.items() if re.search(sign, found))
-    return f"{words}; {way_out.format(host=urlsplit(url).hostname)}"
+    hint = f"; behind a proxy, NO_PROXY={host} leads around it" if getproxies() else ""
+    return f"{words}; {way_out.format(host=host)}{hint}"
 
 
-def proxy_of(url: str) -> str:
-    """The proxy through which a URL is reached, and the variable that names it; empty for none."""
-    parts = urlsplit(url)
-    if is_on_this_machine(url) or proxy_bypass(parts.hostname or ""):
-        return ""
-    proxies = getproxies()
-    for name in (parts.scheme, "all"):
-        if proxies.get(name):
-            return f"the proxy {hide_address(proxies[name])} of {name.upper()}_PROXY"
-    return ""
-
-
-def status_words(url: str, status: int, message: str) -> str:
+def status_words(status: int, message: str) -> str:
     """`HTTP 502: Bad Gateway`: a status and what came with it, without the tags of a page."""
     if re.match(r"\s*<(!doctype|html|\?xml|head|body)", message, re.IGNORECASE):
         text = re.sub(r"(?is)<(style|script).*?</\1>|<[^>]*>", " ", message)
         message = f"an HTML page, {shorten(text) or 'empty'}"
-    words = f"HTTP {status}: {shorten(message, 300).rstrip('.')}"
-    proxy = proxy_of(url) if status in _NO_ACCESS else ""
-    if proxy:
-        words += f" (through {proxy}; NO_PROXY leads around it)"
-    return words
+    return f"HTTP {status}: {shorten(message, 300).rstrip('.')}"
 
 
 def message_in(error: Any) -> Any:

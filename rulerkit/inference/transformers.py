@@ -14,9 +14,7 @@ from importlib import import_module
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from types import FunctionType, MethodType
 from typing import Any
-from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
@@ -25,13 +23,12 @@ from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
-from rulerkit.inference.functions import NO_VERSION, is_installed
+from rulerkit.inference.functions import ask_for_version, version_of
 from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
 BATCH_SIZE = 8  # the default, below the length from which on examples are answered one by one
 ONE_BY_ONE = 16384
-END = 1024  # values at either end of a weight in memory that identify it
 
 
 class Transformers(CheckpointEngine):
@@ -43,7 +40,6 @@ class Transformers(CheckpointEngine):
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
         self._loaded = loaded
-        self._run = uuid4().hex[:8]
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
 
@@ -56,19 +52,19 @@ class Transformers(CheckpointEngine):
                         "already: leave it out"
                     )
             self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
+            ask_for_version(spec)
 
     def identity(self) -> JSON:
-        """As of any checkpoint; of a loaded model its fingerprint and dtype."""
+        """As of any checkpoint; of a loaded model its class, its dtype and its `version`."""
         if not self._loaded:
             return super().identity() | self.given(("version",))
-
-        # The weights have no path: their fingerprint says which they are.
-        dtype = str(self._network.dtype).removeprefix("torch.")
-        what = {"engine": "transformers", **_loaded_identity(self._network), "dtype": dtype}
-        what |= self.given(("sampling", "version"))
-        if "version" not in what and _has_own_code(self._network):
-            what["version"] = f"{NO_VERSION}{self._run}"
-        return what
+        return {
+            "engine": "transformers",
+            "loaded": type(self._network).__name__,
+            "dtype": str(self._network.dtype).removeprefix("torch."),
+            **self.given(("sampling",)),
+            "version": version_of(self.spec, self._network),
+        }
 
     def environment(self) -> JSON:
         """The device and its name, and the path as given."""
@@ -218,39 +214,6 @@ class Transformers(CheckpointEngine):
         # Each answer is cut at its own limit: the batch ran to the longest one.
         rows = out[:, width:].tolist()
         return [self.read_ids(row[:limit]) for row, limit in zip(rows, limits, strict=True)]
-
-
-def _loaded_identity(network: Any) -> JSON:
-    """What identifies a torch model in memory: `loaded`, over its configuration and both ends of
-    every weight; and in `code` its kind of attention."""
-    import torch
-
-    config = network.config.to_json_string(use_diff=False)
-    content = [f"{type(network).__qualname__}\n{config}".encode()]
-    for name, weight in network.named_parameters():
-        flat = weight.detach().reshape(-1)
-        ends = torch.cat([flat[:END], flat[-END:]]).cpu().view(torch.uint8)
-        head = f"{name} {weight.dtype} {tuple(weight.shape)}\n"
-        content += [head.encode(), ends.numpy().tobytes()]
-
-    attention = getattr(network.config, "_attn_implementation", None)
-    return {"loaded": digest(b"".join(content)), "code": {"attention": attention}}
-
-
-def _has_own_code(network: Any) -> bool:
-    """Whether a torch model has code of the user's: a `generate` or a `forward` that was replaced,
-    or a class that no installed package brings."""
-    if "generate" in vars(network):
-        return True
-    for module in network.modules():
-        # accelerate's hooks replace `forward` and keep it under this name.
-        forward = getattr(module, "_old_forward", vars(module).get("forward"))
-        is_plain = isinstance(forward, FunctionType | MethodType)
-        if forward is not None and not (is_plain and is_installed(forward.__module__)):
-            return True
-        if not is_installed(type(module).__module__):
-            return True
-    return False
 
 
 def _small_files(network: Any, tokenizer: Any) -> Path:
