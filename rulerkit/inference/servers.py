@@ -7,10 +7,10 @@ under way. `vllm` and `openai` are the two engines.
 """
 
 import time
+from bisect import bisect_right, insort
 from collections.abc import Iterable
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from functools import partial
-from itertools import islice
 from typing import Any, ClassVar
 
 from rulerkit.common.errors import UserError, remark
@@ -34,32 +34,36 @@ def num_tokens(examples: Iterable[Example]) -> int:
     return sum(example.num_tokens for example in examples)
 
 
+def _by_ids(example: Example) -> bytes:
+    return example.ids.astype(">i4").tobytes()
+
+
 class Waiting:
-    """Examples that were made and not sent yet. What was made since the last look is sent in the
-    order of its token ids, so that neighbours share the longest prefixes in a server's cache."""
+    """Examples that were made and not sent yet. They are sent round and round in the order of their
+    token ids, so that neighbours share the longest prefixes in a server's cache."""
 
     def __init__(self, examples: Iterable[Example]) -> None:
         self._source = iter(examples)
-        self.made: list[Example] = []
-        self._ordered: list[Example] = []  # to be sent from the end
+        self.made: list[Example] = []  # in this order
+        self._last = b""
 
     def make(self) -> bool:
         """Make one more example; False where there is none, or enough are made."""
-        ahead = [*self._ordered, *self.made]
-        if len(ahead) >= AHEAD or num_tokens(ahead) >= AHEAD_TOKENS:
+        if len(self.made) >= AHEAD or num_tokens(self.made) >= AHEAD_TOKENS:
             return False
-        new = list(islice(self._source, 1))
-        self.made += new
-        return bool(new)
+        example = next(self._source, None)
+        if example is not None:
+            insort(self.made, example, key=_by_ids)
+        return example is not None
 
     def take(self) -> Example | None:
         """The next example to send; None where none is left."""
-        if not self._ordered and not self.made:
-            self.make()
-        if not self._ordered:
-            in_order = sorted(self.made, key=lambda one: one.ids.astype(">i4").tobytes())
-            self._ordered, self.made = in_order[::-1], []
-        return self._ordered.pop() if self._ordered else None
+        if not self.made and not self.make():
+            return None
+        place = bisect_right(self.made, self._last, key=_by_ids)
+        example = self.made.pop(place % len(self.made))
+        self._last = _by_ids(example)
+        return example
 
 
 class ServerEngine(Model):
@@ -95,7 +99,7 @@ class ServerEngine(Model):
         """How many copies of the model a server holds, each on GPUs of its own."""
         return 1
 
-    def request(self, example: Example, connection: Connection) -> JSON:
+    def request(self, example: Example) -> JSON:
         """The JSON of the next request."""
         raise NotImplementedError
 
@@ -163,22 +167,26 @@ class ServerEngine(Model):
             return
         # What does not fit is said before a server is started.
         self.check_fits(waiting.made[0])
-        connection = self.open()
+        self.open()
         self._ended_by = ""
         under_way: dict[Future[Answer], Example] = {}
         try:
             while True:
-                # Send what the server can take, once it is ready.
-                is_ready = self.is_ready()
-                if is_ready:
-                    self._send_more(connection, waiting, under_way)
-                if is_ready and not under_way:
-                    break
+                if self.is_ready():
+                    self._send_more(waiting, under_way)
+                    if not under_way:
+                        break
 
                 # While nothing has come back, the time goes into making examples.
                 if not any(future.done() for future in under_way) and waiting.make():
                     continue
-                yield from self._finished(under_way)
+                if not under_way:
+                    time.sleep(_WAIT)
+                for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
+                    example = under_way.pop(future)
+                    outcome = self._outcome(future)
+                    if outcome:
+                        yield example, outcome
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
@@ -186,28 +194,15 @@ class ServerEngine(Model):
         if self._ended_by:
             raise UserError(f"{self._ended_by}; all answers so far are kept")
 
-    def _finished(self, under_way: "dict[Future[Answer], Example]") -> Answers:
-        """What has come back, after a moment at most."""
-        if not under_way:
-            time.sleep(_WAIT)
-        for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
-            example = under_way.pop(future)
-            outcome = self._outcome(future)
-            if outcome:
-                yield example, outcome
-
-    def _send_more(
-        self, connection: Connection, waiting: Waiting, under_way: "dict[Future[Answer], Example]"
-    ) -> None:
+    def _send_more(self, waiting: Waiting, under_way: "dict[Future[Answer], Example]") -> None:
         """Send what the server can take."""
-        while not self._ended_by and len(under_way) < connection.concurrency:
-            tokens = num_tokens(under_way.values())
-            if len(under_way) > 1 and tokens > self._most_tokens():
+        while not self._ended_by and len(under_way) < self.open().concurrency:
+            if len(under_way) > 1 and num_tokens(under_way.values()) > self._most_tokens():
                 break
             example = waiting.take()
             if example is None:
                 break
-            under_way[self._send(connection, example)] = example
+            under_way[self._send(example)] = example
 
     def _most_tokens(self) -> int:
         """The prompt tokens that may be under way; of more a server would choose its own order."""
@@ -223,30 +218,26 @@ class ServerEngine(Model):
         of several threads are under way at the same time, once the first answer is there. Raises
         UserError where every request would fail.
         """
-        connection = self.wait_until_ready()
+        self.wait_until_ready()
         outcome = None
         if not self._ended_by:
-            outcome = self._outcome(self._send(connection, example, body))
+            outcome = self._outcome(self._send(example, **body))
         if outcome is None:
             raise UserError(self._ended_by)
         return outcome
 
-    def _send(
-        self, connection: Connection, example: Example, more: JSON | None = None
-    ) -> "Future[Answer]":
+    def _send(self, example: Example, **more: Any) -> "Future[Answer]":
         """Send a prompt. At least 1000 tokens of all prompts that may be under way, and 5 of an
         answer, are expected in a second; a tenth of that from a server that we have started, whose
         process we can see."""
         self.check_fits(example)
-        tokens = example.num_tokens
+        connection, tokens = self.open(), example.num_tokens
         before_it = min(connection.concurrency * tokens, self._most_tokens() + tokens)
         seconds = before_it / 1000 + self.most_tokens(example) / 5
         if self.process:
             seconds *= 10
         timeout = self.spec.get("timeout", 60 + seconds)
-
-        body = self.request(example, connection) | (more or {})
-        return connection.send(body, timeout, partial(self.read, example))
+        return connection.send(self.request(example) | more, timeout, partial(self.read, example))
 
     def _outcome(self, future: "Future[Answer]") -> Answer | Failure | None:
         """The answer to an example, or why there is none; None where the failure ends the model:
@@ -257,20 +248,18 @@ class ServerEngine(Model):
             failure = error
 
         # A server of ours that is gone does not come back; it was tried again with growing pauses.
-        is_gone = failure.kind == "unreachable" and self.process is not None
-        if is_gone or failure.kind == "storm":
+        if failure.kind == "storm" or (failure.kind == "unreachable" and self.process):
             # Says so where the server's process has ended.
             self.is_ready()
             self.close()
-            said = f"its server does not answer ({failure.reason})" if is_gone else failure.reason
             raise UserError(
-                f"model {self.name}: {said}: look into the server's log, give a slow one more time "
-                "(`timeout: SECONDS`), and run the same command again; answers so far are kept"
+                f"model {self.name}: its server fails ({failure.reason}): look into the "
+                "server's log, give a slow one more time (`timeout: SECONDS`), and run the same "
+                "command again; answers so far are kept"
             )
         if failure.kind in ENDS_MODEL:
             self._ended_by = self._ended_by or self.ended_by(failure)
             return None
-
         return Failure(failure.reason, refused=failure.kind == "declined")
 
     def ended_by(self, failure: RequestError) -> str:

@@ -14,7 +14,6 @@ from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.access import Address, address_of
 from rulerkit.inference.checkpoint import CheckpointEngine
-from rulerkit.inference.http import Connection
 from rulerkit.inference.model import Answer, num_shares
 from rulerkit.inference.refusals import RequestError
 from rulerkit.inference.reply import Reply
@@ -237,7 +236,7 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     # --- answering --------------------------------------------------------------------------------
 
-    def request(self, example: Example, connection: Connection) -> JSON:
+    def request(self, example: Example) -> JSON:
         """Token ids, until one of the checkpoint's stop ids; a thought ends at its budget. The
         prompt's ids come back with those of the answer."""
         sampling: JSON = {"max_tokens": self.most_tokens(example), **self.sampling(example)}

@@ -249,7 +249,7 @@ class Run:
         """A chat with both turns of a prompt."""
         question = [block for block in first.blocks[first.context[1] :] if block.role != "template"]
         return [
-            *self.model.request(first, self.model.connection)["messages"],
+            *self.model.request(first)["messages"],
             {"role": "assistant", "content": answer},
             {"role": "user", "content": "".join(block.text for block in question)},
         ]
