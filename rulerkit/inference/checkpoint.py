@@ -17,7 +17,7 @@ from rulerkit.generation.example import Example
 from rulerkit.generation.tokenizers import ON_HUB
 from rulerkit.inference.model import Answer, Model, with_reasoning
 
-_WEIGHTS = ("*.safetensors", "*.bin", "*.pt", "*.pth", "*.gguf")
+_WEIGHTS = (".safetensors", ".bin", ".pt", ".pth", ".gguf")
 _END = 1 << 20  # bytes at either end of a weight file that identify it
 _POSITIONS = ("max_position_embeddings", "n_positions", "seq_length", "max_seq_len")
 
@@ -29,19 +29,19 @@ class Checkpoint:
         self.who, self.path, self.revision = who, path, revision
         folder = resolve(path)
         self.folder: Path | None = folder if folder.is_dir() else None
-        if not self.folder and not is_hub_id(path):
+        if self.folder:
+            if revision:
+                raise UserError(
+                    f"model {who}: {folder} is a folder, which has no revision {revision}: leave "
+                    "it out (over a base, `revision: null`)"
+                )
+            # A folder without a configuration is refused here; a hub id needs a network first.
+            _ = self.config
+        elif not is_hub_id(path):
             raise UserError(
                 f"model {who}: no folder {folder}; give a folder with a config.json, or a hub id "
                 "(org/name)"
             )
-        if self.folder and revision:
-            raise UserError(
-                f"model {who}: {folder} is a folder, which has no revision {revision}: leave it "
-                "out (over a base, `revision: null`)"
-            )
-        if self.folder:
-            # A folder without a configuration is refused here; a hub id needs a network first.
-            _ = self.config
 
     def file(self, name: str) -> Path | None:
         """One file, downloaded into the hub's cache where needed; None if the checkpoint has no
@@ -106,9 +106,7 @@ class Checkpoint:
             path = self.file(name)
             if path:
                 content.append(f"{name}\n".encode() + path.read_bytes())
-        weights: list[Path] = []
-        for pattern in _WEIGHTS:
-            weights += self.folder.glob(pattern)
+        weights = [path for path in self.folder.iterdir() if path.suffix in _WEIGHTS]
         for path in sorted(weights):
             content.append(f"{path.name} ".encode() + file_ends(path))
         return {"fingerprint": digest(b"".join(content))}
@@ -239,14 +237,12 @@ class CheckpointEngine(Model):
             return None
 
         thought = f", {self.beside} of {need} are for the thought" if self.beside else ""
-        if "max_length" in self.spec:
-            return (
-                f"its limit is {limit} tokens (max_length){thought}; `max_length: {need}` goes "
-                "beyond"
-            )
+        source, way_out = "max_length", ""
+        if source not in self.spec:
+            source, way_out = "max_position_embeddings", "`hf_overrides` with RoPE scaling, or "
         return (
-            f"its limit is {limit} tokens (max_position_embeddings){thought}; `hf_overrides` with "
-            f"RoPE scaling, or `max_length: {need}` goes beyond"
+            f"its limit is {limit} tokens ({source}){thought}; {way_out}`max_length: {need}` goes "
+            "beyond"
         )
 
     def check_fits(self, example: Example) -> None:
@@ -259,7 +255,8 @@ class CheckpointEngine(Model):
                 f"`tokenizer: {self.tokenizer_name()}`, or name the model's own"
             )
         need = example.num_tokens + self.most_tokens(example)
-        if reason := self.too_long(max(need - self.beside, example.length)):
+        reason = self.too_long(max(need - self.beside, example.length))
+        if reason:
             raise TooLong(
                 f"model {self.name}: example {example.index} of {example.task} needs {need} "
                 f"tokens: {reason}"

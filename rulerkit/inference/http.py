@@ -153,54 +153,53 @@ class Connection:
         except TimeoutError:
             raise RequestError(f"no answer within {timeout:.4g} s", "late") from None
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
-            reason = why_unreachable(self.address.url, error)
-            raise RequestError(self._quote(reason), "unreachable") from None
+            reason = self.address.without_secrets(why_unreachable(self.address.url, error))
+            raise RequestError(shorten(reason, 300), "unreachable") from None
         except Exception as error:
             what = shorten(f"{type(error).__name__}: {error}", 120)
             raise RequestError(f"an answer that cannot be read ({what})", "temporary") from error
 
     def _parse(self, response: Any) -> Reply:
         """The reply in a response; `RequestError` for an error and for what is no reply."""
-        # Without our key, which a server may repeat in an answer.
+        # A server may repeat our key anywhere.
         text = self.address.without_secrets(response.content.decode("utf-8", "replace"))
-        try:
+        content: Any = text[:2000]
+        with suppress(ValueError):
             content = parse_json(text.encode(), any_number=True)
-        except ValueError:
-            content = text[:2000]
 
         # Some servers send an error with the status 200.
-        words = content.get("error") if isinstance(content, dict) else None
-        if not response.is_success or words:
-            raise self._error(response, words or content)
+        error = content.get("error") if isinstance(content, dict) else None
+        if not response.is_success or error:
+            raise self._error(response, error or content)
         if not isinstance(content, dict):
-            seen = status_words(response.status_code, text)
-            raise RequestError(
-                f"an answer that is no completion: {self._quote(seen)[:160]} (does `base_url` end "
-                "where it should, mostly in /v1?)",
-                "temporary",
-            )
+            seen = shorten(status_words(response.status_code, text), 160)
+            hint = "does `base_url` end where it should, mostly in /v1?"
+            raise RequestError(f"an answer that is no completion: {seen} ({hint})", "temporary")
         try:
             return read_reply(content)
-        except ValueError as error:
-            reason = f"an answer without a completion ({self._quote(error)[:160]})"
+        except ValueError as problem:
+            reason = f"an answer without a completion ({shorten(problem, 160)})"
             raise RequestError(reason, "temporary") from None
 
     def _error(self, response: Any, error: Any) -> RequestError:
         """The failure that a reply stands for, with the server's own words."""
-        words = error if isinstance(error, dict) else {"message": error}
-        status, code = response.status_code, str(words.get("code") or "")
-        reason = status_words(status, self._quote(message_in(error)))
+        status = response.status_code
+        code = str(error.get("code") or "") if isinstance(error, dict) else ""
+        # Again, where the JSON had escaped it.
+        words = self.address.without_secrets(str(message_in(error)))
+        reason = status_words(status, words)
         if re.search(SERVER_WORDS["too_long"], reason, re.IGNORECASE):
             reason += "; set `max_length` in the model's file, or give the server a larger context"
         wait = None
         with suppress(ValueError):
             wait = max(0.0, float(response.headers.get("retry-after", "")))
-        if wait is not None and wait > PATIENCE:
+        is_long = wait is not None and wait > PATIENCE
+        if is_long:
             reason += f" (it asks to wait {wait:.0f} s)"
 
         if code in SERVER_WORDS["refused"]:
             kind = "declined"
-        elif code in SERVER_WORDS["spent"] or status == _NO_MONEY or (wait or 0) > PATIENCE:
+        elif code in SERVER_WORDS["spent"] or status == _NO_MONEY or is_long:
             kind = "closed"
         elif status in _FORBIDDEN or 300 <= status < 400:
             kind = "forbidden"
@@ -209,8 +208,3 @@ class Connection:
         else:
             kind = "rejected"
         return RequestError(reason, kind, wait)
-
-    def _quote(self, message: object) -> str:
-        """A server's words in one short line, without our key."""
-        words = self.address.without_secrets(str(message)) or type(message).__name__
-        return shorten(words, 300)

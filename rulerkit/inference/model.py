@@ -152,21 +152,20 @@ class Model(ABC):
         if not has_template and self.name in stored_forms():
             settings["template"] = self.name
         form = PromptFormat(tokenizer, **settings)
-        # A thought must be told from the answer behind it. A chat service takes it apart itself,
-        # and the marks of readers are ours.
-        needs_marks = form.form != "gpt-4" and self.engine != "reader"
-        if form.thinking_tokens and needs_marks and not form.thought:
+        # Readers read plain text, and their marks are ours.
+        if self.engine == "reader":
+            return form
+
+        # A thought must be told from the answer behind it. A chat service takes it apart itself.
+        if form.thinking_tokens and form.form != "gpt-4" and not form.thought:
             raise UserError(
                 f"model {self.name}: it has thinking_tokens, but its prompt format names no known "
                 f"mark of a thought ({' '.join(end for _, end in KNOWN)}): give the model's own, "
                 "thinking_marks: [BEGINNING, END], or a needle that is only thought of would count "
                 "as an answer"
             )
-
-        is_chat = self.spec.get("aligned") == "chat"
         has_none = form.template == "auto" and form.form == "base"
-        # Readers read plain text.
-        if is_chat and has_none and self.engine != "reader":
+        if self.spec.get("aligned") == "chat" and has_none:
             raise UserError(
                 f"model {self.name}: it is a chat model (aligned: chat), but no chat template was "
                 f"found beside its tokenizer {tokenizer.name}; give `template: NAME`, a form of "
@@ -200,8 +199,6 @@ class Model(ABC):
         temperature = sampling.get("temperature", 1 if sampling else 0)
         if temperature == 0:
             return sampling | {"temperature": 0}
-
-        # Each example is drawn with a seed of its own.
         number = f"0/{example.task}/{example.index}"
         return sampling | {"seed": crc32(number.encode())}
 
@@ -212,8 +209,7 @@ def with_reasoning(text: str, form: PromptFormat, usage: Spec | None) -> Spec | 
     if not form.thinking_tokens or known.get("reasoning_tokens") is not None:
         return usage
     answer = without_thought(text, form.opens_thought, form.thinking_marks) or ""
-    thought = text.removesuffix(answer) if answer else text
-    return known | {"reasoning_tokens": form.tokenizer.count(thought)}
+    return known | {"reasoning_tokens": form.tokenizer.count(text.removesuffix(answer))}
 
 
 def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
@@ -252,10 +248,9 @@ def num_shares(spec: Spec) -> int:
 def gpus_and_nodes(spec: Spec) -> tuple[int, int]:
     """How many GPUs a checked spec takes on each node, and how many nodes."""
     nodes: int = spec.get("nodes", 1)
-    computes_here = engine_class(spec["engine"]).on_gpu and "base_url" not in spec
-    gpus = 0
-    if computes_here and spec.get("device") != "cpu":
-        gpus = ceil(num_shares(spec) / nodes)
+    gpus = ceil(num_shares(spec) / nodes)
+    if "base_url" in spec or spec.get("device") == "cpu" or not engine_class(spec["engine"]).on_gpu:
+        gpus = 0
     return spec.get("gpus", gpus), nodes
 
 
@@ -339,7 +334,5 @@ def answers_of(
 def _checked(name: str, answer: Any) -> Answer | Failure:
     if isinstance(answer, Answer | Failure):
         return answer
-    raise UserError(
-        f"model {name}: its engine yields {shortened(answer)}, which is neither an Answer nor a "
-        "Failure"
-    )
+    seen = shortened(answer)
+    raise UserError(f"model {name}: its engine yields {seen}, neither an Answer nor a Failure")

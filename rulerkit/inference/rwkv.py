@@ -38,7 +38,16 @@ class RWKV(Model):
     def __init__(self, spec: Spec) -> None:
         super().__init__(spec)
         self._network: Any = None
-        self._local = self._local_file()
+        place = resolve(spec["path"])
+        self._local = place if place.is_file() else None
+        # Else a file of the hub: org/name/FILE.pth.
+        self._repository, _, self._file = spec["path"].rpartition("/")
+        on_hub = self._file.endswith(".pth") and is_hub_id(self._repository)
+        if not self._local and not on_hub:
+            raise UserError(
+                f"model {self.name}: no file {place}; `path` takes a .pth file, here or on the hub "
+                "(org/name/FILE.pth)"
+            )
 
     def identity(self) -> JSON:
         """Hub id, file and commit, or the fingerprint of a file; and the number format."""
@@ -70,9 +79,10 @@ class RWKV(Model):
         """One example after the other; greedy."""
         for example in examples:
             network, prompt = self._load(), example.ids.tolist()
-            most, ids = self.most_tokens(example), list[int]()
+            most = self.most_tokens(example)
+            ids: list[int] = []
             logits: Any = None
-            state = None
+            state: Any = None
             for start in range(0, len(prompt), CHUNK):
                 logits, state = network.forward(prompt[start : start + CHUNK], state)
 
@@ -81,7 +91,7 @@ class RWKV(Model):
                 ids.append(token)
                 logits, state = network.forward([token], state)
             finish = "stop" if len(ids) < most else "length"
-            yield (example, Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids)))
+            yield example, Answer(self.prompt_format.tokenizer.decode(ids), finish, len(ids))
 
     def close(self) -> None:
         """Frees the weights."""
@@ -93,27 +103,25 @@ class RWKV(Model):
 
     def _load(self) -> Any:
         """The network, loaded at first use."""
-        if self._network is None:
-            _, _, file = self.spec["path"].rpartition("/")
-            path = self._local or self._download(file) / file
-            self._package()
-            # the package prints what it loads
-            with loading(self.name, path), redirect_stdout(StringIO()):
-                # Version 7 has a weight that no older version has.
-                names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True)
-                network_class = _network_class("blocks.0.att.r_k" in names)
-                # The class appends .pth to the name: version 7 always, the older versions where it
-                # is missing.
-                self._network = network_class(str(path.with_suffix("")), self._strategy)
+        if self._network is not None:
+            return self._network
+        path = self._local or self._download(self._file) / self._file
+        self._package()
+        # the package prints what it loads
+        with loading(self.name, path), redirect_stdout(StringIO()):
+            # Version 7 has a weight that no older version has.
+            names = torch_module().load(path, map_location="cpu", weights_only=True, mmap=True)
+            network_class = _network_class("blocks.0.att.r_k" in names)
+            # The class appends .pth to the name: version 7 always, the older versions where it is
+            # missing.
+            self._network = network_class(str(path.with_suffix("")), self._strategy)
         return self._network
 
     @cached_property
     def _strategy(self) -> str:
         """The spec's, else half precision on the GPU if there is one."""
-        return str(
-            self.spec.get("strategy")
-            or ("cuda fp16" if torch_module().cuda.is_available() else "cpu fp32")
-        )
+        usual = "cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"
+        return str(self.spec.get("strategy", usual))
 
     def _package(self) -> Path:
         """The folder of the rwkv package."""
@@ -125,23 +133,10 @@ class RWKV(Model):
                 f"{install_command('rwkv')}"
             ) from error
 
-    def _local_file(self) -> Path | None:
-        """The file on this machine; None for a file of the hub."""
-        place = resolve(self.spec["path"])
-        if place.is_file():
-            return place
-        repository, _, file = self.spec["path"].rpartition("/")
-        if file.endswith(".pth") and is_hub_id(repository):
-            return None
-        raise UserError(
-            f"model {self.name}: no file {place}; `path` takes a .pth file, here or on the hub "
-            "(org/name/FILE.pth)"
-        )
-
     def _download(self, file: str) -> Path:
         """The folder in the hub's cache, named after the commit, with a file of the repository."""
-        repository = self.spec["path"].rpartition("/")[0]
-        return download(f"model {self.name}", repository, self.spec.get("revision"), [file])
+        who, revision = f"model {self.name}", self.spec.get("revision")
+        return download(who, self._repository, revision, [file])
 
 
 def _network_class(version_7: bool) -> Any:

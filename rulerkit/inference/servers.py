@@ -172,27 +172,32 @@ class ServerEngine(Model):
         under_way: dict[Future[Answer], Example] = {}
         try:
             while True:
-                if self.is_ready():
+                is_ready = self.is_ready()
+                if is_ready:
                     self._send_more(waiting, under_way)
-                    if not under_way:
-                        break
+                if is_ready and not under_way:
+                    break
 
                 # While nothing has come back, the time goes into making examples.
                 if not any(future.done() for future in under_way) and waiting.make():
                     continue
-                if not under_way:
-                    time.sleep(_WAIT)
-                for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
-                    example = under_way.pop(future)
-                    outcome = self._outcome(future)
-                    if outcome:
-                        yield example, outcome
+                yield from self._finished(under_way)
         finally:
             # The server sees the connections close, and stops.
             for future in under_way:
                 future.cancel()
         if self._ended_by:
             raise UserError(f"{self._ended_by}; all answers so far are kept")
+
+    def _finished(self, under_way: "dict[Future[Answer], Example]") -> Answers:
+        """What has come back, after a moment at most."""
+        if not under_way:
+            time.sleep(_WAIT)
+        for future in wait(under_way, _WAIT, FIRST_COMPLETED).done:
+            example = under_way.pop(future)
+            outcome = self._outcome(future)
+            if outcome:
+                yield example, outcome
 
     def _send_more(self, waiting: Waiting, under_way: "dict[Future[Answer], Example]") -> None:
         """Send what the server can take."""

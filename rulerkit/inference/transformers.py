@@ -45,12 +45,12 @@ class Transformers(CheckpointEngine):
 
         # A model that the caller loaded is described by its own small files.
         if loaded:
-            for key in self.modifiers:
-                if key in spec:
-                    raise UserError(
-                        f"model {self.name}: {key} does not apply to a model that is loaded "
-                        "already: leave it out"
-                    )
+            unused = [*self.given(self.modifiers)]
+            if unused:
+                raise UserError(
+                    f"model {self.name}: {unused[0]} does not apply to a model that is loaded "
+                    "already: leave it out"
+                )
             self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
             ask_for_version(spec)
 
@@ -102,21 +102,24 @@ class Transformers(CheckpointEngine):
 
     def load(self) -> Any:
         """The network on its device, loaded at first use."""
-        if self._network is None:
-            with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
-                network, report = self._from_pretrained(self.device())
+        if self._network is not None:
+            return self._network
+        with loading(self.name, self.spec["path"], self.spec.get("hf_overrides")):
+            network, report = self._from_pretrained()
 
-            # transformers fills missing weights with random numbers, and only logs it.
-            if missing := sorted(report["missing_keys"]):
-                raise UserError(
-                    f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
-                    f"model, such as {missing[0]}"
-                )
-            self._network = network
-        return self._network
+        # transformers fills missing weights with random numbers, and only logs it.
+        missing = sorted(report["missing_keys"])
+        if missing:
+            raise UserError(
+                f"model {self.name}: {self.spec['path']} lacks {len(missing)} weights of the "
+                f"model, such as {missing[0]}"
+            )
+        self._network = network
+        return network
 
-    def _from_pretrained(self, device: str) -> Any:
+    def _from_pretrained(self) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
+        library, device = _transformers(), self.device()
         options: JSON = {
             "dtype": self.dtype(),
             "output_loading_info": True,
@@ -133,20 +136,19 @@ class Transformers(CheckpointEngine):
         path = str(self.checkpoint.folder or self.checkpoint.path)
         if "hf_overrides" in self.spec:
             source = {key: options[key] for key in ("revision", "trust_remote_code")}
-            config = _transformers().AutoConfig.from_pretrained(path, **source)
+            config = library.AutoConfig.from_pretrained(path, **source)
             options["config"] = type(config).from_dict(self.config)
-        return _transformers().AutoModelForCausalLM.from_pretrained(path, **options)
+        return library.AutoModelForCausalLM.from_pretrained(path, **options)
 
     # --- answering --------------------------------------------------------------------------------
 
     def _next_batch(self, network: Any, window: list[Example]) -> list[Example]:
         """The first examples, which are the longest: as many as the spec says, else 1 of long ones
-        and 8 of others; at most what fitted after memory ran out. For a recurrent model their
-        prompts have one length. Where answers are drawn, each example has a seed of its own."""
+        and 8 of others; at most what fitted after memory ran out."""
         # Padding costs as much as tokens do, and a long prompt fills the GPU alone.
         longest = window[0]
         size = self.spec.get("batch_size", 1 if longest.length >= ONE_BY_ONE else BATCH_SIZE)
-        # transformers' RWKV-4 mixes the rows of a batch.
+        # transformers' RWKV-4 mixes the rows of a batch; what is drawn has a seed of its own.
         if network.config.model_type == "rwkv" or "seed" in self.sampling(longest):
             size = 1
         batch = window[: min(size, self._most_per_batch)]
@@ -180,7 +182,8 @@ class Transformers(CheckpointEngine):
         return self._answer(network, batch[:half]) + self._answer(network, batch[half:])
 
     def _generate(self, network: Any, batch: list[Example]) -> list[Answer]:
-        torch, limits = torch_module(), [self.most_tokens(example) for example in batch]
+        torch = torch_module()
+        limits = [self.most_tokens(example) for example in batch]
         prompts = [torch.from_numpy(example.ids).long() for example in batch]
         masks = [torch.ones_like(prompt) for prompt in prompts]
         pad = (self.stop_ids or [0])[0]
@@ -192,13 +195,14 @@ class Transformers(CheckpointEngine):
         before, training = network.generation_config, network.training
 
         # Greedy unless the model's file says otherwise.
-        sampling = {"top_k": 0, **self.sampling(batch[0])}
-        if drawn := "seed" in sampling:
+        settings: JSON = {"do_sample": False}
+        sampling = self.sampling(batch[0])
+        if "seed" in sampling:
             torch.manual_seed(sampling.pop("seed"))
+            settings = {"do_sample": True, "top_k": 0, **sampling}
         # in place of the checkpoint's generation_config.json, which may add sampling or penalties
         network.generation_config = _transformers().GenerationConfig(
-            do_sample=drawn,
-            **(sampling if drawn else {}),
+            **settings,
             max_new_tokens=max(limits),
             eos_token_id=self.stop_ids or None,
             pad_token_id=pad,
