@@ -363,8 +363,6 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
 
 @needs_torch
 def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
-    torch = pytest.importorskip("torch")
-
     network, tokenizer = loaded(folder)
     network.generation_config.do_sample = True
     one = model((network, tokenizer), name="mine")
