@@ -14,7 +14,6 @@ files of 2025 repeat `index`, so rows are numbered by their lines.
 import json
 import re
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, NotRequired
 
@@ -26,7 +25,6 @@ from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
 from rulerkit.common.plugins import by_name, use
 from rulerkit.common.settings import JSON
-from rulerkit.generation.example import Example
 from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task, family_of
 from rulerkit.store.cells import Cell, Report, read_cells
@@ -79,29 +77,28 @@ def read_predictions(path: str | Path, report: Report = remark) -> list[Cell]:
     path = Path(path)
     if path.is_file() and path.with_suffix(".json").is_file():
         return read_cells(path)
-    readers = {
-        suffix: reader
-        for suffix, (thing, module) in by_name("readers", (), "reader of").items()
-        if (reader := use(thing, module))
-    }
+    readers = {}
+    for suffix, (thing, module) in by_name("readers", (), "reader of").items():
+        if reader := use(thing, module):
+            readers[suffix] = reader
     cells, files = list[Cell](), [path]
     if not path.is_file():
         cells = read_cells(path, report)
         files = _files_of_others(path, readers, has_ours=bool(cells))
 
     # The parts of one task are one cell, and none without one of them.
-    parts: dict[Path, list[Path]] = {}
+    tasks: dict[Path, list[Path]] = {}
     for file in files:
         is_part = not file.name.startswith(_SAMPLES)
         whole = file.with_stem(_PART.sub("", file.stem)) if is_part else file
-        parts.setdefault(whole, []).append(file)
+        tasks.setdefault(whole, []).append(file)
     errors = list[UserError]()
-    for of_task in parts.values():
+    for parts in tasks.values():
         try:
-            if reader := readers.get(of_task[0].suffix):
-                cells += reader(of_task[0])
+            if reader := readers.get(parts[0].suffix):
+                cells += reader(parts[0])
             else:
-                cells += _read_task(of_task, report)
+                cells += _read_task(parts, report)
         except UserError as error:
             errors.append(error)
 
@@ -136,90 +133,68 @@ def _read_task(files: list[Path], report: Report) -> list[Cell]:
     stem = _TIME.sub("", files[0].stem.removeprefix(_SAMPLES))
     try:
         name = task_name(_PART.sub("", stem))
-        judge = family_of(name)(name=name)
+        task = family_of(name)(name=name)
     except UserError as error:
         raise UserError(f"{files[0]}: {error}") from None
 
     by_length: dict[int, list[JSON]] = {}
     for file in files:
         answers = dict[str, tuple[int, str]]()
-        for line, row in _rows_of(file, judge):
-            nominal = row.get("max_length") or _length_of(file)
-            by_length.setdefault(nominal, []).append(row)
+        for line, row in _rows_of(file, task):
+            length = row.get("max_length") or _names_of(file)[1]
+            if not length:
+                raise UserError(
+                    f"{file}: no folder above it is named by a length: lay it out as "
+                    "4096/pred/vt.jsonl"
+                )
+            by_length.setdefault(length, []).append(row)
 
             # Indices repeat in upstream's files, and prompts may be left out of them.
-            names = [name for name in ("index", "doc_id", "input") if name in row]
-            key = json.dumps([nominal, *(row[name] for name in (*names, "outputs"))])
+            names = [row.get(key) for key in ("index", "doc_id", "input")]
+            key = json.dumps([length, row["outputs"], names])
             first, answer = answers.setdefault(key, (line, row["pred"]))
-            if names and answer != row["pred"]:
+            if any(name is not None for name in names) and answer != row["pred"]:
                 raise UserError(
                     f"{file}, line {line}: another answer to the example of line {first}: keep one "
                     "of the two lines"
                 )
         if not answers:
             raise UserError(f"{file} is empty: it holds no predictions; answer the task again")
-    return [_cell(files[0], name, nominal, rows, report) for nominal, rows in by_length.items()]
+    return [_cell(files[0], task, length, rows, report) for length, rows in by_length.items()]
 
 
-def _rows_of(file: Path, judge: Task) -> Iterator[tuple[int, JSON]]:
+def _rows_of(file: Path, task: Task) -> Iterator[tuple[int, JSON]]:
     """The rows of a file with upstream's field names, and their lines. Of a document that several
     filters list, the first one counts."""
+    try:
+        lines = file.read_bytes().split(b"\n")
+    except OSError as error:
+        raise UserError(
+            f"{file} cannot be read ({error}): give a text file of JSON lines"
+        ) from None
+
     filters = dict[Any, str]()
-    for line, fields in json_lines(file):
-        row = _from_harness(fields) if "doc" in fields else fields
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
         try:
+            row = parse_json(line)
+            if not isinstance(row, dict):
+                raise ValueError(f"a {type(row).__name__} where an object is expected")
+            if "doc" in row:
+                row = _from_harness(row)
             checked(_ROW, row)
-            if not judge.can_judge(row["outputs"]):
+            if not task.can_judge(row["outputs"]):
                 raise ValueError("outputs: no references, or an empty one")
         except ValueError as error:
             raise UserError(
-                f"{file}, line {line}: {error}; predictions need `pred`, a text, and `outputs`, a "
-                "list of texts that are not empty: answer the example again, or take the line out"
+                f"{file}, line {number}: {first_line(error)}; predictions are JSON lines with "
+                "`pred`, a text, and `outputs`, a list of texts that are not empty: answer the "
+                "example again, or take the line out"
             ) from None
-        document, applied = row.get("doc_id", f"line {line}"), row.get("filter", "")
+        document, applied = row.get("doc_id", f"line {number}"), row.get("filter", "")
         if filters.setdefault(document, applied) == applied:
-            yield line, row
-
-
-def _cell(file: Path, name: str, length: int, rows: list[JSON], report: Report) -> Cell:
-    """A cell as `read_cells` gives it, with what is known of predictions of another program."""
-    family = family_of(name)
-    about = rows[0]  # a task package of ours says how its prompts were made
-    record: JSON = {
-        "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
-        "num_examples": len(rows),
-        "aligned": "chat",
-        "suite": "ruler",
-        "max_failures": 0,
-        "environment": {"packages": {}},
-        **dict.fromkeys(("format", "label", "claimed_length", "adaptive", "threshold")),
-        "result": {
-            "task": {"name": name, "family": "", "category": family.category}
-            | {"match": family.match},
-            "length": length,
-            "model": {"name": _model_name(file), "engine": ""},
-            "seed": None,
-            "prompt_version": None,
-            "protocol": about.get("protocol"),
-            "sources": {},
-            "tokenizer": {"name": str(about.get("tokenizer") or ""), "fingerprint": ""},
-            "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
-        },
-    }
-    numbered = []
-    for index, row in enumerate(rows):
-        known = {key: row[key] for key in PredictionRow.__annotations__ if key in row}
-        numbered.append({**known, "index": index})
-
-    given = {row.get("index") for row in rows}
-    whole = {number for number in given if isinstance(number, int)}
-    most = max(whole, default=0) + 1
-    if len(given) == len(whole) == len(rows) < most:
-        report(
-            f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
-            "examples have no row, and the mean is over the others"
-        )
-    return Cell(file, record, numbered)
+            yield number, row
 
 
 def _from_harness(row: JSON) -> JSON:
@@ -241,27 +216,53 @@ def _from_harness(row: JSON) -> JSON:
     return {**row, "outputs": None, **doc, **named}
 
 
-def json_lines(file: Path) -> Iterator[tuple[int, JSON]]:
-    """The objects of a JSON-lines file with their line numbers; anything else is a `UserError`."""
-    try:
-        lines = file.read_bytes().split(b"\n")
-    except OSError as error:
-        raise UserError(
-            f"{file} cannot be read ({error}): give a text file of JSON lines"
-        ) from None
+def _cell(file: Path, task: Task, length: int, rows: list[JSON], report: Report) -> Cell:
+    """A cell as `read_cells` gives it, with what is known of predictions of another program."""
+    about = rows[0]  # a task package of ours says how its prompts were made
+    record: JSON = {
+        "format": None,
+        "run": "lm-eval" if file.name.startswith(_SAMPLES) else "upstream",
+        "num_examples": len(rows),
+        "label": None,
+        "claimed_length": None,
+        "aligned": "chat",
+        "suite": "ruler",
+        "threshold": None,
+        "max_failures": 0,
+        "adaptive": None,
+        "environment": {"packages": {}},
+        "result": {
+            "task": {
+                "name": task.name,
+                "family": "",
+                "category": task.category,
+                "match": task.match,
+            },
+            "length": length,
+            "model": {"name": _names_of(file)[0], "engine": ""},
+            "seed": None,
+            "prompt_version": None,
+            "protocol": about.get("protocol"),
+            "sources": {},
+            "tokenizer": {"name": str(about.get("tokenizer") or ""), "fingerprint": ""},
+            "prompt_format": {"template": "", "after": "", "thinking_tokens": 0},
+        },
+    }
+    numbered = []
+    for index, row in enumerate(rows):
+        known = {key: row[key] for key in PredictionRow.__annotations__ if key in row}
+        numbered.append({**known, "index": index})
 
-    for number, line in enumerate(lines, start=1):
-        if not line.strip():
-            continue
-        try:
-            row = parse_json(line)
-            if not isinstance(row, dict):
-                raise ValueError(f"a {type(row).__name__} where an object is expected")
-        except ValueError as error:
-            raise UserError(
-                f"{file}, line {number}: not JSON ({first_line(error)}); repair or remove the line"
-            ) from None
-        yield number, row
+    # Where each row has an index of its own, those that lack one are seen.
+    given = {row.get("index") for row in rows}
+    if len(given) == len(rows) and all(isinstance(number, int) for number in given):
+        most = max(given) + 1
+        if most > len(rows):
+            report(
+                f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
+                "examples have no row, and the mean is over the others"
+            )
+    return Cell(file, record, numbered)
 
 
 # --- what names say -------------------------------------------------------------------------------
@@ -276,42 +277,32 @@ def task_name(name: str) -> str:
     return ours
 
 
-def _length_of(file: Path) -> int:
-    """The nearest folder above the file whose name is a length."""
-    for folder in file.resolve().parents:
-        length = _parsed_length(folder.name)
-        if length >= _SHORTEST:
-            return length
-    raise UserError(
-        f"{file}: no folder above it is named by a length: lay it out as 4096/pred/vt.jsonl"
-    )
-
-
-def _parsed_length(folder: str) -> int:
-    """The length that a folder's name gives, 0 where it gives none."""
-    with suppress(UserError):
-        return parse_length(folder)
-    return 0
-
-
-def _model_name(file: Path) -> str:
-    """`<model>/<benchmark>/<length>/pred/` in upstream's tree, else the nearest folder that names
-    no length."""
-    folders = list(file.resolve().parents)
-    if folders[0].name == "pred" and len(folders) > 4:
-        return folders[3].name
-    for folder in folders:
-        is_name = folder.name not in ("", "pred")
-        if is_name and not _parsed_length(folder.name):
-            return folder.name
-    return "unnamed"
+def _names_of(file: Path) -> tuple[str, int]:
+    """The model and the length that the folders of a file name: `<model>/<benchmark>/<length>/pred`
+    in upstream's tree, else the nearest folder that names a length, and the nearest one that names
+    none; "unnamed" and 0 where there is none."""
+    folders = [folder.name for folder in file.resolve().parents]
+    model, length = "", 0
+    for name in folders:
+        try:
+            tokens = parse_length(name)
+        except UserError:
+            tokens = 0
+        if not tokens and name != "pred":
+            model = model or name
+        if tokens >= _SHORTEST:
+            length = length or tokens
+    if folders[0] == "pred" and len(folders) > 4:
+        model = folders[3]
+    return model or "unnamed", length
 
 
 # --- writing --------------------------------------------------------------------------------------
 
 
 def write_grid(cells: Sequence[Examples], paths: Sequence[Path]) -> None:
-    """Write the examples of each cell to its file as upstream's JSONL, whole or not at all."""
+    """Write the examples of each cell to its file as upstream's JSONL, with a few more fields;
+    whole or not at all."""
     # Raises for what does not fit before anything is written.
     for examples in cells:
         _ = examples[0]
@@ -322,21 +313,17 @@ def write_grid(cells: Sequence[Examples], paths: Sequence[Path]) -> None:
             part.open("w", encoding="utf-8", errors="surrogatepass") as file,
         ):
             for index in range(len(examples)):
-                file.write(_line(examples[index], examples.task.protocol))
-
-
-def _line(example: Example, protocol: str) -> str:
-    """One line of upstream's JSONL, and a few more fields."""
-    row = {
-        "index": example.index,
-        "input": example.input,
-        "outputs": list(example.references),
-        "length": example.num_tokens + example.max_new_tokens,
-        "answer_prefix": example.answer_prefix,
-        "context": example.context_text,
-        "question": example.text_of("question"),
-        "task": example.task,
-        "max_new_tokens": example.max_new_tokens,
-        "protocol": protocol,
-    }
-    return json.dumps(row, ensure_ascii=False) + "\n"
+                example = examples[index]
+                row = {
+                    "index": index,
+                    "input": example.input,
+                    "outputs": list(example.references),
+                    "length": example.num_tokens + example.max_new_tokens,
+                    "answer_prefix": example.answer_prefix,
+                    "context": example.context_text,
+                    "question": example.text_of("question"),
+                    "task": example.task,
+                    "max_new_tokens": example.max_new_tokens,
+                    "protocol": examples.task.protocol,
+                }
+                file.write(json.dumps(row, ensure_ascii=False) + "\n")
