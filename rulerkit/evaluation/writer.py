@@ -26,15 +26,7 @@ from rulerkit.scoring.scores import answer_of
 from rulerkit.store.cells import Cell, cell_files, failures_file, load_cell
 from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.files import Lock, Log, disk, write_whole
-from rulerkit.store.records import (
-    FORMAT,
-    ROW,
-    checked,
-    machine,
-    plain,
-    result_digest,
-    row_line,
-)
+from rulerkit.store.records import FORMAT, ROW, checked, machine, plain, result_digest, row_line
 
 if TYPE_CHECKING:
     from rulerkit.scoring.adaptive import StoppingRule
@@ -74,18 +66,19 @@ def ask_length(
         "max_failures": max_failures,
         "adaptive": plain(asdict(rule)) if rule else None,
     }
+    # Few models read prompts in a way of their own; the records of others do not mention it.
+    if model.protocol_note:
+        settings["protocol_note"] = model.protocol_note
     writers = [CellWriter(model, examples, folder, settings) for examples in cells]
-    for writer in writers:
-        writer.before = stored.pop(writer.path, None)
     waiting = writers
     while waiting:
-        waiting = _ask(model, waiting, fresh, bar)
+        waiting = _ask(model, waiting, stored, fresh, bar)
     written = [writer.complete or load_cell(writer.path) for writer in writers]
     return [cell for cell in written if cell]
 
 
 def _ask(
-    model: Model, writers: "Sequence[CellWriter]", fresh: bool, bar: Any
+    model: Model, writers: "list[CellWriter]", stored: dict[Path, Cell], fresh: bool, bar: Any
 ) -> "list[CellWriter]":
     """Let a model answer what is missing in cells of one length; returns those that another process
     writes, after a while."""
@@ -95,7 +88,7 @@ def _ask(
         for writer in writers:
             stack.callback(writer.close)
             try:
-                writer.open(fresh)
+                writer.open(fresh, stored.pop(writer.path, None))
                 opened.append(writer)
             except Elsewhere as error:
                 busy.append(writer)
@@ -138,19 +131,11 @@ class CellWriter:
 
     def __init__(self, model: Model, examples: Examples, folder: Path, settings: JSON) -> None:
         self.model, self.examples = model, examples
-        self.result = plain(
-            {
-                **examples.record(),
-                "model": {
-                    "name": model.name,
-                    # A model made in Python need not name one.
-                    "engine": "",
-                    **model.identity(),
-                },
-            }
-        )
+        # A model made in Python need not name an engine.
+        identity = {"name": model.name, "engine": "", **model.identity()}
+        self.result = plain({**examples.record(), "model": identity})
         """What defines the answers; it stands in the record."""
-        self._result_digest = result_digest(self.result)
+        self._digest = result_digest(self.result)
         self.task: str = self.result["task"]["name"]
         self.length: int = self.result["length"]
         for name in (model.name, self.task):
@@ -164,6 +149,8 @@ class CellWriter:
         """The indices of the examples without an answer when the cell was opened."""
         self.left = set[int]()
         """Those of them that were neither answered nor failed since."""
+        self.complete: Cell | None = None
+        """What is on disk, where nothing was missing when the cell was opened."""
 
         # The suite and threshold of a task say what its scores may be held against, the source of a
         # family from outside how they come about.
@@ -171,27 +158,20 @@ class CellWriter:
         self._settings = {**settings, "suite": task.suite, "threshold": task.threshold}
         if "module" in self.result["task"]:
             self._settings["family_source"] = source_digest(type(task).__module__)
-        # Few models read prompts in a way of their own; the records of others do not mention it.
-        if note := model.protocol_note:
-            self._settings["protocol_note"] = note
-        self.before: Cell | None = None
-        """The cell, where it was read just before it is opened for the first time."""
-        self.complete: Cell | None = None
-        """What is on disk, where nothing was missing when the cell was opened."""
         self._record: JSON = {}
-        self._stored_record: JSON = {}
         self._failures: list[Failure] = []
         self._lock: Lock | None = None
         self._log: Log | None = None
         self._held = ExitStack()
 
-    def open(self, fresh: bool) -> None:
-        """Find out which examples have no answer yet, and lock the cell where there are some."""
+    def open(self, fresh: bool, stored: Cell | None = None) -> None:
+        """Find out which examples have no answer yet, and lock the cell where there are some.
+        `stored` is the cell, where it was read just before."""
         if not fresh:
-            stored = self._compare(self.before or load_cell(self.path))
-            self.before = None
+            stored = stored or load_cell(self.path)
+            self._compare(stored)
             # A complete cell is not even locked: many processes may read it.
-            if not self.missing and self._record == self._stored_record:
+            if stored and not self.missing and self._record == stored.record:
                 self.complete = stored
                 return
 
@@ -202,15 +182,16 @@ class CellWriter:
             _move_aside(self.path)
 
         # Another process may have written before the lock was ours.
-        stored = self._compare(load_cell(self.path))
+        stored = load_cell(self.path)
+        self._compare(stored)
         if not self.missing:
-            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
+            self._write_record()
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
-        if stored and stored.result != self._result_digest:
+        if stored and stored.result != self._digest:
             _move_aside(self.path)
-            stored = self._compare(None)
-        if stored:
+            self._compare(None)
+        elif stored:
             check_digests(stored, self.examples)
 
         # The environment of this writer, and all of them where they changed.
@@ -222,6 +203,23 @@ class CellWriter:
         if len(environments) > 1:
             self._record["environments"] = environments
         self.left = set(self.missing)
+
+    def _compare(self, stored: Cell | None) -> None:
+        """Find out what is missing in what is on disk. Rows made under another record are never
+        mixed with new ones."""
+        present: Collection[int] = ()
+        before: JSON = {}
+        if stored and stored.coverage.have:
+            check_result(stored, self.result)
+            present, before = stored.coverage.have, stored.record
+
+        self.missing = sorted(set(range(len(self.examples))).difference(present))
+        # A later call with fewer examples does not forget that there are more.
+        most = max(len(self.examples), before.get("num_examples", 0))
+        self._record = {"format": FORMAT, **before, **self._settings, "num_examples": most}
+
+    def _write_record(self) -> None:
+        write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
 
     def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
         """Append the row of an example, which moves the progress bar, or the attempt that left it
@@ -237,7 +235,7 @@ class CellWriter:
         assert self._lock is not None
         self._lock.check()
         if self._log is None:
-            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
+            self._write_record()
             self._log = self._held.enter_context(closing(Log(self.path)))
 
         if isinstance(answer, Failure):
@@ -246,9 +244,9 @@ class CellWriter:
             now = datetime.now(UTC).isoformat(timespec="seconds")
             attempt = {"index": example.index, "time": now, **answer._asdict()}
             with closing(Log(failures_file(self.path))) as log:
-                log.append(row_line(attempt, self._result_digest))
+                log.append(row_line(attempt, self._digest))
         else:
-            self._log.append(row_line(row, self._result_digest))
+            self._log.append(row_line(row, self._digest))
             # The bar counted the whole length: correct it by what the example took.
             tokens = example.num_tokens + answer.num_tokens
             bar.total += tokens - self.length
@@ -310,27 +308,6 @@ class CellWriter:
                 "same command asks for them again"
             )
         self._failures = []
-
-    def _compare(self, stored: Cell | None) -> Cell | None:
-        """Find out what is missing in what is on disk. Rows made under another record are never
-        mixed with new ones."""
-        present: Collection[int] = ()
-        self._stored_record = {}
-        if stored and stored.coverage.have:
-            check_result(stored, self.result)
-            present = stored.coverage.have
-            self._stored_record = stored.record
-
-        self.missing = sorted(set(range(len(self.examples))).difference(present))
-        # A later call with fewer examples does not forget that there are more.
-        earlier = self._stored_record.get("num_examples", 0)
-        self._record = {
-            "format": FORMAT,
-            **self._stored_record,
-            **self._settings,
-            "num_examples": max(len(self.examples), earlier),
-        }
-        return stored
 
 
 def _move_aside(path: Path) -> None:
