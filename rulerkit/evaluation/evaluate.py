@@ -5,9 +5,10 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 `writer.ask_length` sends the examples of one length and appends each answer to its cell.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -62,21 +63,22 @@ def evaluate(
     asked, and the error of a model (`ModelError`) where no cell has an answer.
     """
     studies = _studies_of(study, parameters)
-    asking = [one for one in studies if one.ask]
-    stored, missing = _read_cells(asking, fresh)
-    tokens = sum(missing.values())
-    cells, errors = list[Cell](), list[ModelError]()
+    call = _Call(fresh, session or Session(), not_run)
+    for one in studies:
+        if one.ask:
+            _read_cells(one, call)
+    tokens = sum(call.missing.values())
+    cells = list[Cell]()
     with ExitStack() as stack:
         is_hidden = not progress or not tokens
-        bar = progress_bar(total=tokens, unit_scale=True, disable=is_hidden)
-        stack.enter_context(bar)
+        call.bar = progress_bar(total=tokens, unit_scale=True, disable=is_hidden)
+        stack.enter_context(call.bar)
         if session is None:
-            session = Session()
-            stack.callback(session.close)
-        call = _Call(session, stored, missing, fresh, bar, not_run, errors)
+            stack.callback(call.session.close)
         for one in studies:
             cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
+    errors = call.errors
     if errors and not any(cell.coverage.have for cell in cells):
         raise errors[0]
     if not cells and not errors and not not_run and any(one.models for one in studies):
@@ -93,16 +95,23 @@ def evaluate(
 class _Call:
     """What all models of one call of `evaluate` share."""
 
-    session: "Session"
-    stored: dict[Path, Cell]
-    """By file, the cells as they were read before anything was asked; each is used once."""
-    missing: dict[Path, int]
-    """By file, the tokens of all examples that had no answer before anything was asked."""
     fresh: bool
-    bar: Any
+    session: "Session"
     not_run: NotRun | None
-    errors: list[ModelError]
+    stored: dict[Path, Cell] = field(default_factory=dict)
+    """By file, the cells as they were read before anything was asked; each is used once."""
+    missing: dict[Path, int] = field(default_factory=dict)
+    """By file, the tokens of all examples that had no answer before anything was asked."""
+    errors: list[ModelError] = field(default_factory=list)
     """Those of the models so far."""
+    bar: Any = None
+
+    def leave_out(self, model: Model, length: int, reason: str, task: str = "") -> None:
+        """Name a length that a model cannot be given, or a task that does not fit into it."""
+        at = "" if task else f"{model.name} at {length_name(length)}: "
+        remark(f"not run: {at}{reason}")
+        if self.not_run:
+            self.not_run(model.name, length, reason, task)
 
 
 def _studies_of(given: Any, parameters: JSON) -> list[Study]:
@@ -137,57 +146,53 @@ Asked = dict[tuple[str, int], Examples]
 """The examples of each task at each length that they fit into."""
 
 
-def _read_cells(studies: Iterable[Study], fresh: bool) -> tuple[dict[Path, Cell], dict[Path, int]]:
-    """What is on disk of the cells of studies, and the tokens of all their examples without an
-    answer, which the progress bar counts; both by file. A cell that cannot be read is left to its
+def _read_cells(study: Study, call: _Call) -> None:
+    """Find out what is on disk of the cells of a study, and the tokens of all their examples
+    without an answer, which the progress bar counts. A cell that cannot be read is left to its
     writer, which says so."""
-    stored, missing = dict[Path, Cell](), dict[Path, int]()
-    wanted_of = [(asked, study.num_examples) for study in studies for asked in study.cells()]
-    for asked, number in wanted_of:
+    for asked in study.cells():
         have = 0
         with suppress(DamagedCell):
-            cell = None if fresh else load_cell(asked.path)
+            cell = None if call.fresh else load_cell(asked.path)
             if cell:
-                have = len(cell.coverage.of_first(number).have)
-                stored[asked.path] = cell
-        tokens = asked.length * (number - have)
-        missing[asked.path] = max(tokens, missing.get(asked.path, 0))
-    return stored, missing
+                have = len(cell.coverage.of_first(study.num_examples).have)
+                call.stored[asked.path] = cell
+        tokens = asked.length * (study.num_examples - have)
+        call.missing[asked.path] = max(tokens, call.missing.get(asked.path, 0))
 
 
-def _fitting(study: Study, model: Any, call: _Call) -> Asked:
+def _fitting(study: Study, model: Model, call: _Call) -> Asked:
     """The examples of all tasks at the lengths that they fit into; what does not fit is named.
 
     Raises `UserError` for what would fail later: a corpus with which no example can be made, and
     lengths that no task fits into. The question of an adaptive run needs them all.
     """
-    asked, too_short = Asked(), list[tuple[str, int, str]]()
+    asked, too_short = Asked(), list[tuple[int, str, str]]()
     for task in study.tasks:
-        for number, length in enumerate(study.lengths):
+        fits = None
+        for length in study.lengths:
+            # What fits into a length fits into all longer ones.
+            if fits:
+                asked[task.name, length] = replace(fits, length=length, kept={})
+                continue
             examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
-            # Examples that were answered fit, and none is made.
-            path = cell_file(study.predictions, model.name, task.name, length)
             some = study.num_examples if length < _ALWAYS_FITS else 1
-            if not call.missing[path]:
+            # Examples that were answered fit, and none is made.
+            if not call.missing[cell_file(study.predictions, model.name, task.name, length)]:
                 some = 0
             try:
                 # What is made here is not made again when it is asked.
                 examples.kept.update({index: examples[index] for index in range(some)})
             except DoesNotFit as error:
-                too_short.append((task.name, length, str(error)))
-                continue
-            # What fits here fits into all longer lengths.
-            asked[task.name, length] = examples
-            for longer in study.lengths[number + 1 :]:
-                asked[task.name, longer] = replace(examples, length=longer, kept={})
-            break
+                too_short.append((length, str(error), task.name))
+            else:
+                asked[task.name, length] = fits = examples
 
     if too_short and (not asked or study.adaptive):
-        raise UserError(too_short[0][2])
-    for name, length, reason in too_short:
-        remark(f"not run: {reason}")
-        if call.not_run:
-            call.not_run(model.name, length, reason, name)
+        _, reason, _ = too_short[0]
+        raise UserError(reason)
+    for length, reason, name in too_short:
+        call.leave_out(model, length, reason, name)
     return asked
 
 
@@ -198,22 +203,23 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
     """Let the models of a study answer one after the other; returns their cells. All are checked
     before the first one is asked; one whose server fails then is left out."""
     session, cells = call.session, list[Cell]()
-    ready: list[tuple[Any, Model, Asked]] = []
+    ready: list[tuple[Study, Model, Asked]] = []
     for described in study.models:
+        of_model = replace(study, models=(described,))
         # Nothing is loaded here: a model reads its weights when it answers first.
         if session.model is not None and described == session.described:
             model = session.model
         else:
             model = load_model(described)
         try:
-            ready.append((described, model, _fitting(study, model, call)))
+            ready.append((of_model, model, _fitting(of_model, model, call)))
         except ModelError as error:
             call.errors.append(error)
-            cells += _stored(replace(study, models=(described,)))
+            cells += _stored(of_model)
 
-    for described, model, asked in ready:
+    for of_model, model, asked in ready:
+        (described,) = of_model.models
         session.use(described, model)
-        of_model = replace(study, models=(described,))
         # Of a model that is a Python object, or made by one, not all changes are seen.
         is_code = isinstance(described, Model) or "entry" in described
         if is_code and not any(call.missing[cell.path] for cell in of_model.cells()):
@@ -232,30 +238,25 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
     return cells
 
 
-def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell]:
+def _ask_model(study: Study, model: Model, asked: Asked, call: _Call) -> list[Cell]:
     """Let the only model of a study answer at all lengths that it can be given, in one round, or in
     those of an adaptive run; returns its cells. Raises `ModelError` where its work ends early."""
     answered = dict[Path, Cell]()  # a later round replaces earlier states of a cell
-    lengths = list(study.lengths)
-    anew = set(lengths) if call.fresh else set[int]()  # what is asked first moves old rows aside
-
-    def leave_out(length: int, reason: str) -> None:
-        remark(f"not run: {model.name} at {length_name(length)}: {reason}")
-        if call.not_run:
-            call.not_run(model.name, length, reason, "")
-        lengths.remove(length)
-
+    lengths = list[int]()
     for length in study.lengths:
         if reason := model.too_long(length):
-            leave_out(length, reason)
+            call.leave_out(model, length, reason)
+        else:
+            lengths.append(length)
+    anew = set(lengths) if call.fresh else set[int]()  # what is asked first moves old rows aside
 
     while lengths:
         # The question of an adaptive run is about the lengths that remain.
         left = at_lengths(study, lengths)
         try:
-            for length, counts in rounds(lambda: counts_of(at_lengths(study, lengths), anew)):
-                fitting = {name: n for name, n in counts.items() if (name, length) in asked}
-                examples = [asked[name, length].first(n) for name, n in fitting.items()]
+            for length, counts in rounds(partial(counts_of, left, anew)):
+                names = [name for name in counts if (name, length) in asked]
+                examples = [asked[name, length].first(counts[name]) for name in names]
                 cells = ask_length(
                     model,
                     examples,
@@ -269,7 +270,8 @@ def _ask_model(study: Study, model: Any, asked: Asked, call: _Call) -> list[Cell
                 answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:
-            leave_out(length, str(error))
+            call.leave_out(model, length, str(error))
+            lengths.remove(length)
             continue
         if left.adaptive:
             text = left.adaptive.describe(state_of(left, anew))
