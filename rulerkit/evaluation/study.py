@@ -18,15 +18,15 @@ from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.common.errors import UserError, listed, remark, shortened, unknown
+from rulerkit.common.errors import UserError, check_known, listed, remark, shortened, unknown
 from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
-from rulerkit.common.paths import cell_file, home, project_files, resolve, resolve_file
+from rulerkit.common.paths import cell_file, home, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.generation.corpora import KINDS, choices, load
-from rulerkit.generation.tasks import Task, all_families, by_name, without_suites
+from rulerkit.generation.tasks import Task, by_name, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import family_threshold, threshold_of
@@ -112,11 +112,10 @@ class Study:
         from rulerkit.common.render import render, table_files
 
         if not isinstance(table, str):
-            if table.empty:
-                # An older one would be of other data.
-                for old in table_files(self._place("tables", name, ".tex"), ""):
-                    old.unlink(missing_ok=True)
-            else:
+            # An older one would be of other data.
+            for old in table_files(self._place("tables", name, ".tex"), ""):
+                old.unlink(missing_ok=True)
+            if not table.empty:
                 text = render(table if latex is None else latex, "latex", list(notes))
                 self.save_table(text, name, ".tex")
             table, suffix = csv_text(table), ".csv"
@@ -135,28 +134,26 @@ class Study:
 
         whole: Any = getattr(figure, "figure", figure)
         labels = []
-        model: Any
         for model in self.models:
-            is_spec = isinstance(model, dict)
-            label = model.get("label", model["name"]) if is_spec else model.label
-            labels.append(str(label))
+            given = model.get("label") if isinstance(model, dict) else model.label
+            labels.append(given or name_of(model))
         title = ": ".join(filter(None, [name or self.notebook, ", ".join(labels)]))
         software = f"rulerkit {__version__}"
         made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, {software}"
-        facts = {".pdf": {"Title": title, "Subject": made, "Creator": software}}
-        facts[".png"] = {"Title": title, "Description": made, "Software": software}
-        paths = [self._place("figures", name, suffix) for suffix in facts]
-        for path, metadata in zip(paths, facts.values(), strict=True):
-            with disk(path):
-                whole.savefig(path, dpi=200, metadata=metadata)
-
         notes = whole.get_supxlabel().replace("\n", " ")
         caption = f"{title}. {notes[:1].upper()}{notes[1:]}{'.' if notes else ''}".strip()
-        for suffix, text in ((".txt", caption), (".tex", latex(caption))):
-            path = self._place("figures", name, suffix)
-            with disk(path):
-                path.write_text(text + "\n", encoding="utf-8")
-        return paths
+
+        pdf, png, txt, tex = (
+            self._place("figures", name, suffix) for suffix in (".pdf", ".png", ".txt", ".tex")
+        )
+        about_pdf = {"Title": title, "Subject": made, "Creator": software}
+        about_png = {"Title": title, "Description": made, "Software": software}
+        with disk(pdf):
+            whole.savefig(pdf, dpi=200, metadata=about_pdf)
+            whole.savefig(png, dpi=200, metadata=about_png)
+            txt.write_text(caption + "\n", encoding="utf-8")
+            tex.write_text(latex(caption) + "\n", encoding="utf-8")
+        return [pdf, png]
 
     def _place(self, kind: str, name: str, suffix: str) -> Path:
         file = "-".join(part for part in (self.title, name) if part) + suffix
@@ -364,8 +361,7 @@ def check_names(names: Collection[str], where: str = "") -> None:
             "FILE --dry-run` lists what it asks; files of parameters are taken here, such as -f "
             "params/models/llama-3.1-8b.yaml -f params/sizes/paper.yaml"
         )
-    ours = Parameters.model_fields
-    others = [name for name in names if name not in ours]
+    others = [name for name in names if name not in Parameters.model_fields]
     if not others:
         return
 
@@ -376,45 +372,20 @@ def check_names(names: Collection[str], where: str = "") -> None:
     for name in others:
         if name not in known:
             # Those of single notebooks are many: of them the likeliest is named.
-            near = get_close_matches(name, ours, n=1) or get_close_matches(name, known, n=1)
+            near = get_close_matches(name, known, n=1)
             what = f"parameter{' in ' + where if where else ''}"
             hint = "Notebooks take further ones: docs/reference.md lists all"
-            raise unknown(what, name, dict.fromkeys([*near, *ours]), hint)
+            raise unknown(what, name, dict.fromkeys([*near, *Parameters.model_fields]), hint)
 
 
 def check_used(given: Spec, values: Spec, uses: Collection[str], who: str, also: str = "") -> None:
     """Raise a `UserError` for a parameter among those `given` that `who`, a command or a function,
     does not use. `uses` are those that it does; `values` are all that hold there, also those of
     files, which may be shared by several commands. `also` is what else it takes, in words."""
-    for name, value in given.items():
-        if name not in uses:
-            if owner := _owner_of(name):
-                raise UserError(
-                    f"{name} is {owner}, and {who} does not use it; it takes "
-                    f"{', '.join(uses)}{also}"
-                )
-            near = get_close_matches(str(name), [*uses, *MODEL_KEYS], n=1)
-            raise unknown("parameter", name, dict.fromkeys([*near, *uses]))
-        is_adaptive = values.get("num_examples") == "adaptive"
-        if name == "max_examples" and value is not None and not is_adaptive:
-            raise UserError(
-                f"{name} is for adaptive runs, and the number of examples is fixed here: give "
-                "`num_examples: adaptive` too, or leave it out"
-            )
-
-
-def _owner_of(name: str) -> str:
-    """What has a use for a parameter that was given in another place, in words; "" for nothing."""
-    if name in Parameters.model_fields:
-        return "a parameter of a study"
-    if name in MODEL_KEYS:
-        return f"a key of a model, such as {{base: MODEL, {name}: ...}}"
-    for family in all_families():
-        if name in family.setting_names():
-            return f"a setting of a task, such as {{base: TASK, {name}: ...}}"
-    from rulerkit.evaluation.notebook import notebook_parameters
-
-    for notebook, path in project_files("notebooks", ".ipynb").items():
-        if name in notebook_parameters(path):
-            return f"a parameter of the notebook {notebook}"
-    return ""
+    for name in given:
+        check_known("parameter", name, uses, f"{who[:1].upper()}{who[1:]} uses these{also}")
+    if given.get("max_examples") is not None and values.get("num_examples") != "adaptive":
+        raise UserError(
+            "max_examples is for adaptive runs, and the number of examples is fixed here: give "
+            "`num_examples: adaptive` too, or leave it out"
+        )
