@@ -168,7 +168,7 @@ class Cell:
         except FileNotFoundError:
             return
         except OSError as error:
-            raise DamagedCell(f"cannot read {path}: {error.strerror or error}") from error
+            raise DamagedCell(f"cannot read {path}: {_reason(error)}") from error
         # A crash tore what follows the last line end.
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             line = line.strip()
@@ -201,14 +201,13 @@ class Cell:
                 pass
         have = self._have or ()
 
-        # Every attempt is a line; the last one counts, and none where the example was
-        # answered later.
-        attempts = dict[int, Failure]()
+        # Every attempt is a line; the last one counts, and none where the example was answered.
+        failed = dict[int, Failure]()
         for path in (self.path, *self.others):
             for _, index, line in self._lines(failures_file(path), FAILED_ATTEMPT):
-                attempts[index] = Failure(line["reason"], line["refused"])
-        failed = {index: attempts[index] for index in sorted(attempts.keys() - set(have))}
-        return Coverage(have, self.wanted, failed, self.about.max_failures)
+                if index not in have:
+                    failed[index] = Failure(line["reason"], line["refused"])
+        return Coverage(have, self.wanted, dict(sorted(failed.items())), self.about.max_failures)
 
 
 def load_cell(path: Path) -> Cell | None:
@@ -219,20 +218,13 @@ def load_cell(path: Path) -> Cell | None:
     file = path.with_suffix(".json")
     try:
         cell = Cell(path, parse_record(file.read_bytes()))
-    except OSError as error:
+    except (OSError, ValueError) as error:
         # Neither rows nor record: the cell was never begun.
-        gone = isinstance(error, FileNotFoundError | NotADirectoryError)
-        if gone and not path.exists():
+        if isinstance(error, FileNotFoundError | NotADirectoryError) and not path.exists():
             return None
         raise DamagedCell(
-            f"{path}: its record {file.name} cannot be read ({error.strerror or error}), so nobody "
-            "knows what was asked: bring the record back, move the file elsewhere, or start anew "
-            "with fresh=True (--fresh), which moves it aside"
-        ) from error
-    except ValueError as error:
-        raise DamagedCell(
-            f"{file} is no record of predictions as this version writes them ({error}): bring it "
-            f"back from a copy, or {WAYS_OUT}"
+            f"{path}: its record {file.name} cannot be read ({_reason(error)}), so nobody knows "
+            f"what was asked: bring the record back from a copy, or {WAYS_OUT}"
         ) from error
 
     # It lies at predictions/<run>/<model>/<task>/<length>.jsonl, or in a folder of another name;
@@ -246,6 +238,11 @@ def load_cell(path: Path) -> Cell | None:
         f"{path} lies in the place of {'/'.join(place)}, and its record says "
         f"{shorten('/'.join(said))}: move rows and record back to where they were made"
     )
+
+
+def _reason(error: Exception) -> str:
+    """Why a file cannot be read, in words."""
+    return str(getattr(error, "strerror", None) or error)
 
 
 def failures_file(path: Path) -> Path:
@@ -268,35 +265,32 @@ def read_cells(path: Path, report: Report = remark) -> list[Cell]:
             f"no predictions at {path}: no such file or folder; give a .jsonl file, a run's "
             "folder, or outputs/predictions"
         )
-    # One damaged cell must not keep a user from reading all others, unless it is the one that was
-    # named, by its rows or its record.
     if path.is_file():
         cell = load_cell(path.with_suffix(".jsonl") if path.suffix == ".json" else path)
         return [cell] if cell else []
 
+    # One damaged cell must not keep a user from reading all others.
     cells = []
-    for file in prediction_files(path, report):
-        if not file.with_suffix(".json").exists():
-            is_ours = file.absolute().parts[-5:-4] == ("predictions",)
-            if is_ours and file.stem.isdigit():
-                report(f"left out: {file} has no record {file.stem}.json beside it")
-            continue
+    for file in _prediction_files(path, report):
+        is_ours = file.absolute().parts[-5:-4] == ("predictions",) and file.stem.isdigit()
         try:
-            cell = load_cell(file)
+            if file.with_suffix(".json").exists():
+                cells.append(load_cell(file))
+            elif is_ours:
+                report(f"left out: {file} has no record {file.stem}.json beside it")
         except DamagedCell as error:
             report(f"left out: {error}")
-        else:
-            cells += [cell] if cell else []
-    former = [cell.path for cell in cells if cell.about.format == FORMER]
+    found = [cell for cell in cells if cell]
+    former = [cell.path for cell in found if cell.about.format == FORMER]
     if former:
         report(
             "rows of a former version have no `check`, so that damage to them is not found: "
             f"{listed(former, 2)}"
         )
-    return sorted(cells, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
+    return sorted(found, key=lambda cell: (cell.run, cell.model, cell.task, cell.length))
 
 
-def prediction_files(folder: Path, report: Report) -> list[Path]:
+def _prediction_files(folder: Path, report: Report) -> list[Path]:
     """The prediction files below a folder, each folder once; a record alone stands for a cell that
     is still empty."""
     # Links may form a circle.

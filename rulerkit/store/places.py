@@ -3,9 +3,7 @@
 `as_cells` decides it for all functions that read answers.
 """
 
-import os
 from collections.abc import Collection, Iterable
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -124,9 +122,9 @@ def find_cells(
     from rulerkit.store.other_formats import read_predictions
 
     cells: list[Cell] = []
-    for file in chain.from_iterable(map(_files_of, places)):
-        for path in chain.from_iterable(map(_with_predictions, _matching(file, outputs))):
-            cells += read_predictions(path, report)
+    for place in places:
+        for file in _files_of(place):
+            cells += read_predictions(_path_of(file, outputs), report)
     return _each_once(cells, report)
 
 
@@ -137,39 +135,24 @@ def _files_of(place: str | Path) -> list[str | Path]:
     return [place]
 
 
-def _with_predictions(path: Path) -> list[Path]:
-    """The folders named `predictions` below an outputs folder, such as that of `outputs/small`; the
-    path itself where there is none, or where it lies in one."""
-    found: list[Path] = []
-    if "predictions" not in path.parts:
-        for folder, names, _ in os.walk(path):
-            if "predictions" in names:
-                found.append(Path(folder) / "predictions")
-            names[:] = sorted(
-                name for name in names if name != "predictions" and not name.startswith(".")
-            )
-    return found or [path]
-
-
-def _matching(place: str | Path, outputs: str | Path) -> list[Path]:
-    """The paths that a place means: a file or folder; else `run/model` or `run` in
+def _path_of(place: str | Path, outputs: str | Path) -> Path:
+    """The path that a place means: a file or folder; else `run/model` or `run` in
     `outputs/predictions`; else a model's name that stands there in one run only. Raises UserError
     for what means nothing or several."""
     root = resolve_file(outputs) / "predictions"
     for path in (resolve_file(place), root / place):
         # A checkpoint in the working directory is no folder of predictions.
         if str(place) and path.exists() and not holds_checkpoint(path):
-            return [path]
+            return path
 
-    name = str(place)
     folders = sorted(path for path in root.glob("*/*") if path.is_dir())
-    of_model = [path for path in folders if path.name == name]
+    of_model = [path for path in folders if path.name == str(place)]
     if len(of_model) == 1:
-        return of_model
+        return of_model[0]
     names = [f"{path.parent.name}/{path.name}" for path in of_model or folders]
     if of_model:
         raise UserError(
-            f"model {name!r} has predictions in several runs: name one of {', '.join(names)}"
+            f"model {str(place)!r} has predictions in several runs: name one of {', '.join(names)}"
         )
     where = (
         f"no predictions at {resolve_file(place)}: no such file or folder; those of this project "
@@ -193,15 +176,14 @@ def _each_once(cells: Iterable[Cell], report: Report) -> list[Cell]:
 
     once = []
     for of_cell in copies.values():
-        found = list(of_cell.values())
-        once += found if len(found) == 1 else _union(found, report)
+        once += _union([*of_cell.values()], report)
     return once
 
 
 def _union(copies: list[Cell], report: Report) -> list[Cell]:
     """One cell with the rows of several; none where all of them are damaged. Raises UserError where
     two were made differently, or have different answers to an example."""
-    whole = readable(copies, report)
+    whole = readable(copies, report) if len(copies) > 1 else copies
     if len(whole) < 2:
         return whole
     first, *others = whole
