@@ -14,10 +14,12 @@ from rulerkit.store.cells import WAYS_OUT, Cell
 from rulerkit.store.records import OPTIONAL, defining
 
 _FEW = 4  # values of a field that a footnote lists
-ABSENT = object()
 _LONGEST = 60  # characters of a value in a message
 _BEFORE = 20  # and how many of them before the first that differs
+_ABSENT = object()
 
+Change = tuple[str, Any, Any]
+"""A field, its old and its new value."""
 
 _ASKED_MODEL = ("prompt_format", "tokenizer", "model")
 _MAY_DIFFER = {
@@ -44,13 +46,13 @@ def check_same(cells: Iterable[Cell]) -> None:
     ours = [cell for cell in cells if cell.coverage.have and cell.about.format]
 
     # Room for a thought beside the length, or inside it, makes two different lengths.
-    by_room: dict[str, Cell] = {}
+    rooms: dict[str, Cell] = {}
     for cell in ours:
         if cell.about.thinking_tokens:
             room = cell.record["result"]["prompt_format"].get("thinking_room")
-            by_room.setdefault(str(room), cell)
-    if len(by_room) > 1:
-        (old, cell), (new, other), *_ = by_room.items()
+            rooms.setdefault(str(room), cell)
+    if len(rooms) > 1:
+        (old, cell), (new, other), *_ = rooms.items()
         raise _mixed(cell, other, [("prompt_format.thinking_room", old, new)])
 
     # Each cell is held against the first one that it shares these things with.
@@ -58,20 +60,33 @@ def check_same(cells: Iterable[Cell]) -> None:
         first: dict[tuple[str, ...], tuple[Cell, JSON]] = {}
         for cell in ours:
             result = cell.record["result"]
-            defining = {field: result[field] for field in result if field not in may_differ}
+            fixed = {field: result[field] for field in result if field not in may_differ}
             key = tuple(getattr(cell, name) for name in shared)
-            other, before = first.setdefault(key, (cell, defining))
+            other, before = first.setdefault(key, (cell, fixed))
             # Whether a function without a version is the same nobody knows: a note says so.
-            changes = [
-                change for change in differences(before, defining) if not _lacks_version(*change)
-            ]
+            changes = [c for c in differences(before, fixed) if not _lacks_version(c)]
             if changes:
                 raise _mixed(other, cell, changes)
 
 
-def _lacks_version(field: str, old: Any, new: Any) -> bool:
-    both = (str(old), str(new))
-    return field == "model.version" and all(text.startswith(NO_VERSION) for text in both)
+def _lacks_version(change: Change) -> bool:
+    field, old, new = change
+    both_lack_it = str(old).startswith(NO_VERSION) and str(new).startswith(NO_VERSION)
+    return field == "model.version" and both_lack_it
+
+
+def _mixed(one: Cell, other: Cell, changes: list[Change]) -> UserError:
+    field, old, new, more = describe_first(changes)
+
+    # Two runs of one model have cells of the same name.
+    names = [f"{cell.model} {cell.task} {cell.length}" for cell in (one, other)]
+    if one.run != other.run:
+        names = [f"{names[0]} of run {one.run}", f"{names[1]} of run {other.run}"]
+    return UserError(
+        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
+        "cannot hold both: report one of them alone, give it a place of its own with run: NAME, or "
+        "answer it anew with fresh=True (--fresh), which moves the old files aside"
+    )
 
 
 def version_notes(cells: Iterable[Cell]) -> list[str]:
@@ -87,50 +102,6 @@ def version_notes(cells: Iterable[Cell]) -> list[str]:
         for model, found in versions.items()
         if len(found) > 1
     ]
-
-
-def _mixed(one: Cell, other: Cell, changes: list[tuple[str, Any, Any]]) -> UserError:
-    field, old, new, more = describe_first(changes)
-
-    # Two runs of one model have cells of the same name.
-    names = [f"{cell.model} {cell.task} {cell.length}" for cell in (one, other)]
-    if one.run != other.run:
-        names = [f"{names[0]} of run {one.run}", f"{names[1]} of run {other.run}"]
-    return UserError(
-        f"{names[0]} was made with {field} {old}, {names[1]} with {new}{more}, and one table "
-        "cannot hold both: report one of them alone, give it a place of its own with run: NAME, or "
-        "answer it anew with fresh=True (--fresh), which moves the old files aside"
-    )
-
-
-def differences(old: JSON, new: JSON) -> list[tuple[str, Any, Any]]:
-    """Field, old and new value wherever two records differ in what defines their results."""
-    if old == new:
-        return []
-
-    # All fields of both, in the order of the older record.
-    before, after = dict(defining(old)), dict(defining(new))
-    changes = []
-    for field in {**before, **after}:
-        pair = before.get(field, ABSENT), after.get(field, ABSENT)
-        one_lacks_it = ABSENT in pair and field.startswith(OPTIONAL)
-        if pair[0] != pair[1] and not one_lacks_it:
-            changes.append((field, *pair))
-    return changes
-
-
-def describe_first(changes: list[tuple[str, Any, Any]]) -> tuple[str, str, str, str]:
-    """The first of some differences in words: field, old value, new value, and how many more there
-    are. Long values are cut around the first character that differs."""
-    # Long values, such as templates, often differ only in their middle.
-    field, *values = changes[0]
-    texts = ["absent" if value is ABSENT else json.dumps(value) for value in values]
-    alike = len(os.path.commonprefix(texts))  # noqa: RUF071
-    if alike > _BEFORE:
-        texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
-    old, new = (shorten(text, _LONGEST) for text in texts)
-    more = f" (and {len(changes) - 1} more differences)" if changes[1:] else ""
-    return shorten(field), old, new, more
 
 
 def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
@@ -150,6 +121,34 @@ def snapshot_notes(cells: Iterable[Cell]) -> list[str]:
     return notes
 
 
+def differences(old: JSON, new: JSON) -> list[Change]:
+    """Field, old and new value wherever two records differ in what defines their results."""
+    if old == new:
+        return []
+    # All fields of both, in the order of the older record.
+    before, after = dict(defining(old)), dict(defining(new))
+    changes = []
+    for field in {**before, **after}:
+        one, other = before.get(field, _ABSENT), after.get(field, _ABSENT)
+        one_lacks_it = _ABSENT in (one, other) and field.startswith(OPTIONAL)
+        if one != other and not one_lacks_it:
+            changes.append((field, one, other))
+    return changes
+
+
+def describe_first(changes: list[Change]) -> tuple[str, str, str, str]:
+    """The first of some differences in words: field, old value, new value, and how many more there
+    are. Long values, such as templates, are cut around the first character that differs."""
+    field, *values = changes[0]
+    texts = ["absent" if value is _ABSENT else json.dumps(value) for value in values]
+    alike = len(os.path.commonprefix(texts))  # noqa: RUF071
+    if alike > _BEFORE:
+        texts = [f"…{text[alike - _BEFORE :]}" for text in texts]
+    old, new = (shorten(text, _LONGEST) for text in texts)
+    more = f" (and {len(changes) - 1} more differences)" if changes[1:] else ""
+    return shorten(field), old, new, more
+
+
 def check_result(cell: Cell, result: JSON) -> None:
     """Raise a `UserError` where the rows of a cell were made under another record."""
     changes = differences(cell.record["result"], result)
@@ -164,12 +163,9 @@ def check_result(cell: Cell, result: JSON) -> None:
 
 def check_digests(cell: Cell, examples: Examples) -> None:
     """Raise a `UserError` where the prompts of the first and the last answer are not those that
-    were answered."""
-    # Two prompts are enough: a change of the generator or of the tokenizer changes all
-    # of them.
+    were answered: a change of the generator or of the tokenizer changes all prompts."""
     rows = [row for row in cell.rows if row["index"] < len(examples)]
-    ends = rows if len(rows) < 2 else [rows[0], rows[-1]]
-    for row in ends:
+    for row in rows[:1] + rows[-1:]:
         digest = examples[row["index"]].digest
         if digest != row["digest"]:
             raise UserError(
