@@ -6,7 +6,7 @@ the models one after the other; `_ask_model` takes the lengths of one, in the ro
 """
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, suppress
+from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -65,16 +65,11 @@ def evaluate(
     studies = _studies_of(study, parameters)
     call = _Call(fresh, session or Session(), not_run)
     for one in studies:
-        if one.ask:
-            _read_cells(one, call)
+        _read_cells(one, call)
     tokens = sum(call.missing.values())
     cells = list[Cell]()
-    with ExitStack() as stack:
-        is_hidden = not progress or not tokens
-        call.bar = progress_bar(total=tokens, unit_scale=True, disable=is_hidden)
-        stack.enter_context(call.bar)
-        if session is None:
-            stack.callback(call.session.close)
+    call.bar = progress_bar(total=tokens, unit_scale=True, disable=not progress or not tokens)
+    with call.bar, nullcontext() if session else call.session:
         for one in studies:
             cells += _ask_models(one, call) if one.ask else _cells_without_asking(one)
 
@@ -150,7 +145,7 @@ def _read_cells(study: Study, call: _Call) -> None:
     """Find out what is on disk of the cells of a study, and the tokens of all their examples
     without an answer, which the progress bar counts. A cell that cannot be read is left to its
     writer, which says so."""
-    for asked in study.cells():
+    for asked in study.cells() if study.ask else ():
         have = 0
         with suppress(DamagedCell):
             cell = None if call.fresh else load_cell(asked.path)
@@ -207,10 +202,8 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
     for described in study.models:
         of_model = replace(study, models=(described,))
         # Nothing is loaded here: a model reads its weights when it answers first.
-        if session.model is not None and described == session.described:
-            model = session.model
-        else:
-            model = load_model(described)
+        is_loaded = session.model is not None and described == session.described
+        model = session.model if is_loaded else load_model(described)
         try:
             ready.append((of_model, model, _fitting(of_model, model, call)))
         except ModelError as error:
