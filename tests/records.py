@@ -2,6 +2,7 @@
 themselves."""
 
 import json
+from types import SimpleNamespace
 
 from rulerkit.common.progress import progress_bar
 from rulerkit.evaluation.writer import ask_length
@@ -13,7 +14,9 @@ def predict(model, examples, folder, fresh=False, progress=True):
     """Let a model answer the examples of one cell that have no answer yet."""
     tokens = len(examples) * examples.length
     with progress_bar(total=tokens, unit_scale=True, disable=not progress) as bar:
-        return ask_length(model, [examples], folder, {}, fresh, bar)[0]
+        about = {"predictions": folder, "run": folder.name, "max_failures": 0, "adaptive": None}
+        study = SimpleNamespace(**about)
+        return ask_length(model, [examples], study, {}, fresh, bar)[0]
 
 
 def record_of(name="m", **fields):

@@ -1,9 +1,9 @@
 """Predictions survive what kills a job, and are never mixed with others. Also a program: see
 `main`."""
 
-import hashlib
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -11,9 +11,7 @@ import sys
 import time
 from collections import Counter
 from contextlib import closing
-from dataclasses import dataclass, field
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,6 +20,7 @@ import rulerkit as rk
 from rulerkit.common.errors import ModelError, TooLong, UserError
 from rulerkit.generation import generate
 from rulerkit.generation.example import ExampleStream
+from rulerkit.generation.generate import Examples
 from rulerkit.inference.model import Answer, Failure, Model
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Lock, Log
@@ -29,71 +28,17 @@ from rulerkit.store.records import row_line
 from tests.records import lines_of, predict
 
 
-@dataclass
-class Question:
-    """One example, as far as inference looks at it."""
+class Questions(Examples):
+    """Examples of variable tracking that remember which of them were made."""
 
-    index: int
-    prompt: str
-    task: str = "vt"
-    references: tuple[str, ...] = ("ABCDE", "FGHIJ")
-    max_new_tokens: int = 30
-    depths: tuple[float, ...] = (0.0, 12.5)
-    group: int | None = None
-
-    @property
-    def num_tokens(self):
-        return 900 + self.index
-
-    @property
-    def digest(self):
-        return hashlib.sha256(self.prompt.encode()).hexdigest()[:16]
-
-
-@dataclass
-class Questions:
-    """A lazy sequence of questions that remembers what it was asked for."""
-
-    task = SimpleNamespace(
-        suite="ruler", threshold=None, judges_prefix=False, beginning_scores=False
-    )
-    count: int = 10
-    seed: int = 42
-    length: int = 1024
-    edition: str = ""
-    more: dict[str, Any] = field(default_factory=dict)
-    made: list[int] = field(default_factory=list)
-
-    def __len__(self):
-        return self.count
+    def __init__(self, count=10, seed=42, length=1024):
+        task = rk.task("vt").with_corpora("builtin")
+        super().__init__(task, length, count, seed, rk.PromptFormat())
+        self.__dict__["made"] = []
 
     def __getitem__(self, index):
         self.made.append(index)
-        return Question(
-            index, f"{self.edition}{self.seed}: " + " ".join(f"word{index}-{n}" for n in range(200))
-        )
-
-    def record(self):
-        return {
-            "task": {
-                "name": "vt",
-                "family": "variable_tracking",
-                "category": "vt",
-                "match": "all",
-                "num_hops": 4,
-                "chains": (1,),
-            },
-            "length": self.length,
-            "seed": self.seed,
-            "protocol": "clean",
-            "prompt_version": 1,
-            "prompt_format": {"template": "base", "after": "", "thinking_tokens": 0},
-            "tokenizer": {"name": "builtin", "fingerprint": "f00"},
-            "sources": {
-                "essay": {"name": "prose", "fingerprint": "abc", "stand_in": True, "note": ""}
-            },
-            **self.more,
-        }
+        return super().__getitem__(index)
 
 
 class Parrot(Model):
@@ -185,16 +130,17 @@ def test_a_cell_is_rows_and_a_record(folder):
     cell = predict(model, Questions(3), folder, progress=False)
     assert cell.path == folder / "parrot" / "vt" / "1024.jsonl"
     assert sorted(file.name for file in cell.path.parent.iterdir()) == ["1024.json", "1024.jsonl"]
+    example = Questions()[1]
     assert cell.rows[1] == {
         "index": 1,
         "pred": "answer 1 Ω",
-        "outputs": ["ABCDE", "FGHIJ"],
-        "length": 931,
+        "outputs": list(example.references),
+        "length": example.num_tokens + example.max_new_tokens,
         "task": "vt",
-        "digest": Questions()[1].digest,
-        "num_prompt_tokens": 901,
+        "digest": example.digest,
+        "num_prompt_tokens": example.num_tokens,
         "finish_reason": "stop",
-        "depths": [0.0, 12.5],
+        "depths": list(example.depths),
     }
     record = json.loads(cell.path.with_suffix(".json").read_text())
     assert record == cell.record
@@ -313,7 +259,7 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     "text",
     [
         lambda example: example.prompt[-300:],  # a base model that repeats the question
-        lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
+        lambda example: "thinking " * 400 + example.prompt[:150],  # a long thought that quotes
     ],
 )
 def test_quoting_the_prompt_is_an_answer(folder, text):
@@ -343,23 +289,18 @@ def test_two_rows_of_one_example_are_damage(folder):
 
 
 @pytest.mark.parametrize(
-    ("questions", "model", "said"),
+    ("seed", "model", "said"),
     [
-        (Questions(9, seed=43), Parrot(), "with seed 42, now it is 43:"),
-        (Questions(9), Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
+        (43, Parrot(), "with seed 42, now it is 43:"),
+        (42, Parrot(dtype="bfloat16"), 'with model.dtype absent, now it is "bfloat16":'),
     ],
 )
-def test_what_decides_the_result_may_not_change(folder, questions, model, said):
+def test_what_decides_the_result_may_not_change(folder, seed, model, said):
     path = go(Parrot(), Questions(4), folder).path
     before = path.read_bytes(), path.with_suffix(".json").read_bytes()
     for count in (4, 9):  # a complete cell, and one to go on with
-        questions.count = count
-        with pytest.raises(UserError) as error:
-            go(model, questions, folder)
-        assert said in str(error.value)
-        assert "run: NAME" in str(error.value)
-        assert "--fresh" in str(error.value)
-        assert "\n" not in str(error.value)
+        with pytest.raises(UserError, match=f"{re.escape(said)} .*run: NAME.*--fresh"):
+            go(model, Questions(count, seed), folder)
     assert before == (path.read_bytes(), path.with_suffix(".json").read_bytes())
 
 

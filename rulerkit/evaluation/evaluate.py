@@ -250,16 +250,8 @@ def _ask_model(study: Study, model: Model, asked: Asked, call: _Call) -> list[Ce
             for length, counts in rounds(partial(counts_of, left, anew)):
                 names = [name for name in counts if (name, length) in asked]
                 examples = [asked[name, length].first(counts[name]) for name in names]
-                cells = ask_length(
-                    model,
-                    examples,
-                    left.predictions,
-                    call.stored,
-                    length in anew,
-                    call.bar,
-                    left.max_failures,
-                    left.adaptive,
-                )
+                is_new = length in anew
+                cells = ask_length(model, examples, left, call.stored, is_new, call.bar)
                 answered |= {cell.path: cell for cell in cells}
                 anew.discard(length)
         except TooLong as error:

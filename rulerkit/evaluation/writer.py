@@ -12,13 +12,14 @@ from contextlib import ExitStack, closing
 from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
 from rulerkit.common.progress import in_notebook, tell_time_left
 from rulerkit.common.settings import JSON
+from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
 from rulerkit.generation.generate import Examples
 from rulerkit.inference.model import Answer, Failure, Model, answers_of, refuse_echo
@@ -28,48 +29,43 @@ from rulerkit.store.comparable import check_digests, check_result
 from rulerkit.store.files import Lock, Log, disk, write_whole
 from rulerkit.store.records import FORMAT, ROW, checked, machine, plain, result_digest, row_line
 
-if TYPE_CHECKING:
-    from rulerkit.scoring.adaptive import StoppingRule
-
 _LOOK_AGAIN = 2.0  # seconds between two looks at a cell that another process writes
 
 
 def ask_length(
     model: Any,
     cells: Sequence[Examples],
-    folder: Path,
+    study: Study,
     stored: dict[Path, Cell],
     fresh: bool,
     bar: Any,
-    max_failures: float = 0,
-    rule: "StoppingRule | None" = None,
 ) -> list[Cell]:
     """Let a model answer the examples of several tasks that have no answer yet, in one stream;
     returns the cells that have answers.
 
-    `folder` is `predictions/<run>`; `stored` are cells that were read just before, by file, each of
-    which is used once. Answers of an earlier session stay where the record names the same task,
-    length, seed, prompts, tokenizer, corpora and model; `fresh` moves the old files aside first. In
-    a notebook, cells that another process writes are waited for, after the others.
-    A request that failed is listed beside its cell and on stderr, and the next call sends it again.
-    `max_failures` and the `rule` of an adaptive run are recorded for those who take means.
+    The study says where; its `max_failures` and the rule of an adaptive run are recorded for those
+    who take means. `stored` are cells that were read just before, by file, each of which is used
+    once. Answers of an earlier session stay where the record names the same task, length, seed,
+    prompts, tokenizer, corpora and model; `fresh` moves the old files aside first. In a notebook,
+    cells that another process writes are waited for, after the others. A request that failed is
+    listed beside its cell and on stderr, and the next call sends it again.
 
     Errors: `UserError` where a record or a prompt's digest differs, another process writes or the
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
     settings = {
-        "run": folder.name,
+        "run": study.run,
         "label": model.label,
         "claimed_length": model.claimed_length,
         "aligned": model.aligned,
-        "max_failures": max_failures,
-        "adaptive": plain(asdict(rule)) if rule else None,
+        "max_failures": study.max_failures,
+        "adaptive": plain(asdict(study.adaptive)) if study.adaptive else None,
     }
     # Few models read prompts in a way of their own; the records of others do not mention it.
     if model.protocol_note:
         settings["protocol_note"] = model.protocol_note
-    writers = [CellWriter(model, examples, folder, settings) for examples in cells]
+    writers = [CellWriter(model, examples, study.predictions, settings) for examples in cells]
     waiting = writers
     while waiting:
         waiting = _ask(model, waiting, stored, fresh, bar)

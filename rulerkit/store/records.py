@@ -259,7 +259,6 @@ ROW: TypeAdapter[Any] = TypeAdapter(Row)
 FAILED_ATTEMPT: TypeAdapter[Any] = TypeAdapter(FailedAttempt)
 
 _CHECK = b', "check": "'
-_CHECK_BYTES = len(_CHECK) + len(b'0123abcd"}')
 
 
 def row_line(row: JSON, result: str) -> bytes:
@@ -275,13 +274,13 @@ def row_line(row: JSON, result: str) -> bytes:
 def checked_text(line: bytes, result: str, is_former: bool) -> bytes:
     """The row of a line without its `check`; ValueError where the check is wrong, or where there is
     none and the line is not of a former version."""
-    end = len(line) - _CHECK_BYTES
-    if not line.startswith(_CHECK, max(end, 0)):
+    text, mark, check = line.rpartition(_CHECK)
+    if not mark:
         if is_former:
             return line
         raise ValueError("it has no check")
-    text = line[:end] + b"}"
-    if b'%08x"}' % zlib.crc32(text, zlib.crc32(result.encode())) != line[-10:]:
+    text += b"}"
+    if check != b'%08x"}' % zlib.crc32(text, zlib.crc32(result.encode())):
         raise ValueError(
             "its check is wrong: it is damaged, or was made under another record than the one "
             "beside it"
