@@ -202,8 +202,8 @@ def _ask_models(study: Study, call: _Call) -> list[Cell]:
     for described in study.models:
         of_model = replace(study, models=(described,))
         # Nothing is loaded here: a model reads its weights when it answers first.
-        is_loaded = session.model is not None and described == session.described
-        model = session.model if is_loaded else load_model(described)
+        model = session.model if described == session.described else None
+        model = model or load_model(described)
         try:
             ready.append((of_model, model, _fitting(of_model, model, call)))
         except ModelError as error:

@@ -254,14 +254,13 @@ def _cell(file: Path, task: Task, length: int, rows: list[JSON], report: Report)
         numbered.append({**known, "index": index})
 
     # Where each row has an index of its own, those that lack one are seen.
-    given = {row.get("index") for row in rows}
-    if len(given) == len(rows) and all(isinstance(number, int) for number in given):
-        most = max(given) + 1
-        if most > len(rows):
-            report(
-                f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
-                "examples have no row, and the mean is over the others"
-            )
+    given = {row["index"] for row in rows if isinstance(row.get("index"), int)}
+    most = max(given, default=0) + 1
+    if len(given) == len(rows) < most:
+        report(
+            f"{file}: {len(rows)} rows, and `index` runs to {most - 1}: {most - len(rows)} "
+            "examples have no row, and the mean is over the others"
+        )
     return Cell(file, record, numbered)
 
 
