@@ -167,7 +167,7 @@ def _fitting(study: Study, model: Model, call: _Call) -> Asked:
         fits = None
         for length in study.lengths:
             # What fits into a length fits into all longer ones.
-            if fits:
+            if fits is not None:
                 asked[task.name, length] = replace(fits, length=length, kept={})
                 continue
             examples = generate(task, length, study.num_examples, study.seed, model.prompt_format)
