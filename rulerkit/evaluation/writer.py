@@ -54,18 +54,7 @@ def ask_length(
     disk refuses; `ModelError` where the model raises a `UserError`, returns prompts, or leaves
     examples out; other errors of the model pass on. Every answer until then is on disk.
     """
-    settings = {
-        "run": study.run,
-        "label": model.label,
-        "claimed_length": model.claimed_length,
-        "aligned": model.aligned,
-        "max_failures": study.max_failures,
-        "adaptive": plain(asdict(study.adaptive)) if study.adaptive else None,
-    }
-    # Few models read prompts in a way of their own; the records of others do not mention it.
-    if model.protocol_note:
-        settings["protocol_note"] = model.protocol_note
-    writers = [CellWriter(model, examples, study.predictions, settings) for examples in cells]
+    writers = [CellWriter(model, examples, study) for examples in cells]
     waiting = writers
     while waiting:
         waiting = _ask(model, waiting, stored, fresh, bar)
@@ -125,7 +114,7 @@ class CellWriter:
     before the first answer, so that a model that cannot start leaves no trace.
     """
 
-    def __init__(self, model: Model, examples: Examples, folder: Path, settings: JSON) -> None:
+    def __init__(self, model: Model, examples: Examples, study: Study) -> None:
         self.model, self.examples = model, examples
         # A model made in Python need not name an engine.
         identity = {"name": model.name, "engine": "", **model.identity()}
@@ -140,7 +129,7 @@ class CellWriter:
                     f"{name!r} cannot name a folder of predictions: give the model or task a name "
                     "without slashes"
                 )
-        self.path = cell_file(folder, model.name, self.task, self.length)
+        self.path = cell_file(study.predictions, model.name, self.task, self.length)
         self.missing: list[int] = []
         """The indices of the examples without an answer when the cell was opened."""
         self.left = set[int]()
@@ -148,12 +137,22 @@ class CellWriter:
         self.complete: Cell | None = None
         """What is on disk, where nothing was missing when the cell was opened."""
 
-        # The suite and threshold of a task say what its scores may be held against, the source of a
-        # family from outside how they come about.
-        task = examples.task
-        self._settings = {**settings, "suite": task.suite, "threshold": task.threshold}
+        self._settings = {
+            "run": study.run,
+            "label": model.label,
+            "claimed_length": model.claimed_length,
+            "aligned": model.aligned,
+            "max_failures": study.max_failures,
+            "adaptive": plain(asdict(study.adaptive)) if study.adaptive else None,
+            # What scores may be held against.
+            "suite": examples.task.suite,
+            "threshold": examples.task.threshold,
+        }
+        # Few models read prompts in a way of their own, and few families come from outside.
+        if model.protocol_note:
+            self._settings["protocol_note"] = model.protocol_note
         if "module" in self.result["task"]:
-            self._settings["family_source"] = source_digest(type(task).__module__)
+            self._settings["family_source"] = source_digest(type(examples.task).__module__)
         self._record: JSON = {}
         self._failures: list[Failure] = []
         self._lock: Lock | None = None

@@ -313,6 +313,7 @@ def write_grid(cells: Sequence[Examples], paths: Sequence[Path]) -> None:
         ):
             for index in range(len(examples)):
                 example = examples[index]
+                # As in upstream's files, and what our own tasks add.
                 row = {
                     "index": index,
                     "input": example.input,
