@@ -109,6 +109,10 @@ def evaluate(outputs, model=NOISY, **parameters):
     return rk.evaluate(study, progress=False)
 
 
+def count_rows(outputs):
+    return sum(path.read_bytes().count(b"\n") for path in outputs.glob("**/*.jsonl"))
+
+
 def rows_of(cells):
     return {(c.length, c.record["num_examples"]): [row["index"] for row in c.rows] for c in cells}
 
@@ -130,21 +134,15 @@ def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
 
 @pytest.mark.slow
 def test_a_killed_run_ends_as_any_other(tmp_path):
-    command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", f"model: {json.dumps(NOISY)}"]
-    command += ["-y", "plugins: [tests.planted_readers]"]
-    command += ["-y", "tasks: [vt]", "-y", "lengths: [1024, 2048, 4096]"]
-    command += ["-y", "num_examples: adaptive", "-y", f"outputs: {tmp_path / 'killed'}"]
+    asked = {"model": NOISY, "tasks": ["vt"], "lengths": LENGTHS, "num_examples": "adaptive"}
+    asked |= {"plugins": ["tests.planted_readers"], "outputs": str(tmp_path / "killed")}
+    command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", json.dumps(asked)]
     whole = rows_of(evaluate(tmp_path / "whole"))
     kills = 0
     while True:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        before = rows = sum(
-            path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/**/*.jsonl")
-        )
-        while process.poll() is None and rows < before + 90:
-            rows = sum(
-                path.read_bytes().count(b"\n") for path in tmp_path.glob("killed/**/*.jsonl")
-            )
+        before = count_rows(tmp_path / "killed")
+        while process.poll() is None and count_rows(tmp_path / "killed") < before + 90:
             time.sleep(0.001)
         if process.poll() is not None:
             break
@@ -160,18 +158,12 @@ def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_pat
     path = evaluate(tmp_path, max_failures=0.5)[-1].path
     *lines, last = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(b"".join(lines))
-    failure = {
-        "index": json.loads(last)["index"],
-        "time": "",
-        "reason": "HTTP 500",
-        "refused": False,
-    }
+    index = json.loads(last)["index"]
+    failure = {"index": index, "time": "", "reason": "HTTP 500", "refused": False}
     record = json.loads(path.with_suffix(".json").read_text())
     failures_file(path).write_bytes(lines_of(record, [failure]))
-    (model, *_) = rk.summarize(rk.score(read_cells(tmp_path / "predictions")), ["vt"]).models[
-        "adaptive"
-    ]
-    assert "2K, certain" in model
+    scores = rk.score(read_cells(tmp_path / "predictions"))
+    assert "2K, certain" in rk.summarize(scores, ["vt"]).models["adaptive"].iloc[0]
 
 
 def test_rows_beyond_do_not_change_the_end(tmp_path):
