@@ -31,7 +31,7 @@ planted = pytest.mark.slow
 @needs_extras
 def test_the_demo_has_every_notebook():
     there = set(project_files("notebooks", ".ipynb"))
-    assert {run.notebook.stem for run in read_batch(DEMO).runs} == there
+    assert {job.notebook.stem for job in read_batch(DEMO).jobs if job.notebook} == there
 
 
 # --- what was planted -----------------------------------------------------------------------------

@@ -259,8 +259,6 @@ def run(tmp_path_factory):
     for file in files:
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(ROOT / file, root / file)
-    # nodes may load what this machine has not
-    (root / "params/site.yaml").write_text("offline: false\n")
 
     programs = Path(sys.executable).parent
     environment = {

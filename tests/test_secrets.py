@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rulerkit.batch.jobs import Notebook
+from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.hidden import hide, secrets_in
 from rulerkit.common.model_files import read_spec
@@ -174,6 +174,7 @@ def test_planted_keys_stand_in_nothing_that_others_can_read(tmp_path):
 
 def test_a_notebook_that_asks_itself_is_told_the_key_and_its_command_line_is_not():
     parameters = {"model": {"base_url": "http://localhost:9/v1", "api_key_env": "A_KEY_OF_OURS"}}
-    run = Notebook(Path("asks.ipynb"), parameters, "server", Path("out.ipynb"))
-    assert run.given == parameters
-    assert "A_KEY_OF_OURS" not in str(run.command)
+    own = {"notebook": Path("asks.ipynb"), "parameters": parameters, "is_planned": False}
+    job = Job("asks", "server asks", Path("asks.json"), (), "", **own)
+    assert job.given == parameters
+    assert "A_KEY_OF_OURS" not in job.shown

@@ -56,7 +56,6 @@ def test_what_a_site_says_stands_in_the_scripts(root):
         "hours": 30,
         "setup": ["module load cuda"],
         "python": "apptainer exec --nv $HOME/kit.sif ~/bin/python3",
-        "offline": False,
     }
     large_model = model("large", 8, nodes=2, hours=0.05)
     small, large, over_all = scripts(root, site, model("small", 1), large_model)
@@ -73,7 +72,6 @@ def test_what_a_site_says_stands_in_the_scripts(root):
     assert small.index("trap ") < small.index("module load cuda")  # whatever the set-up takes
     python = "apptainer exec --nv $HOME/kit.sif ~/bin/python3"
     assert f"\n{python} -m rulerkit batch " in small  # as the shell reads it
-    assert "HF_HUB_OFFLINE" not in small
     assert "srun" not in small + over_all
     # not before half of its time
     assert "#SBATCH --time=0-00:03:00\n#SBATCH --signal=B:USR1@90\n" in large
@@ -91,7 +89,6 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert "#SBATCH --gres=gpu:2\n" in small
     assert "--partition" not in small + over_all
     assert "gres" not in over_all
-    assert "export HF_HUB_OFFLINE=1\n" in small
     (root / "params/site.yaml").unlink()
     assert read_site() == Site()
     example = read_keys(Site, REPOSITORY / "params/site-example.yaml")

@@ -116,7 +116,7 @@ def test_a_night_with_every_accident(make):
     night.call(*urgent, "--wrap", "sleep 2")
     night.call("scontrol", "update", "nodename=node2", "state=down", "reason=test")
     night.wait("downed is back in the queue", lambda: night.queue()["downed"].restarts == 1)
-    assert night.status()["downed predictions"] == "queued"
+    assert night.status()["downed predictions"] == "waiting"
     night.call(
         "scontrol", "update", "nodename=node2", "state=resume", check=False
     )  # it may be back by itself

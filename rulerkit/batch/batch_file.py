@@ -8,22 +8,20 @@ entry of `notebooks` or `together` is a name, or a mapping with models and param
 
 import os
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from rulerkit.batch.jobs import Job, Notebook, one_line
+from rulerkit.batch.jobs import Job, one_line
 from rulerkit.common.errors import UserError, unknown
-from rulerkit.common.paths import project_files, resolve
+from rulerkit.common.paths import project_file, project_files, resolve
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters, read_notebook
 from rulerkit.evaluation.study import Study, check_used, expand, load_files, name_of
 from rulerkit.evaluation.study import study as make_study
 
-# A batch writes into one place, and models stand beside the parameters.
-_NOT_IN_PARAMETERS = {"run", "outputs", "model", "models"}
 _KEYS_OF_FILE = BatchKeys.model_fields.keys() - {"parameters"}
 
 
@@ -34,14 +32,8 @@ class Batch:
     path: Path
     study: Study
     """The parameters of the whole batch, over all its models."""
-    runs: list[Notebook]
     jobs: list[Job]
     """One for each model that any notebook asks, then one for each execution of a notebook."""
-
-    @property
-    def models(self) -> list[JSON]:
-        """Every model that any notebook of the batch asks."""
-        return [job.model for job in self.jobs if job.model]
 
 
 def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
@@ -73,12 +65,26 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         )
 
     whole = make_study(parameters | {"models": models})
-    planner = _Planner(path, whole, models, parameters, fixed, settings)
-    single = [run for entry in alone for run in planner.runs_of(entry)]
-    over_all = [run for entry in together for run in planner.runs_of(entry, once=True)]
-    runs = single + over_all
-    _check_runs(path, runs, fixed)
-    return Batch(path, whole, runs, planner.jobs_of(runs, over_all))
+    runs: list[_Run] = []
+    for entries, once in ((alone, False), (together, True)):
+        for entry in entries:
+            values = parameters | entry.parameters | fixed
+            shown = {"batch": str(path.absolute()), "settings": settings}
+            runs += _runs_of(path, entry, once, values, shown, models, whole)
+    jobs = _jobs_of(path, settings, whole, runs)
+    records = [job.record for job in jobs]
+    for job in jobs:
+        if records.count(job.record) > 1:
+            raise UserError(
+                f"{path} runs {job.title} twice: two runs cannot write one notebook; remove one of "
+                "them"
+            )
+
+    # A parameter of the command line that no notebook takes would have no effect.
+    taken = [name for run in runs for name in notebook_parameters(run.notebook)]
+    uses = dict.fromkeys([*Parameters.model_fields, *taken])
+    check_used(fixed, fixed | {"num_examples": "adaptive"}, uses, "this batch")
+    return Batch(path, whole, jobs)
 
 
 # --- what the file says ---------------------------------------------------------------------------
@@ -90,35 +96,77 @@ def _entries(path: Path, entries: Iterable[Any]) -> list[NotebookKeys]:
     for entry in entries:
         given = entry if isinstance(entry, Mapping) else {"notebook": entry}
         where, what = f"{path}: a notebook's ", f"key of a notebook in {path}"
-        checked.append(check(NotebookKeys, given, where, what))
-    return checked
-
-
-def _check_runs(path: Path, runs: Sequence[Notebook], fixed: JSON) -> None:
-    """Raise UserError for two runs of one notebook, and for a parameter of the command line that no
-    notebook takes."""
-    taken = dict.fromkeys(Parameters.model_fields)
-    outputs = [run.output for run in runs]
-    for run in runs:
-        taken |= dict.fromkeys(notebook_parameters(run.notebook))
-        if outputs.count(run.output) > 1:
+        keys = check(NotebookKeys, given, where, what)
+        if {"run", "outputs", "model", "models"} & keys.parameters.keys():
             raise UserError(
-                f"{path} runs {run.title} twice: two runs cannot write one notebook; remove one of "
-                "them"
+                f"{keys.notebook} in {path} sets run, outputs or models among its parameters: a "
+                "batch writes into one place, and models stand beside `parameters`"
             )
-    check_used(fixed, fixed | {"num_examples": "adaptive"}, taken, "this batch")
+        checked.append(keys)
+    return checked
 
 
 def _find(what: str, name: str, folder: str, suffix: str) -> Path:
     """A file by its name in a folder of the project, or by its path."""
-    files = project_files(folder, suffix)
-    path = files.get(name) or resolve(name)
+    path = project_file(folder, name, suffix) or resolve(name)
     if not os.path.isfile(path):
-        raise unknown(what, name, sorted(files))
+        raise unknown(what, name, sorted(project_files(folder, suffix)))
     return path
 
 
 # --- what a notebook asks, before it runs ---------------------------------------------------------
+
+
+class _Run(NamedTuple):
+    """A notebook that is to be executed with parameters, what it asks, and what it is about: a
+    model, or `all`. `together` stands for one over all models."""
+
+    subject: str
+    notebook: Path
+    parameters: JSON
+    studies: list[Study]
+    together: bool
+
+
+def _runs_of(
+    path: Path,
+    entry: NotebookKeys,
+    once: bool,
+    values: JSON,
+    shown: JSON,
+    models: list[Any],
+    whole: Study,
+) -> Iterator[_Run]:
+    """The runs of an entry: one for each model where the notebook takes `model` and not `once`,
+    else one. A notebook that shows how far the batch is gets `shown` too."""
+    notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
+    known = notebook_parameters(notebook)
+    checked = whole
+    if entry.models or entry.parameters:
+        # A wrong value is found before anything starts.
+        models = expand(entry.models or models)
+        checked = make_study(values | {"models": models})
+    if "batch" in known:
+        values = values | shown
+
+    # What papermill gives, and the same with the models' files as they were read.
+    given: dict[str, tuple[JSON, JSON]] = {}
+    if "model" in known and not once:
+        for model, spec in zip(models, checked.models, strict=True):
+            given[name_of(spec)] = values | {"model": model}, values | {"model": spec}
+    elif "models" in known:
+        given["all"] = values | {"models": models}, values | {"models": [*checked.models]}
+    elif entry.models and "model" not in known:
+        raise UserError(
+            f"{entry.notebook} in {path} takes no `models`; its parameters are {', '.join(known)}"
+        )
+    else:
+        # Its tasks or models may be a plug-in's.
+        used = {name: values[name] for name in values if name in {*known, "plugins"}}
+        given["all"] = used, used
+
+    for subject, (parameters, read) in given.items():
+        yield _Run(subject, notebook, parameters, studies_of(notebook, read), once)
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
@@ -162,134 +210,76 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
     return list(studies)
 
 
-# --- runs and jobs --------------------------------------------------------------------------------
+# --- jobs -----------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True)
-class _Planner:
-    """What the runs of all notebooks of a batch share."""
+def _jobs_of(path: Path, settings: JSON, whole: Study, runs: list[_Run]) -> list[Job]:
+    """A job for each model that a notebook asks, then one for each execution of a notebook."""
+    given = ["-y", one_line(settings)] if settings else []
+    again = shlex.join(["rulerkit", "batch", str(path.absolute()), *given, "--only"])
+    folder = whole.outputs / "notebooks" / whole.run
+    jobs = []
+    models = _models_asked(path, runs)
+    for name, (described, studies) in models.items():
+        record, command = folder / name / "predictions.json", f"{again} {shlex.quote(name)}"
+        jobs.append(
+            Job(name, f"{name} predictions", record, tuple(studies), command, model=described)
+        )
 
-    path: Path
-    whole: Study
-    models: list[Any]
-    parameters: JSON
-    """Those of the file and its size, and over them those of the command line."""
-    fixed: JSON
-    """Those of the command line: they win over what an entry says."""
-    settings: JSON
-    """All that the command line gives, as it is given again."""
-
-    def runs_of(self, entry: NotebookKeys, once: bool = False) -> list[Notebook]:
-        """The runs of an entry: one for each model where the notebook takes `model` and not `once`,
-        else one."""
-        if _NOT_IN_PARAMETERS & entry.parameters.keys():
-            raise UserError(
-                f"{entry.notebook} in {self.path} sets run, outputs or models among its "
-                "parameters: a batch writes into one place, and models stand beside `parameters`"
-            )
-        notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
-        known = notebook_parameters(notebook)
-        models = expand(entry.models or self.models)
-        values = self.parameters | entry.parameters | self.fixed
-        checked = self.whole
-        if entry.models or entry.parameters:
-            # A wrong value is found before anything starts.
-            checked = make_study(values | {"models": models})
-        if "batch" in known:
-            # It shows how far the batch is.
-            values |= {"batch": str(self.path.absolute()), "settings": self.settings}
-
-        if "model" in known and not once:
-            names = map(name_of, checked.models)
-            given = {
-                name: values | {"model": model} for name, model in zip(names, models, strict=True)
-            }
-        elif "models" in known:
-            given = {"all": values | {"models": models}}
-        elif entry.models and "model" not in known:
-            raise UserError(
-                f"{entry.notebook} in {self.path} takes no `models`; its parameters are "
-                f"{', '.join(known)}"
-            )
-        else:
-            # Its tasks or models may be a plug-in's.
-            given = {"all": {name: values[name] for name in values if name in {*known, "plugins"}}}
-
-        runs = []
-        for subject, own in given.items():
-            studies = studies_of(notebook, own)
-            place = self.whole.outputs / "notebooks" / self.whole.run / subject / notebook.name
-            runs.append(Notebook(notebook, own, subject, place, tuple(studies)))
-        return runs
-
-    def jobs_of(self, runs: list[Notebook], over_all: list[Notebook]) -> list[Job]:
-        """A job for each model that a notebook asks, then one for each execution of a notebook."""
-        given = ["-y", one_line(self.settings)] if self.settings else []
-        again = shlex.join(["rulerkit", "batch", str(self.path.absolute()), *given, "--only"])
-        models = _models_asked(self.path, runs)
-        jobs = []
-        for name, described in models.items():
-            studies = [
-                replace(study, models=(model,))
-                for run in runs
-                for study in run.studies
-                for model in study.models
-                if name_of(model) == name
-            ]
-            folder = self.whole.outputs / "notebooks" / self.whole.run / name
-            record, command = folder / "predictions.json", f"{again} {shlex.quote(name)}"
-            title = f"{name} predictions"
-            jobs.append(Job(name, title, record, tuple(studies), command, described))
-
-        notebooks: list[Job] = []
-        # What shows how far the others are comes last, before it what asks its models itself.
-        for run in sorted(runs, key=lambda run: (run.is_page, not run.studies)):
-            # A notebook over all models that asks nobody reads whatever the others have asked.
-            reads_all = run in over_all and not run.models
-            read = [other for other in runs if other.models] if reads_all else [run]
-            after = [name for name in models if reads_all or name in run.models]
-            name = run.output.stem
-            if run.subject in models and run.models <= {run.subject}:
-                # It is about one model, whose answers it follows.
-                name, after = run.subject, [run.subject]
-            elif run.subject != "all":
-                name = f"{run.subject}-{name}"
-            notebooks.append(
-                Job(
-                    name,
-                    run.title,
-                    run.output.with_suffix(".json"),
-                    tuple(study for each in read for study in each.studies),
-                    f"{again} {shlex.quote(name)}",
-                    run=run,
-                    after=tuple(after),
-                    reads=tuple(job.record for job in (*jobs, *notebooks) if run.is_page),
-                )
-            )
-        return jobs + notebooks
+    # What shows how far the others are comes last, before it what asks its models itself.
+    for run in sorted(runs, key=lambda run: ("batch" in run.parameters, not run.studies)):
+        asked = {name_of(model) for study in run.studies for model in study.models}
+        # A notebook over all models that asks nobody reads whatever the others have asked.
+        reads_all = run.together and not asked
+        after = [name for name in models if reads_all or name in asked]
+        studies = [study for each in (runs if reads_all else [run]) for study in each.studies]
+        stem = name = run.notebook.stem
+        if run.subject in models and asked <= {run.subject}:
+            # It is about one model, whose answers it follows.
+            name, after = run.subject, [run.subject]
+        elif run.subject != "all":
+            name = f"{run.subject}-{stem}"
+        job = Job(
+            name,
+            f"{run.subject} {stem}",
+            folder / run.subject / f"{stem}.json",
+            tuple(studies),
+            f"{again} {shlex.quote(name)}",
+            notebook=run.notebook,
+            parameters=run.parameters,
+            is_planned=bool(run.studies),
+            after=tuple(after),
+        )
+        if job.is_page:
+            job = replace(job, reads=tuple(other.record for other in jobs))
+        jobs.append(job)
+    return jobs
 
 
-def _models_asked(path: Path, runs: Iterable[Notebook]) -> dict[str, JSON]:
-    """Every model that a notebook asks, by its name.
+def _models_asked(path: Path, runs: Iterable[_Run]) -> dict[str, tuple[JSON, list[Study]]]:
+    """Every model that a notebook asks, by its name, with what it is asked.
 
     Raises `UserError` for two models of one name, and for one that no other process has.
     """
-    models: dict[str, JSON] = {}
-    for run in runs:
-        for described in [model for study in run.studies for model in study.models]:
-            name = name_of(described)
-            if not isinstance(described, dict):
-                raise UserError(
-                    f"{path}: {run.title} asks {name}, a model made in Python, which no other "
-                    "process has: describe it in params/models, a function by `entry: "
-                    "package.module:load`"
-                )
-            # Their predictions would lie in one folder, and one model would be taken for the other.
-            other = models.setdefault(name, described)
-            keys = [key for key in described | other if described.get(key) != other.get(key)]
-            if keys:
-                raise UserError(
-                    f"{path} has two models named {name}, which differ in {', '.join(keys)}: give "
-                    "one of them a `name:` of its own"
-                )
-    return models
+    questions = [
+        (run, study, model) for run in runs for study in run.studies for model in study.models
+    ]
+    asked: dict[str, tuple[JSON, list[Study]]] = {}
+    for run, study, model in questions:
+        name = name_of(model)
+        if not isinstance(model, dict):
+            raise UserError(
+                f"{path}: {run.subject} {run.notebook.stem} asks {name}, a model made in Python, "
+                "which no other process has: describe it in params/models, a function by `entry: "
+                "package.module:load`"
+            )
+        # Their predictions would lie in one folder, and one model would be taken for the other.
+        other, studies = asked.setdefault(name, (model, []))
+        keys = [key for key in model | other if model.get(key) != other.get(key)]
+        if keys:
+            raise UserError(
+                f"{path} has two models named {name}, which differ in {', '.join(keys)}: give one "
+                "of them a `name:` of its own"
+            )
+        studies.append(replace(study, models=(model,)))
+    return asked

@@ -20,7 +20,7 @@ from rulerkit.generation.generate import generate
 from rulerkit.generation.prompt_format import ends_thought
 from rulerkit.generation.tasks import Task, task
 from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.model import Answer, Failure, Model, load_model
+from rulerkit.inference.model import Failure, Model, load_model
 
 OK, NOTE, FAIL = "ok", "note", "FAIL"
 EXAMPLES = 3
@@ -59,17 +59,15 @@ def check(study: Study, ask: bool | None = None) -> dict[str, list[Finding]]:
     findings_of = {}
     for described in study.models:
         with closing(load_model(described)) as model:
-            findings_of[model.name] = list(_findings(study, model, ask))
+            found = findings_of[model.name] = list[Finding]()
+            is_asked = model.engine in _CHEAP if ask is None else ask
+            first = study.lengths[0]
+            try:
+                found.extend(check_model(model, study.tasks, study.lengths, study.seed))
+                found.extend(check_answers(model, first, study.seed) if is_asked else ())
+            except UserError as error:
+                found.append(Finding("model", FAIL, str(error)))
     return findings_of
-
-
-def _findings(study: Study, model: Model, ask: bool | None) -> Iterator[Finding]:
-    try:
-        yield from check_model(model, study.tasks, study.lengths, study.seed)
-        if ask or (ask is None and model.engine in _CHEAP):
-            yield from check_answers(model, study.lengths[0], study.seed)
-    except UserError as error:
-        yield Finding("model", FAIL, str(error))
 
 
 def summary_lines(findings: Iterable[Finding]) -> list[str]:
@@ -295,7 +293,14 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
         if isinstance(answer, Failure):
             yield Finding("asked", FAIL, answer.reason)
             return
-        yield new_text(model, answer)
+
+        if answer.text.strip():
+            yield Finding("answer", OK, f"text: {_short(answer.text)}")
+        else:
+            # An empty answer is most often a stop token that is part of the template.
+            seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
+            level = NOTE if model.engine == "reader" else FAIL
+            yield Finding("answer", level, seen, "check stop strings, refusals and the template")
         counted = (answer.usage or {}).get("prompt_tokens")
         if isinstance(counted, int):
             yield token_count(model, counted, example.num_tokens)
@@ -312,16 +317,6 @@ def check_answers(model: Model, length: int, seed: int = 42) -> Iterator[Finding
     else:
         seen = "a needle at a short length was not found"
         yield Finding("both ends", NOTE, seen, "see the answer")
-
-
-def new_text(model: Model, answer: Answer) -> Finding:
-    """The answer is not empty; one that repeats the prompt was refused by the engine."""
-    if answer.text.strip():
-        return Finding("answer", OK, f"text: {_short(answer.text)}")
-    # An empty answer is most often a stop token that is part of the template.
-    seen = f"the answer is empty ({answer.finish_reason}, {answer.num_tokens} tokens)"
-    level = NOTE if model.engine == "reader" else FAIL
-    return Finding("answer", level, seen, "check stop strings, refusals and the template")
 
 
 def token_count(model: Model, counted: int, sent: int) -> Finding:

@@ -20,9 +20,7 @@ from threading import Event
 
 from rulerkit.batch.jobs import (
     Job,
-    Notebook,
     Status,
-    lines_of_log,
     one_line,
     read_record,
     update_record,
@@ -53,7 +51,7 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
     answers, one for each processor, and last those that ask models themselves or show the others.
     What another process does is left to it.
     """
-    if any(job.run for job in jobs) and find_spec("papermill") is None:
+    if any(job.notebook for job in jobs) and find_spec("papermill") is None:
         raise missing_extra("batches need", "papermill", "notebooks")
     stop = Event()
     for job in jobs:
@@ -62,7 +60,7 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
                 yield Status(job, "running")
             yield perform(job, stop)
 
-    readers = [job for job in jobs if job.run and job.run.studies]
+    readers = [job for job in jobs if job.notebook and job.is_planned]
     with ThreadPoolExecutor(_PROCESSORS) as pool:
         try:
             for ended in as_completed([pool.submit(perform, job, stop) for job in readers]):
@@ -72,7 +70,7 @@ def execute(jobs: Sequence[Job]) -> Iterator[Status]:
             pool.shutdown(cancel_futures=True)
 
     for job in jobs:
-        if job.run and not job.run.studies:
+        if job.notebook and not job.is_planned:
             yield perform(job, Event())
 
 
@@ -105,31 +103,43 @@ def _perform(job: Job, stop: Event) -> Status:
     """Ask the model, or execute a notebook on the stored answers: no notebook loads a model, so a
     wrong plot costs no GPU."""
     needs = job.needs()
-    if job.run and not job.run.is_page:
-        missing = job.changed
+    if job.notebook and not job.is_page:
+        missing = job.changed()
         if needs and not any(need.have for need in needs):
             missing = missing or f"none of its {len(needs)} cells has an answer yet"
         if missing:
             return Status(job, "missing", missing)
 
+    # The version is taken before: a checkpoint that changes meanwhile was not what answered.
+    version = version_of(job.model or {})
+    about: JSON = {"state": "running", "error": None, "started": time.time()}
+    if job.notebook:
+        with disk(job.output):
+            job.output.unlink(missing_ok=True)
+        about |= {"source": job.source(), "answers": job.answers()}
+    else:
+        about |= {"model": hide(plain(job.model or {})), "not_run": {}}
+        about["left"] = sum(need.tokens_left for need in needs)
+    update_record(job.record, **about)
+    exit_status = _run(job, stop)
+    if stop.is_set():
+        return Status(job, "interrupted")
+
+    ended = _status_of_ended(job, exit_status)
+    fields: JSON = {"state": ended.state, "error": ended.message or None, "ended": time.time()}
+    if job.model and exit_status == 0:
+        # `evaluate` has compared the weights themselves.
+        fields["answered_by"] = version
+    update_record(job.record, **fields)
+    return ended
+
+
+def _run(job: Job, stop: Event) -> int:
+    """Run the process of a job to its end, or until it is told to stop; its exit status."""
     with tempfile.TemporaryDirectory(prefix="rulerkit-") as folder:
         # On this machine's disk: Jupyter's files of several nodes clash in a network home.
         jupyter = {"IPYTHONDIR": f"{folder}/ipython", "JUPYTER_RUNTIME_DIR": folder}
-        # The version is taken before: a checkpoint that changes meanwhile was not what answered.
-        version = version_of(job.model or {})
-        about: JSON = {"state": "running", "error": None, "started": time.time()}
-        if job.run:
-            with disk(job.run.output):
-                job.run.output.unlink(missing_ok=True)
-            command = _papermill(job.run, Path(folder, "parameters.yaml"))
-            shown = shlex.join([sys.executable, "-m", "papermill", *job.run.command])
-            about |= {"source": job.run.source, "answers": job.answers()}
-        else:
-            command = _asking(job, Path(folder, "studies.pickle"))
-            shown = job.command
-            about |= {"model": hide(plain(job.model or {})), "not_run": {}}
-            about["left"] = sum(need.tokens_left for need in needs)
-        update_record(job.record, **about)
+        command, shown = _command(job, Path(folder, "given.yaml"))
         with disk(job.log), job.log.open("w", encoding="utf-8", errors="surrogateescape") as log:
             print("$", shown, file=log, flush=True)
             process = start_guarded(command, log, {**os.environ, **jupyter})
@@ -141,35 +151,26 @@ def _perform(job: Job, stop: Event) -> Status:
                 time.sleep(2)
         finally:
             process.communicate()  # closes its standard input, which ends it
-    if stop.is_set():
-        return Status(job, "interrupted")
-
-    ended = _status_of_ended(job, process.returncode)
-    fields: JSON = {"state": ended.state, "error": ended.message or None, "ended": time.time()}
-    if job.model and process.returncode == 0:
-        # `evaluate` has compared the weights themselves.
-        fields["answered_by"] = version
-    update_record(job.record, **fields)
-    return ended
+    return process.returncode
 
 
-def _asking(job: Job, file: Path) -> list[str]:
-    """The command that lets a model answer; `file` tells it what."""
-    # Tasks of plug-ins can be read once their modules are loaded.
-    plugins = [module for study in job.studies for module in study.plugins]
-    file.write_bytes(pickle.dumps((job.record, plugins, pickle.dumps(job.studies))))
-    return [sys.executable, "-m", "rulerkit.batch.execution", str(file)]
+def _command(job: Job, file: Path) -> tuple[list[str], str]:
+    """The command that does a job, and what its log calls it. `file` tells it what to do: a command
+    line can be read by every user of this machine."""
+    if job.model:
+        # Tasks of plug-ins can be read once their modules are loaded.
+        plugins = [module for study in job.studies for module in study.plugins]
+        file.write_bytes(pickle.dumps((job.record, plugins, pickle.dumps(job.studies))))
+        return [sys.executable, "-m", "rulerkit.batch.execution", str(file)], job.command
 
-
-def _papermill(run: Notebook, file: Path) -> list[str]:
-    """The command that executes a notebook; `file` holds its parameters, as a command line can be
-    read by every user of this machine."""
-    file.write_text(one_line(run.given), encoding="utf-8")
+    file.write_text(one_line(job.given), encoding="utf-8")
     code = _PAPERMILL
-    if run.given != hide(run.given):
+    if job.given != hide(job.given):
         # The notebook that papermill writes holds the keys, too.
         code = f"import os; os.umask(0o077)\n{code}"
-    return [sys.executable, "-c", code, str(run.notebook), str(run.output), "-f", str(file)]
+    places = [str(job.notebook), str(job.output)]
+    shown = shlex.join([sys.executable, "-m", "papermill", *places, "-y", job.shown])
+    return [sys.executable, "-c", code, *places, "-f", str(file)], shown
 
 
 _PAPERMILL = """\
@@ -188,7 +189,11 @@ except PapermillExecutionError as error:
 def _status_of_ended(job: Job, exit_status: int) -> Status:
     """The status of a job whose process has ended."""
     if exit_status:
-        last = (lines_of_log(job.log)[1:] or ["no message"])[-1].strip()
+        lines = ["no message"]
+        with suppress(OSError):
+            lines += job.log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
+        # Neither blank nor a progress bar.
+        last = [line.strip() for line in lines if line.strip() and "%|" not in line][-1]
         if last.startswith("rulerkit: "):
             return Status(job, "failed", last.removeprefix("rulerkit: "))
         with suppress(ValueError):
@@ -198,7 +203,7 @@ def _status_of_ended(job: Job, exit_status: int) -> Status:
 
     needs = tuple(job.needs())
     unanswered = [need for need in needs if need.tokens_left]
-    if not unanswered or (job.run and job.run.is_page):
+    if not unanswered or job.is_page:
         return Status(job, "done", "", needs)
     first = unanswered[0]
     message = (

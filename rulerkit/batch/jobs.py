@@ -6,9 +6,9 @@ executed notebooks: a record of how it went (`predictions.json`, `<notebook>.jso
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,7 +20,7 @@ from rulerkit.common.json_text import digest
 from rulerkit.common.paths import resolve
 from rulerkit.common.settings import JSON, UNNAMED_KEYS, Spec
 from rulerkit.evaluation.rounds import wanted
-from rulerkit.evaluation.study import Study, name_of
+from rulerkit.evaluation.study import Study, StudyCell
 from rulerkit.inference.model import gpus_and_nodes
 from rulerkit.store.cells import answered
 from rulerkit.store.files import write_whole
@@ -51,51 +51,6 @@ class Need(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Notebook:
-    """One execution of a notebook."""
-
-    notebook: Path
-    parameters: JSON
-    subject: str
-    """The model it is about, or `all`."""
-    output: Path
-    """The executed notebook; its log and its record lie beside it."""
-    studies: tuple[Study, ...] = ()
-    """The studies that it asks; none where nobody knows before it runs."""
-
-    @property
-    def title(self) -> str:
-        return f"{self.subject} {self.notebook.stem}"
-
-    @property
-    def models(self) -> set[str]:
-        """The names of the models that it asks."""
-        return {name_of(model) for study in self.studies for model in study.models}
-
-    @property
-    def is_page(self) -> bool:
-        """Whether it shows how far its batch is: it runs whatever the others did."""
-        return "batch" in self.parameters
-
-    @property
-    def given(self) -> JSON:
-        """The parameters of its execution. A notebook whose questions were planned shows what its
-        models have answered before, and needs no key; another one asks its models itself."""
-        given: JSON = plain(self.parameters)
-        return hide(given) | {"ask": False} if self.studies else given
-
-    @property
-    def command(self) -> list[str]:
-        """The arguments of papermill as they are shown, without keys."""
-        return [str(self.notebook), str(self.output), "-y", one_line(hide(self.given))]
-
-    @property
-    def source(self) -> str:
-        """A digest of what is executed: the notebook and its parameters."""
-        return digest(self.notebook.read_bytes() + self.command[-1].encode())
-
-
-@dataclass(frozen=True)
 class Job:
     """What one process does: a model answers, or a notebook is executed on stored answers."""
 
@@ -109,11 +64,15 @@ class Job:
     command: str
     """The command that does it again."""
     model: JSON | None = None
-    run: Notebook | None = None
+    notebook: Path | None = None
+    parameters: JSON = field(default_factory=dict)
+    """Those of the notebook."""
+    is_planned: bool = True
+    """Whether it is known what the notebook asks; one that is not asks its models itself."""
     after: tuple[str, ...] = ()
-    """The models whose answers a notebook reads."""
+    """The models whose answers the notebook reads."""
     reads: tuple[Path, ...] = ()
-    """The records of other jobs that a notebook shows."""
+    """The records of other jobs that the notebook shows."""
 
     @property
     def log(self) -> Path:
@@ -125,14 +84,47 @@ class Job:
         return self.record.with_suffix(".lock")
 
     @property
+    def output(self) -> Path:
+        """The executed notebook."""
+        return self.record.with_suffix(".ipynb")
+
+    @property
+    def is_page(self) -> bool:
+        """Whether its notebook shows how far its batch is: it runs whatever the others did."""
+        return "batch" in self.parameters
+
+    @property
     def resources(self) -> tuple[int, int]:
         """GPUs on each node, and nodes."""
         return gpus_and_nodes(self.model) if self.model else (0, 1)
 
     @property
-    def models(self) -> tuple[str, ...]:
-        """The models that answer in it, or whose answers it reads."""
-        return (self.name,) if self.model else self.after
+    def given(self) -> JSON:
+        """The parameters of its execution. A notebook whose questions were planned shows what its
+        models have answered before, and needs no key."""
+        given: JSON = plain(self.parameters)
+        return hide(given) | {"ask": False} if self.is_planned else given
+
+    @property
+    def shown(self) -> str:
+        """Its parameters as `-y` takes them, without keys."""
+        return one_line(hide(self.given))
+
+    def source(self) -> str:
+        """A digest of what is executed: the notebook and its parameters."""
+        content = self.notebook.read_bytes() if self.notebook else b""
+        return digest(content + self.shown.encode())
+
+    def answers(self) -> str:
+        """A digest of size and time of the stored answers, by which a notebook knows that it has
+        read them."""
+        cells = [cell.path for study in self.studies for cell in study.cells()]
+        stamps = []
+        for path in dict.fromkeys([*cells, *self.reads]):
+            with suppress(OSError):
+                status = path.stat()
+                stamps.append([path.name, status.st_mtime_ns, status.st_size])
+        return digest(stamps)
 
     def predictions(self, model: str) -> Path:
         """The record of a model's predictions."""
@@ -146,24 +138,14 @@ class Job:
     def needs(self) -> list[Need]:
         """Every cell that it is to answer or to read and that can be asked, as it is now: each cell
         is read."""
-        left_out = {name: self.not_run(name) for name in self.models}
+        models = [self.name] if self.model else self.after
+        return needs_of(self.studies, {name: self.not_run(name) for name in models})
 
-        def lengths(model: str) -> list[int]:
-            return [int(key) for key in left_out[model] if key.isdigit()]
-
-        needs = []
-        for need in needs_of(self.studies, lengths):
-            keys = {f"{need.length}", f"{need.length} {need.task}"}
-            if not keys & left_out[need.model].keys():
-                needs.append(need)
-        return needs
-
-    @property
     def changed(self) -> str:
         """Which of its models has other settings or files than when it gave its answers; "" for
         none."""
         changed = []
-        for name in self.models:
+        for name in [self.name] if self.model else self.after:
             record = read_record(self.predictions(name))
             if "answered_by" in record:
                 settings, changed_at = version_of(self.model or record.get("model", {}))
@@ -176,50 +158,37 @@ class Job:
             return ""
         return f"the checkpoint or the settings of {listed(changed, 3)} changed after it answered"
 
-    def state(self, needs: Iterable[Need]) -> tuple[str, str]:
+    def status(self) -> "Status":
         """What its files say, whether or not a process is at it: `done`, `missing`, `incomplete` or
-        `outdated`, and what has changed. `needs` are the cells of a model's job as they are now."""
-        if self.run is None:
-            needs = list(needs)
+        `outdated`, and what has changed."""
+        if self.model:
+            needs = tuple(self.needs())
             if any(need.tokens_left for need in needs):
                 has_some = any(need.have for need in needs)
-                return ("incomplete" if has_some else "missing"), ""
-            reason = self.changed
-            return ("outdated" if reason else "done"), reason
+                return Status(self, "incomplete" if has_some else "missing", "", needs)
+            reason = self.changed()
+            return Status(self, "outdated" if reason else "done", reason, needs)
 
         record = read_record(self.record)
-        if record.get("state") != "done":
-            return "missing", ""
-        if record.get("source") != self.run.source:
-            return "outdated", "the notebook or its parameters have changed since"
-        if not self.run.output.exists():
-            return "outdated", "the executed notebook is gone"
+        if record.get("state") != "done" or not self.output.exists():
+            return Status(self, "missing")
+        if record.get("source") != self.source():
+            return Status(self, "outdated", "the notebook or its parameters have changed since")
         if record.get("answers") != self.answers():
-            return "outdated", "its answers have changed since"
-        return "done", ""
+            return Status(self, "outdated", "its answers have changed since")
+        return Status(self, "done", str(self.output))
 
     def is_done(self) -> bool:
         """Whether nothing is left to do."""
-        return self.state(() if self.run else self.needs())[0] == "done"
-
-    def answers(self) -> str:
-        """A digest of size and time of the stored answers, by which a notebook knows that it has
-        read them."""
-        cells = {cell.path for study in self.studies for cell in study.cells()}
-        stamps = []
-        for path in sorted({*cells, *self.reads}):
-            with suppress(OSError):
-                status = path.stat()
-                stamps.append([path.name, status.st_mtime_ns, status.st_size])
-        return digest(stamps)
+        return self.status().state == "done"
 
 
 class Status(NamedTuple):
     """How far a job is. While it is done here: `running`, then `done`, `done before`, `failed`,
     `incomplete` (a model that left examples unanswered, or a notebook that read less than it asked
     for), `missing` (a notebook without answers to read; it did not run), or `locked` by another
-    process. As its files show it: also `queued`, `interrupted`, `waiting`, or `outdated` (what it
-    was done with has changed)."""
+    process. As its files show it: also `interrupted`, `waiting`, or `outdated` (what it was done
+    with has changed)."""
 
     job: Job
     state: str
@@ -229,23 +198,31 @@ class Status(NamedTuple):
 
 
 def needs_of(
-    studies: Iterable[Study], not_run: Callable[[str], Collection[int]] = lambda _: ()
+    studies: Iterable[Study], not_run: Mapping[str, Collection[str]] | None = None
 ) -> list[Need]:
-    """The cells that studies ask for, each read once, with the largest number of examples."""
-    asked: dict[Path, Need] = {}
+    """The cells that studies ask for, each read once, with the largest number of examples; by model
+    without those that are `not_run` (see `Job.not_run`)."""
+    left_out = not_run or {}
+
+    def lengths(model: str) -> list[int]:
+        return [int(key) for key in left_out.get(model, ()) if key.isdigit()]
+
+    asked: dict[Path, tuple[StudyCell, int]] = {}
     for study in studies:
         # What an adaptive run asks for depends on its rows.
-        counts = wanted(study, not_run) if study.adaptive else {}
+        counts = wanted(study, lengths) if study.adaptive else {}
         for cell in study.cells():
-            count = counts.get(cell.path, study.num_examples)
-            if before := asked.get(cell.path):
-                count = max(count, before.wanted)
-            place = cell.model, cell.path, cell.task.name, cell.length
-            asked[cell.path] = Need(*place, count, 0, "")
+            keys = {f"{cell.length}", f"{cell.length} {cell.task.name}"}
+            if keys.isdisjoint(left_out.get(cell.model, ())):
+                count = counts.get(cell.path, study.num_examples)
+                _, before = asked.get(cell.path, (cell, 0))
+                asked[cell.path] = cell, max(count, before)
+
     needs = []
-    for need in asked.values():
-        have, problem = answered(need.path, need.wanted)
-        needs.append(need._replace(have=have, problem=problem))
+    for cell, count in asked.values():
+        have, problem = answered(cell.path, count)
+        place = cell.model, cell.path, cell.task.name, cell.length
+        needs.append(Need(*place, count, have, problem))
     return needs
 
 
@@ -273,14 +250,6 @@ def read_record(path: Path) -> dict[str, Any]:
 def update_record(path: Path, **fields: Any) -> None:
     """Set fields of a record, which is replaced as a whole."""
     write_whole(path, json.dumps(read_record(path) | fields, indent=2) + "\n")
-
-
-def lines_of_log(log: Path) -> list[str]:
-    """The lines of a log that are neither blank nor a progress bar; [] where there is none."""
-    with suppress(OSError):
-        text = log.read_text(encoding="utf-8", errors="replace")
-        return [line.rstrip() for line in text.splitlines() if line.strip() and "%|" not in line]
-    return []
 
 
 def one_line(values: Mapping[str, Any]) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.batch.batch_file import Batch, read_batch
-from rulerkit.batch.status import details, statuses
+from rulerkit.batch.status import OPEN, WRONG, details, in_order, statuses
 from rulerkit.common import escape
 from rulerkit.common.errors import UserError, listed
 from rulerkit.common.paths import resolve_file
@@ -27,9 +27,6 @@ from rulerkit.store.files import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
-# What needs a look comes first, in red; then what is not up to date.
-_WRONG = ("failed", "incomplete", "interrupted")
-_OPEN = ("outdated", "missing", "queued", "waiting", "running")
 _RED, _AMBER = "color: #c03000; font-weight: 600", "color: #9a6700; font-weight: 600"
 
 
@@ -52,18 +49,17 @@ def steps(batch: Batch) -> Html:
     out of date, such as a checkpoint that was replaced after it answered."""
     now = datetime.now().astimezone().strftime("%A, %d %B %Y, %H:%M %Z")
     # What this notebook is made for runs at the moment.
-    found = [one for one in statuses(batch.jobs) if not (one.job.run and one.job.run.is_page)]
-    order = [*_WRONG, *_OPEN, "done"]
+    found = [one for one in statuses(batch.jobs) if not one.job.is_page]
     rows = []
-    for status in sorted(found, key=lambda one: order.index(one.state)):
-        style = _RED if status.state in _WRONG else _AMBER if status.state in _OPEN else ""
-        said = "" if status.job.run and status.state == "done" else details(status)
+    for status in in_order(found):
+        style = _RED if status.state in WRONG else _AMBER if status.state in OPEN else ""
+        said = "" if status.job.notebook and status.state == "done" else details(status)
         rows.append(
             f'<tr><td style="{style}">{status.state}</td><td>{status.job.title}</td>'
             f"<td>{escape.html(said)}</td></tr>"
         )
-    wrong = sum(status.state in _WRONG for status in found)
-    open_ones = sum(status.state in _OPEN for status in found)
+    wrong = sum(status.state in WRONG for status in found)
+    open_ones = sum(status.state in OPEN for status in found)
     name, run = escape.html(batch.path.stem), escape.html(batch.study.run)
     return Html(
         f"<p><b>{now}</b>: batch {name}, run {run}; {wrong} of {len(found)} steps failed, "
@@ -129,7 +125,7 @@ def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str)
     tasks = [task.name for task in batch.study.tasks if task.name in found]
     summary = summarize(scores, tasks or None, batch.study.lengths)
     notes = footnotes(cells, scores)
-    changed = [job.name for job in batch.jobs if job.model and job.changed]
+    changed = [job.name for job in batch.jobs if job.model and job.changed()]
     if changed:
         notes.append(
             f"Answers of an earlier checkpoint or of other settings: {listed(changed, 5)}."
@@ -141,7 +137,7 @@ def figures(batch: Batch) -> Html:
     """The figures that the notebooks of a batch have drawn, each with the caption saved beside
     it."""
     parts = []
-    notebooks = dict.fromkeys(job.run.notebook.stem for job in batch.jobs if job.run)
+    notebooks = dict.fromkeys(job.notebook.stem for job in batch.jobs if job.notebook)
     for name in notebooks:
         folder = batch.study.outputs / "figures" / batch.study.run / name
         for file in sorted(folder.rglob("*.png")):

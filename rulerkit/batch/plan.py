@@ -2,19 +2,20 @@
 
 from collections.abc import Iterable
 from contextlib import suppress
+from dataclasses import replace
 from typing import Any
 
+from rulerkit.batch.jobs import Need, needs_of
 from rulerkit.common.errors import UserError
 from rulerkit.common.lengths import length_name
 from rulerkit.common.render import render
-from rulerkit.common.settings import Spec
+from rulerkit.common.settings import JSON
 from rulerkit.evaluation.cost import Cost, cost_of
 from rulerkit.evaluation.study import Study
 from rulerkit.inference.model import Model, load_model
-from rulerkit.store.cells import answered
 
 
-def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
+def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
     """A table of what models are asked in their studies, with a row for each model and length: how
     many examples, how many of them are answered, and the tokens of all at most; and the command of
     each server that would be started. No model is started. Raises `UserError` for weights that are
@@ -33,12 +34,22 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
         model = load_model(described)
         if checkpoint := getattr(model, "checkpoint", None):
             checkpoint.check_weights()
-        for length, (cost, have) in _by_length(model, studies).items():
+
+        by_length: dict[int, list[Need]] = {}
+        for need in needs_of(replace(one, models=(described,), adaptive=None) for one in studies):
+            by_length.setdefault(need.length, []).append(need)
+        study_of = {task.name: study for study in studies for task in study.tasks}
+        for length, needs in sorted(by_length.items()):
             if why_not := _too_long(model, length):
                 notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
                 continue
+            cost = Cost()
+            for need in needs:
+                wanted = {(need.task, length): need.wanted}
+                cost = cost.plus(cost_of(study_of[need.task], model.spec, wanted))
             total = total.plus(cost)
-            left += (cost.examples - have) * length
+            left += sum(need.tokens_left for need in needs)
+            have = sum(need.have for need in needs)
             numbers = (cost.examples, have, cost.prompt_tokens, cost.answer_tokens)
             rows.append([model.name, length_name(length), *(f"{number:,}" for number in numbers)])
         # Of a checkpoint that is not here yet nobody knows the arguments.
@@ -50,24 +61,6 @@ def plan_text(asked: Iterable[tuple[Spec | Model, list[Study]]]) -> str:
     frame = pd.DataFrame(rows, columns=columns)
     together = f"together: {total.text()}; {left:,} tokens left"
     return "\n".join([render(frame, notes=[together, *notes]), *commands])
-
-
-def _by_length(model: Model, studies: Iterable[Study]) -> dict[int, tuple[Cost, int]]:
-    """What a model is asked at each length, and how many examples are answered; a cell that several
-    studies ask for counts once, with the most examples."""
-    cells = {}
-    for study in sorted(studies, key=lambda study: study.num_examples):
-        for cell in study.cells():
-            if cell.model == model.name:
-                cells[cell.path] = study, cell
-
-    found = dict[int, tuple[Cost, int]]()
-    for study, cell in sorted(cells.values(), key=lambda asked: asked[1].length):
-        cost, before = found.get(cell.length, (Cost(), 0))
-        own = cost_of(study, model.spec, {(cell.task.name, cell.length): study.num_examples})
-        have, _ = answered(cell.path, study.num_examples)
-        found[cell.length] = cost.plus(own), before + have
-    return found
 
 
 def _too_long(model: Model, length: int) -> str:

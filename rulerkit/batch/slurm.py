@@ -15,14 +15,12 @@ import subprocess
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
 
 from rulerkit.batch.jobs import Job
 from rulerkit.common.errors import UserError
 from rulerkit.common.json_text import digest
-from rulerkit.common.paths import cache_dir, home, package_text
+from rulerkit.common.paths import home, package_text
 from rulerkit.common.settings import Site
-from rulerkit.generation.tokenizers import tiktoken_dir
 from rulerkit.store.files import write_whole
 
 
@@ -37,27 +35,11 @@ def open_jobs(jobs: Iterable[Job]) -> list[list[Job]]:
 
 def script_text(jobs: list[Job], site: Site) -> str:
     """The batch script of a group of jobs."""
-    gpus, nodes = max(job.resources for job in jobs)
-    variables: dict[str, str] = {}
-    if site.offline:
-        # The hub's client, transformers and vLLM send no request; caches are those of here.
-        from huggingface_hub import constants
-
-        variables = {"HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "DO_NOT_TRACK": "1"}
-        places: dict[str, str | Path] = {
-            "HF_HUB_CACHE": constants.HF_HUB_CACHE,
-            "TIKTOKEN_CACHE_DIR": tiktoken_dir(),
-            "RULERKIT_CACHE": cache_dir(),
-            "RULERKIT_DATA": os.environ.get("RULERKIT_DATA", ""),
-        }
-        variables |= {name: os.path.abspath(place) for name, place in places.items() if place}
-
-    script = script_of(jobs[0])
-    models = [job.model for job in jobs if job.model]
-    hours = max((model.get("hours", site.hours) for model in models), default=site.hours)
-
     from jinja2 import Environment
 
+    gpus, nodes = max(job.resources for job in jobs)
+    hours = [job.model.get("hours", site.hours) for job in jobs if job.model]
+    script = script_of(jobs[0])
     environment = Environment(
         trim_blocks=True,
         keep_trailing_newline=True,
@@ -73,10 +55,9 @@ def script_text(jobs: list[Job], site: Site) -> str:
         command=jobs[0].command.removeprefix("rulerkit "),
         gpus=gpus,
         nodes=nodes,
-        hours=hours,
+        hours=max(hours, default=site.hours),
         site=site,
         home=home(),
-        variables=variables,
     )
 
 
@@ -94,18 +75,6 @@ def name_of(job: Job) -> str:
 
 
 # --- Slurm's queue --------------------------------------------------------------------------------
-
-
-class Queued(NamedTuple):
-    """A job in Slurm's queue."""
-
-    number: str
-    state: str
-    """Slurm's word, such as PENDING or RUNNING."""
-
-    @property
-    def runs(self) -> bool:
-        return self.state == "RUNNING"
 
 
 def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, bool]]:
@@ -130,7 +99,7 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
             dependency += f",afterany:{':'.join(after)}"
 
         if there:
-            number = there.number
+            number, _ = there
         else:
             script = script_of(job)
             write_whole(script, script_text(jobs, site))
@@ -140,18 +109,19 @@ def submit(groups: Iterable[list[Job]], site: Site) -> Iterator[tuple[Job, str, 
         yield job, number, there is not None
 
 
-def queue() -> dict[str, Queued]:
-    """This user's jobs in the queue, by name; {} where there is no Slurm, or it does not answer."""
+def queue() -> dict[str, tuple[str, str]]:
+    """Number and state, such as PENDING or RUNNING, of this user's jobs in the queue, by name; {}
+    where there is no Slurm, or it does not answer."""
     if not shutil.which("squeue"):
         return {}
-    entries: dict[str, Queued] = {}
+    entries: dict[str, tuple[str, str]] = {}
     with suppress(UserError):
         said = _slurm("squeue", "--noheader", "--all", "--me", "--format=%A|%T|%j")
         for line in said.splitlines():
             number, state, name = line.split("|", 2)
             # Of two with one name, the one that runs counts.
-            if name not in entries or not entries[name].runs:
-                entries[name] = Queued(number, state)
+            if state == "RUNNING" or name not in entries:
+                entries[name] = number, state
     return entries
 
 

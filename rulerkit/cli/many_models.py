@@ -73,7 +73,7 @@ def batch(
     else:
         name_root()
         ended = _execute(jobs)
-        if not only or any(job.run and job.run.is_page for job in jobs):
+        if not only or any(job.is_page for job in jobs):
             _print_leaderboard(planned)
         raise typer.Exit(ended)
 
@@ -95,7 +95,7 @@ def status(
     file: Annotated[Path, typer.Argument(help="The batch file.")],
     settings: BatchSettings = None,
 ) -> None:
-    """Show the progress of a batch: what is done, running, queued, failed or missing.
+    """Show the progress of a batch: what is done, running, waiting, failed or missing.
 
     Reads the batch's files, so it works while the batch runs and from other machines. The exit
     status is 0 if all is done, 1 if something failed, is incomplete or was interrupted, else 3.
@@ -118,9 +118,9 @@ def _print_leaderboard(batch: "Batch") -> None:
         echo("\n" + leaderboard_text(batch))
     except UserError as error:
         echo(f"\nno leaderboard: {error}", err=True)
-    for run in batch.runs:
-        if run.is_page and run.output.exists():
-            echo(f"{'page:':10} {as_html(run.output)}")
+    for job in batch.jobs:
+        if job.is_page and job.output.exists():
+            echo(f"{'page:':10} {as_html(job.output)}")
     if answers_page(batch).exists():
         echo(f"{'answers:':10} {answers_page(batch)}")
     places = batch.study.outputs / "{figures,tables,notebooks}" / batch.study.run

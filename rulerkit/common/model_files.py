@@ -14,7 +14,7 @@ from rulerkit.common.hidden import hide, hide_address
 from rulerkit.common.hub import is_hub_id
 from rulerkit.common.json_text import digest
 from rulerkit.common.lengths import parse_length
-from rulerkit.common.paths import project_files, resolve
+from rulerkit.common.paths import project_file, project_files, resolve
 from rulerkit.common.settings import (
     ENGINE_KEYS,
     ENGINE_OF,
@@ -101,7 +101,7 @@ def _expand(spec: Any, files: tuple[Path, ...]) -> JSON:
         )
     # A project's file may have the name of a reader or of one of the kit's files; a file that
     # names itself as its base means the one that it stands in for.
-    file = project_files(*FILES).get(spec)
+    file = project_file("params/models", spec, ".yaml")
     if file and file not in files:
         return _from_file(file, files)
     if spec.endswith((".yaml", ".yml")):

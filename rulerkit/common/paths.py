@@ -85,6 +85,15 @@ def project_files(folder: str, suffix: str) -> dict[str, Path]:
     return {path.stem: path for path in files}
 
 
+def project_file(folder: str, name: str, suffix: str) -> Path | None:
+    """One of `project_files` by its name; the folders are not listed."""
+    for root in (home(), *reversed(plugin_projects()), KIT):
+        path = root / folder / f"{name}{suffix}"
+        if path.parent == root / folder and path.is_file():
+            return path
+    return None
+
+
 def resolve(path: str | Path) -> Path:
     """An absolute path; relative ones count from `home()`, so that a notebook may run from any
     folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
@@ -114,7 +123,7 @@ def resolve_file(name: str | Path) -> Path:
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:
     """The file of a model's answers to one task at one length, in the predictions of a run."""
-    return predictions / model / task / f"{length}.jsonl"
+    return predictions.joinpath(model, task, f"{length}.jsonl")
 
 
 def cache_dir() -> Path:

@@ -402,8 +402,6 @@ class Site(Keys):
     python: Command = shlex.quote(sys.executable)
     """the command of the interpreter, on one line, its quotes closed, such as `apptainer exec --nv
     kit.sif python` (default: the interpreter that submits)"""
-    offline: bool = True
-    """true (jobs do without a network) or false"""
 
 
 # --- checking -------------------------------------------------------------------------------------

@@ -24,9 +24,6 @@ requeue() {
 trap requeue USR1
 cd [[ home | string | quote ]] || exit 1
 export RULERKIT_HOME=[[ home | string | quote ]]
-{% for name, value in variables.items() %}
-export [[ name ]]=[[ value | quote ]]
-{% endfor %}
 {% for line in site.setup %}
 [[ line ]]
 {% endfor %}

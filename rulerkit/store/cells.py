@@ -230,8 +230,8 @@ def load_cell(path: Path) -> Cell | None:
     # It lies at predictions/<run>/<model>/<task>/<length>.jsonl, or in a folder of another name;
     # links to a folder may have any.
     said = (cell.run, cell.model, cell.task, str(cell.length))
-    for file in (path.absolute(), path.resolve()):
-        folder, *place = file.with_suffix("").parts[-5:]
+    for file_of in (Path.absolute, Path.resolve):
+        folder, *place = file_of(path).with_suffix("").parts[-5:]
         if folder != "predictions" or tuple(place) == said:
             return cell
     raise DamagedCell(
