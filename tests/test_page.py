@@ -44,7 +44,7 @@ def test_failures_come_first_by_word_and_colour_with_the_date(outputs):
     last = batch.jobs[-1]
     last.record.parent.mkdir(parents=True, exist_ok=True)
     last.record.write_text(json.dumps({"state": "failed", "error": "<no plot>"}))
-    text = morning.steps(batch).text
+    text = morning.steps(batch)
     last.record.unlink()
     assert re.match(
         r"<p><b>\w+, \d\d \w+ \d{4}, \d\d:\d\d .*</b>: batch tuesday, run tuesday; ", text
@@ -63,8 +63,8 @@ def test_a_checkpoint_that_was_replaced_is_marked(outputs, tmp_path):
     before = [{**job.model, "drop": 0.5}, 0]
     job.record.parent.mkdir(parents=True, exist_ok=True)
     job.record.write_text(json.dumps({"answered_by": before, "model": job.model}))
-    text = morning.steps(batch).text
-    board = morning.leaderboard_text(batch)
+    text = morning.steps(batch)
+    board, _ = morning.leaderboard(batch, "text")
     job.record.unlink()
     assert "Answers of an earlier checkpoint or of other settings: checkpoint." in board
     words = "the checkpoint or the settings of checkpoint changed after it answered"
@@ -74,7 +74,8 @@ def test_a_checkpoint_that_was_replaced_is_marked(outputs, tmp_path):
 def test_more_examples_than_the_batch_asks_for_do_not_count(outputs):
     answered(outputs, "more")
     batch = answered(outputs, "more", parameters={"num_examples": 3})
-    assert "n = 3 examples each" in morning.leaderboard_text(batch)
+    board, _ = morning.leaderboard(batch, "text")
+    assert "n = 3 examples each" in board
 
 
 def test_a_figure_has_its_caption_below_it(outputs):
@@ -84,7 +85,7 @@ def test_a_figure_has_its_caption_below_it(outputs):
     for name in ("checkpoint", "other"):
         (folder / f"{name}.png").write_bytes(b"x")
     (folder / "checkpoint.txt").write_text("What <it> shows.\n")
-    text = morning.figures(batch).text
+    text = morning.figures(batch)
     captions = re.findall("<figcaption>(.*?)</figcaption>", text)
     assert captions == ["What &lt;it&gt; shows.", "other"]
 

@@ -72,16 +72,18 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
             shown = {"batch": str(path.absolute()), "settings": settings}
             runs += _runs_of(path, entry, once, values, shown, models, whole)
     jobs = _jobs_of(path, settings, whole, runs)
-    records = [job.record for job in jobs]
+    written = set[Path]()
     for job in jobs:
-        if records.count(job.record) > 1:
+        if job.record in written:
             raise UserError(
                 f"{path} runs {job.title} twice: two runs cannot write one notebook; remove one of "
                 "them"
             )
+        written.add(job.record)
 
     # A parameter of the command line that no notebook takes would have no effect.
-    taken = [name for run in runs for name in notebook_parameters(run.notebook)]
+    notebooks = dict.fromkeys(run.notebook for run in runs)
+    taken = [name for notebook in notebooks for name in notebook_parameters(notebook)]
     uses = dict.fromkeys([*Parameters.model_fields, *taken])
     check_used(fixed, fixed | {"num_examples": "adaptive"}, uses, "this batch")
     return Batch(path, whole, jobs)

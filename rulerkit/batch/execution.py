@@ -18,14 +18,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from threading import Event
 
-from rulerkit.batch.jobs import (
-    Job,
-    Status,
-    one_line,
-    read_record,
-    update_record,
-    version_of,
-)
+from rulerkit.batch.jobs import Job, Status, one_line, read_record, update_record, version_of
 from rulerkit.common.errors import Elsewhere, UserError
 from rulerkit.common.hidden import hide
 from rulerkit.common.paths import missing_extra

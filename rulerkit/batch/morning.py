@@ -27,24 +27,29 @@ from rulerkit.store.files import write_whole
 if TYPE_CHECKING:
     import pandas as pd
 
+_LEFT = "text-align: left"
 _RED, _AMBER = "color: #c03000; font-weight: 600", "color: #9a6700; font-weight: 600"
 
 
 def page(batch: str, settings: JSON | None = None) -> Html:
-    """How far a batch is, its leaderboard and its figures; `settings` are what `-y` gave. Without a
-    batch file there is nothing to show."""
+    """How far a batch is, its leaderboard with a page of the answers behind it, and its figures;
+    `settings` are what `-y` gave. Without a batch file there is nothing to show."""
     if not batch:
         return Html("<p>No batch file is named.</p>")
     read = read_batch(resolve_file(batch), settings)
-    parts = {
-        "Steps": steps(read),
-        "Leaderboard": leaderboard(read),
-        "Figures": figures(read),
-    }
-    return Html("".join(f"<h3>{title}</h3>{part.text}" for title, part in parts.items()))
+    try:
+        board, scores = leaderboard(read, "html")
+        if len(scores):
+            file = browse(scores).save(answers_page(read))
+            link = f"../../../pages/{file.name}"
+            board += f'<p><a href="{link}">The answers behind the scores</a></p>'
+    except UserError as error:
+        board = f"<p>No leaderboard: {escape.html(str(error))}</p>"
+    parts = {"Steps": steps(read), "Leaderboard": board, "Figures": figures(read)}
+    return Html("".join(f"<h3>{title}</h3>{text}" for title, text in parts.items()))
 
 
-def steps(batch: Batch) -> Html:
+def steps(batch: Batch) -> str:
     """Date and time, and how far each job of a batch is: failures first, then what is missing or
     out of date, such as a checkpoint that was replaced after it answered."""
     now = datetime.now().astimezone().strftime("%A, %d %B %Y, %H:%M %Z")
@@ -55,49 +60,21 @@ def steps(batch: Batch) -> Html:
         style = _RED if status.state in WRONG else _AMBER if status.state in OPEN else ""
         said = "" if status.job.notebook and status.state == "done" else details(status)
         rows.append(
-            f'<tr><td style="{style}">{status.state}</td><td>{status.job.title}</td>'
-            f"<td>{escape.html(said)}</td></tr>"
+            f'<tr><td style="{style}">{status.state}</td><td style="{_LEFT}">{status.job.title}'
+            f'</td><td style="{_LEFT}">{escape.html(said)}</td></tr>'
         )
     wrong = sum(status.state in WRONG for status in found)
     open_ones = sum(status.state in OPEN for status in found)
     name, run = escape.html(batch.path.stem), escape.html(batch.study.run)
-    return Html(
+    return (
         f"<p><b>{now}</b>: batch {name}, run {run}; {wrong} of {len(found)} steps failed, "
         f"{open_ones} open.</p><table>{''.join(rows)}</table>"
     )
 
 
-def leaderboard(batch: Batch) -> Html:
-    """The leaderboard of a batch, or why there is none, and a page of the answers behind it."""
-    try:
-        cells, scores = answered(batch)
-    except UserError as error:
-        return Html(f"<p>No leaderboard: {escape.html(str(error))}</p>")
-    if not cells:
-        return Html("<p>No answer yet.</p>")
-    file = browse(scores).save(answers_page(batch))
-    link = f"../../../pages/{file.name}"
-    return Html(
-        f"{_table(batch, cells, scores, 'html')}"
-        f'<p><a href="{link}">The answers behind the scores</a></p>'
-    )
-
-
-def answers_page(batch: Batch) -> Path:
-    """The page of the answers behind the leaderboard of a batch."""
-    return batch.study.outputs / f"pages/{batch.study.run}.html"
-
-
-def leaderboard_text(batch: Batch) -> str:
-    """The leaderboard of a batch for a terminal. Raises `UserError` where its cells cannot share a
-    table."""
-    cells, scores = answered(batch)
-    return _table(batch, cells, scores, "text") if cells else "no answer yet"
-
-
-def answered(batch: Batch) -> "tuple[list[Cell], pd.DataFrame]":
-    """The cells that the notebooks of a batch read and that have an answer, models in the order of
-    the batch, and their scores. Raises `UserError` where they cannot share a table."""
+def leaderboard(batch: Batch, format: str) -> "tuple[str, pd.DataFrame]":
+    """The leaderboard of a batch, models in its order, and the scores behind it. Raises `UserError`
+    where its cells cannot share a table."""
     needs = [need for job in batch.jobs if job.model for need in job.needs()]
     # The tasks of the batch's study first; where none of them is asked, all others.
     asked = {need.task for need in needs}
@@ -111,29 +88,31 @@ def answered(batch: Batch) -> "tuple[list[Cell], pd.DataFrame]":
     check_same(cells)
     scores = score(cells)
     if not cells:
-        return cells, scores
+        return "no answer yet", scores
+
     # An earlier batch may have stored more examples than this one asks for.
     scores = scores.assign(wanted=scores["path"].map(wanted))
     # Of several suites one has the means, and so one table.
     chosen = choose_suite({*scores["suite"]})
     scores = scores[(scores["index"] < scores["wanted"]) & (scores["suite"] == chosen)]
-    return cells, scores
-
-
-def _table(batch: Batch, cells: list[Cell], scores: "pd.DataFrame", format: str) -> str:
     found = set(scores["task"])
-    tasks = [task.name for task in batch.study.tasks if task.name in found]
-    summary = summarize(scores, tasks or None, batch.study.lengths)
+    order = [task.name for task in batch.study.tasks if task.name in found]
+    summary = summarize(scores, order or None, batch.study.lengths)
     notes = footnotes(cells, scores)
     changed = [job.name for job in batch.jobs if job.model and job.changed()]
     if changed:
         notes.append(
             f"Answers of an earlier checkpoint or of other settings: {listed(changed, 5)}."
         )
-    return table_text(summary, format, notes=notes, in_order=True)
+    return table_text(summary, format, notes=notes, in_order=True), scores
 
 
-def figures(batch: Batch) -> Html:
+def answers_page(batch: Batch) -> Path:
+    """The page of the answers behind the leaderboard of a batch."""
+    return batch.study.outputs / f"pages/{batch.study.run}.html"
+
+
+def figures(batch: Batch) -> str:
     """The figures that the notebooks of a batch have drawn, each with the caption saved beside
     it."""
     parts = []
@@ -149,7 +128,7 @@ def figures(batch: Batch) -> Html:
                 f'alt="{escape.html(file.stem)}"><figcaption>{escape.html(caption.strip())}'
                 "</figcaption></figure>"
             )
-    return Html("".join(parts) or "<p>No figure was drawn.</p>")
+    return "".join(parts) or "<p>No figure was drawn.</p>"
 
 
 def as_html(notebook: Path) -> Path:

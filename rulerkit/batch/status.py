@@ -116,7 +116,7 @@ def details(status: Status) -> str:
         # At the pace since the job began.
         record = read_record(job.record)
         done = record.get("left", 0) - left
-        if done > 0:
+        if record.get("state") == "running" and done > 0:
             seconds = left * (time.time() - record["started"]) / done
             parts.append(f"about {timedelta(seconds=round(seconds))}")
     parts.append(message)

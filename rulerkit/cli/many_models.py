@@ -111,11 +111,12 @@ def status(
 
 def _print_leaderboard(batch: "Batch") -> None:
     """The leaderboard of a batch's models, its page, and where its files lie."""
-    from rulerkit.batch.morning import answers_page, as_html, leaderboard_text
+    from rulerkit.batch.morning import answers_page, as_html, leaderboard
 
     # A batch is done even where its cells cannot share a table.
     try:
-        echo("\n" + leaderboard_text(batch))
+        text, _ = leaderboard(batch, "text")
+        echo(f"\n{text}")
     except UserError as error:
         echo(f"\nno leaderboard: {error}", err=True)
     for job in batch.jobs:
