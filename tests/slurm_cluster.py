@@ -9,7 +9,6 @@ import sys
 import time
 from collections import Counter, defaultdict
 from contextlib import contextmanager
-from itertools import combinations
 from pathlib import Path
 from typing import NamedTuple
 
@@ -34,7 +33,7 @@ from zlib import crc32
 from rulerkit.generation.tasks import read_answer
 
 ROOT = Path(__file__).parent
-NAMES = {"job": "SLURM_JOB_ID", "node": "SLURMD_NODENAME", "gpus": "CUDA_VISIBLE_DEVICES", "launched": "LAUNCHED"}
+NAMES = {"job": "SLURM_JOB_ID", "node": "SLURMD_NODENAME", "gpus": "CUDA_VISIBLE_DEVICES"}
 
 
 def __getattr__(name):
@@ -93,8 +92,6 @@ class Job(NamedTuple):
     state: str
     node: str
     restarts: int
-    gpus: set[str]
-    """Those of Slurm's own bookkeeping."""
 
 
 class Row(NamedTuple):
@@ -107,7 +104,6 @@ class Row(NamedTuple):
     job: str
     node: str
     gpus: str | None
-    launched: str | None
 
 
 class Project:
@@ -137,13 +133,9 @@ class Project:
 
     def call(self, *command, check=True, **more):
         """What a command says; it has to end well, and never with a traceback."""
+        env, words = self.environment | more, [*map(str, command)]
         done = subprocess.run(
-            [*map(str, command)],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=self.environment | more,
-            cwd=self.root,
+            words, capture_output=True, text=True, timeout=300, env=env, cwd=self.root
         )
         assert not check or done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
         assert "Traceback" not in done.stderr
@@ -173,18 +165,11 @@ class Project:
         for line in self.call("squeue", "-h", "-a", "-o", "%A|%T|%N|%j").splitlines():
             number, state, node, name = line.split("|")
             if name.startswith(f"rulerkit-{self.run}-"):
-                about = self.call("scontrol", "--details", "show", "job", number)
+                about = self.call("scontrol", "show", "job", number)
                 restarts = int(about.partition("Restarts=")[2].split()[0])
-                indices = re.findall(r"\(IDX:([\d,-]+)\)", about)
-                gpus = (
-                    {str(gpu) for part in indices for gpu in _numbers(part)}
-                    if state == "RUNNING"
-                    else set()
-                )
                 subject = name.removeprefix(f"rulerkit-{self.run}-").rpartition("-")[0]
-                found[f"{subject} again" if subject in found else subject] = Job(
-                    number, state, node, restarts, gpus
-                )
+                subject += " again" if subject in found else ""
+                found[subject] = Job(number, state, node, restarts)
         return found
 
     def journal(self):
@@ -227,19 +212,11 @@ class Project:
         """Wait until something holds."""
         deadline = time.monotonic() + PATIENCE
         while not until():
-            assert time.monotonic() < deadline, (
-                f"gave up waiting until {what}: {self.queue()} {self.status()}"
-            )
-            self.call(
-                "scontrol", "update", "partitionname=urgent", "state=up"
-            )  # else Slurm looks once a minute
+            seen = f"gave up waiting until {what}"
+            assert time.monotonic() < deadline, f"{seen}: {self.queue()} {self.status()}"
+            # Else Slurm looks once a minute.
+            self.call("scontrol", "update", "partitionname=urgent", "state=up")
             time.sleep(0.5)
-
-
-def _numbers(part):
-    for each in part.split(","):
-        first, _, last = each.partition("-")
-        yield from range(int(first), int(last or first) + 1)
 
 
 def asked_in_vain(lives):
@@ -254,24 +231,6 @@ def asked_in_vain(lives):
     return again
 
 
-def clashes(rows):
-    """Two processes that shared a GPU of a node at one time."""
-    lives = defaultdict(list)
-    for row in rows:
-        lives[row.pid].append(row)
-    ends = [
-        (each[0], each[-1], set((each[0].gpus or "").split(",")) - {""}) for each in lives.values()
-    ]
-    return [
-        (first, other)
-        for (first, last, gpus), (other, other_last, others) in combinations(ends, 2)
-        if first.node == other.node
-        and gpus & others
-        and first.time < other_last.time
-        and other.time < last.time
-    ]
-
-
 @contextmanager
 def slurm():
     """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn
@@ -279,27 +238,14 @@ def slurm():
     state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
     own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
-    end = [
-        "bash",
-        "-c",
-        'read -r; "$@"',
-        "bash",
-        DOWN,
-        "--state",
-        state,
-    ]  # once this process closes the line, or is killed
+    # Once this process closes the line, or is killed.
+    end = ["bash", "-c", 'read -r; "$@"', "bash", DOWN, "--state", state]
     watcher = subprocess.Popen(
         end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
     )
     try:
-        up = subprocess.run(
-            [UP, "--state", state],
-            capture_output=True,
-            text=True,
-            timeout=300,
-            env=environment,
-            check=False,
-        )
+        command = [UP, "--state", state]
+        up = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert up.returncode == 0, f"no Slurm came up: {up.stderr[-2000:]}"
         yield environment | {"SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]}
     finally:

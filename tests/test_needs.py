@@ -40,17 +40,6 @@ def asked(home, source, **parameters):
 
 
 @pytest.mark.parametrize(
-    "name", ["00_the_paper", "17_tasks", "01_main_results", "08_training_length"]
-)
-def test_notebooks_of_the_kit_can_be_planned(name):
-    """All of them are held to what they ask by test_demo_all."""
-    path = REPOSITORY / f"notebooks/{name}.ipynb"
-    needs = needs_of(studies_of(path, {"outputs": "/nowhere"}))
-    assert bool(needs) == (name not in ("00_the_paper", "17_tasks"))
-    assert all(str(need.path).startswith("/nowhere/predictions/main/") for need in needs)
-
-
-@pytest.mark.parametrize(
     ("name", "wrong", "value"),
     [
         ("02_needle_types", "needles", "passkey"),

@@ -252,37 +252,6 @@ def test_saved_tables_say_what_they_show(tmp_path):
         assert f"\n{note}\n" in text
 
 
-@pytest.mark.slow
-def test_the_command_of_the_readme_from_another_folder(tmp_path):
-    root = home()
-    command = [
-        *(
-            sys.executable,
-            "-m",
-            "papermill",
-            str(root / "notebooks/01_main_results.ipynb"),
-            "out.ipynb",
-        ),
-        *(
-            "-f",
-            str(root / "params/models/reader-8192.yaml"),
-            "-f",
-            str(root / "params/sizes/smoke.yaml"),
-        ),
-        *("-p", "outputs", str(tmp_path / "outputs")),
-    ]
-    environment = {k: v for k, v in os.environ.items() if k != "RULERKIT_HOME"}
-    done = subprocess.run(
-        command, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=600
-    )
-    assert done.returncode == 0, done.stderr[-2000:]
-    table = (tmp_path / "outputs/tables/main/01_main_results/reader-8192.md").read_text(
-        encoding="utf-8"
-    )
-    assert re.search(r"\| reader \(8K window\).*\| 8K ", table)
-    assert {path.name for path in tmp_path.iterdir()} == {"out.ipynb", "outputs"}
-
-
 # --- in Google Colab ------------------------------------------------------------------------------
 
 
