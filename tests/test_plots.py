@@ -274,6 +274,12 @@ def test_a_model_looks_the_same_whatever_stands_beside_it(tmp_path, monkeypatch)
         look = look_of("lwm-7b-chat-1m")
     assert whole["LWM-7B-CHAT-1M"][:2] == (look["color"], look["marker"])
 
+    # In one panel no two share a marker, which tells them apart in grey, whatever their names.
+    crowd = summary_of(*[f"model {i}" for i in range(8)]).lengths
+    looks = looks_in(plots.score_by_length(crowd)).values()
+    assert len({marker for _, marker, _ in looks}) == 8
+    assert len({color for color, _, _ in looks}) == 7
+
     # Another run of it differs by its dashes alone; its file may name the colour.
     runs = pd.concat([rows, rows.assign(run="again")])
     one, other = (

@@ -1,6 +1,7 @@
 """What all figures share: the style, the panels with their note, the look of lines and legends."""
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -54,7 +55,7 @@ RED = "#EB0000"  # has a contrast of 4.5 to 1 with white and with black
 _MARKERS, DASHES = "osD^vPX<", ("-", (0, (4, 1.5)), (0, (1, 1)))
 BEYOND_DASHES, THRESHOLD_DASHES = (0, (2.5, 1.2)), (0, (4, 2))
 _NUM_MODEL_COLORS = 7  # the eighth is a grey, as printed scores are
-_SALT = 532  # with it the models of each panel of Figure 4, and the readers, differ in colour
+_SALT = 3071  # with it the models of each panel of Figure 4, and the readers, differ by name alone
 LONGEST_TICK = 24  # letters of a task's name on one line
 _LETTERS_OF_A_LINE = 4  # that the line before a name in a legend, and the gap behind it, take
 
@@ -171,15 +172,26 @@ def properties_of(i: int) -> dict[str, Any]:
     }
 
 
-def look_of(model: str) -> dict[str, Any]:
-    """Colour and marker of a model, the same in all figures whatever stands beside it: the `color`
-    of its file, else one that follows from its name."""
+def look_of(model: str, beside: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
+    """Colour and marker of a model: those that follow from its name, or the `color` of its file, so
+    that it looks the same in all figures. Where a line `beside` it has them, those that are free:
+    no two lines of a panel share a marker, which also tells them apart in grey."""
     number = int(digest(f"{model}{_SALT}"), 16)
-    look = properties_of(number % _NUM_MODEL_COLORS)
-    look["marker"] = _MARKERS[number // _NUM_MODEL_COLORS % 8]
+    colors = [color_of((number + i) % _NUM_MODEL_COLORS) for i in range(_NUM_MODEL_COLORS)]
+    markers = [_MARKERS[(number // _NUM_MODEL_COLORS + i) % 8] for i in range(8)]
     if is_known_model(model):
-        look["color"] = read_spec(model).get("color", look["color"])
-    return look
+        own = read_spec(model).get("color")
+        colors = [own] if own else colors
+
+    used = Counter[Any]()
+    for look in beside:
+        used.update([look["color"], look["marker"], (look["color"], look["marker"])])
+
+    def uses(look: tuple[str, str]) -> tuple[int, ...]:
+        return used[look], used[look[1]], used[look[0]]
+
+    color, marker = min(product(colors, markers), key=uses)
+    return properties_of(0) | {"color": color, "marker": marker}
 
 
 def add_legend(axes: "Axes", entries: Mapping[str, Any], of_figure: bool = False) -> Any:

@@ -67,7 +67,7 @@ def depth_map(bins: "pd.DataFrame", task: str, note: str = "") -> "list[Axes]":
             few = np.ma.masked_invalid(np.where(counts < _FEW, 0.0, np.nan))
             # Lines over what stands below: fields without a colour, as alpha would hide the lines.
             clear = ListedColormap(["none"])
-            axes.pcolor(few, cmap=clear, hatch="//", edgecolor="0.6", linewidth=0)
+            axes.pcolor(few, cmap=clear, hatch="//", edgecolor="0.2", linewidth=0)
             set_title(axes, name, TASK_NAMES.get(task, task))
             axes.set(xlabel="Length (tokens)", ylabel="Depth (%)")
     return panels

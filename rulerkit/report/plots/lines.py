@@ -1,5 +1,6 @@
 """Scores over length, a line for each model or series, and over models."""
 
+from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from itertools import product
 from typing import Any
@@ -30,6 +31,7 @@ from rulerkit.scoring.effective_length import PAPERS_THRESHOLD
 from rulerkit.scoring.summary import model_rows, texts_words
 from rulerkit.store.places import check_columns
 
+_LEVEL_DASHES = (BEYOND_DASHES, (0, (1, 1)))
 _BESIDE = 24  # letters of a model's name beside a row of panels
 Printed = Mapping[str, Mapping[int, float]]
 """Scores by length of each model, as `paper.published_scores` gives them."""
@@ -54,8 +56,9 @@ def score_by_length(
     """
     rows = means_of(lengths, category, "score_by_length")
     printed = {"": published_scores(published, category)}
-    drawn: Any = {"threshold": threshold, "note": note, "published": printed, "ax": ax}
-    (axes,) = series_by_length(rows, "name", **drawn)
+    (axes,) = series_by_length(
+        rows, "name", threshold=threshold, note=note, published=printed, ax=ax
+    )
     return axes
 
 
@@ -98,8 +101,10 @@ def series_by_length(
     height = 1.3 if columns > 2 else 1.7
     shared: Any = {"series": most, "threshold": threshold, "shown": frame, "sharey": True, "ax": ax}
     with draw_in(len(groups), columns, height, *notes, note, sharex="col", **shared) as drawn:
+        looks = _looks_of_models(groups, series) if series in MODELS else {}
         for i, (axes, (_, title, rows)) in enumerate(zip(drawn, groups, strict=True)):
-            looks = _looks(frame, rows, series, flat)
+            if series not in MODELS:
+                looks = _looks_of_tasks(frame, rows, series, flat)
             _lines(axes, rows, series, looks, dashed_beyond, flat)
             printed = published.get(title, {})
             _grey_lines(axes, printed)
@@ -129,20 +134,32 @@ def _groups(
     return groups
 
 
-def _looks(
+def _looks_of_models(
+    groups: Sequence[tuple[str, str, "pd.DataFrame"]], series: str
+) -> dict[str, dict[str, Any]]:
+    """The look of each line of a model, in a second run of it with other dashes."""
+    panels = []
+    for *_, rows in groups:
+        panels.append(dict(zip(rows[series], rows.get("model", rows[series]), strict=True)))
+    looks = dict[str, dict[str, Any]]()
+    for model in sorted({model for panel in panels for model in panel.values()}):
+        beside = {other for panel in panels if model in panel.values() for other in panel.values()}
+        looks[model] = look_of(model, [looks[other] for other in beside if other in looks])
+
+    runs = Counter[str]()
+    of_lines = dict[str, dict[str, Any]]()
+    for name, model in [line for panel in panels for line in panel.items()]:
+        if str(name) not in of_lines:
+            of_lines[str(name)] = looks[model] | {"linestyle": DASHES[runs[model] % len(DASHES)]}
+            runs[model] += 1
+    return of_lines
+
+
+def _looks_of_tasks(
     frame: "pd.DataFrame", rows: "pd.DataFrame", series: str, flat: Mapping[str, str]
 ) -> dict[str, dict[str, Any]]:
-    """The look of each series of one panel: that of its model, in a second run of it with other
-    dashes, or that of its place, after the tasks that several panels of the frame show."""
-    names = frame.drop_duplicates(series)
-    if series in MODELS:
-        models = names.get("model", names[series])
-        runs = models.groupby(models).cumcount()
-        return {
-            str(name): look_of(model) | {"linestyle": DASHES[run % len(DASHES)]}
-            for name, model, run in zip(names[series], models, runs, strict=True)
-        }
-
+    """The look of each series of one panel: that of its place, after the tasks that several panels
+    of the frame show. A level line has the colour of its series."""
     order = list[str]()
     if "task" in frame and "panel" in frame:
         panels_of = frame.groupby("task", sort=False)["panel"].nunique()
@@ -155,10 +172,11 @@ def _looks(
             if of_task not in order:
                 order.append(of_task)
             looks[str(name)] = properties_of(order.index(of_task))
-    for name in shown[series]:
-        if name in flat:
-            # Without the line it belongs to it has a colour of its own.
-            looks[name] = looks.get(flat[name], properties_of(len(looks)))
+    level = [name for name in shown[series] if name in flat]
+    for number, name in enumerate(level):
+        # Without the line it belongs to it has a colour of its own.
+        look = looks.get(flat[name], properties_of(len(looks)))
+        looks[name] = {**look, "linestyle": _LEVEL_DASHES[number % 2]}
     return looks
 
 
@@ -243,9 +261,9 @@ def _lines(
         line = rows[rows[series].astype(str) == name].sort_values("length")
         if name in flat:
             score, low, high = line[["score", "low", "high"]].mean()
-            color = looks[name]["color"]
+            color, dashes = looks[name]["color"], looks[name]["linestyle"]
             axes.axhspan(low, high, color=color, alpha=0.15, linewidth=0, zorder=0.5)
-            axes.axhline(score, color=color, linestyle=BEYOND_DASHES, label=name, zorder=2)
+            axes.axhline(score, color=color, linestyle=dashes, label=name, zorder=2)
             continue
         # bars of several lines stand side by side
         shift = (i - (len(names) - 1) / 2) * min(0.03, 0.15 / len(names))
@@ -385,13 +403,16 @@ def scores_over_models(
     """
     rows = means_of(lengths, category, "scores_over_models")
     names = list(dict.fromkeys(rows["name"]))
-    drawn: Any = {"series": len(names), "threshold": threshold, "shown": rows, "ax": ax}
-    with draw_in(1, 1, 1.7, note, mean_words(rows), **drawn) as (axes,):
+    about = mean_words(rows)
+    with draw_in(
+        1, 1, 1.7, note, about, ax=ax, series=len(names), threshold=threshold, shown=rows
+    ) as (axes,):
         for i, (length, line) in enumerate(rows.groupby("length")):
             x = line["name"].map(names.index) + 0.04 * i
             line_with_bars(axes, x, line, length_name(int(str(length))), properties_of(i))
         ticks = [wrapped(name, 34) for name in names]
         axes.set_xticks(range(len(names)), ticks, rotation=35, ha="right", rotation_mode="anchor")
         axes.set(ylim=(0, 102), ylabel="Score (%)")
-        axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=6)
+        handles, lines = axes.get_legend_handles_labels()
+        add_legend(axes, dict(zip(lines, handles, strict=True)), of_figure=ax is None)
     return axes

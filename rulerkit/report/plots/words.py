@@ -45,7 +45,7 @@ def word_frequencies(
         shown = cwe.head(num_types)
         for i, (role, name) in enumerate({"needle": "common", "haystack": "uncommon"}.items()):
             rows = shown[shown["role"] == role]
-            left.bar(rows["rank"], rows["count"], color=color_of(1 - i), label=f"{name} words")
+            left.bar(rows["rank"], rows["count"], color=color_of(4 - 4 * i), label=f"{name} words")
         of_all = f"Word type, by frequency (first {len(shown)} of {len(cwe)})"
         left.set(xlabel=of_all, ylabel="Frequency")
         left.set_title("Common words extraction", loc="left")
