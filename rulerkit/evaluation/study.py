@@ -29,7 +29,7 @@ from rulerkit.generation.corpora import KINDS, choices, load
 from rulerkit.generation.tasks import Task, by_name, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
-from rulerkit.scoring.effective_length import family_threshold, threshold_of
+from rulerkit.scoring.effective_length import threshold_of
 from rulerkit.store.files import disk
 
 if TYPE_CHECKING:
@@ -278,7 +278,8 @@ def _adaptive_rule(
     from rulerkit.scoring.adaptive import StoppingRule
 
     names = {task.name for task in tasks}
-    own_threshold = family_threshold(task.threshold for task in tasks)
+    own_thresholds = {task.threshold for task in tasks}
+    own_threshold = own_thresholds.pop() if len(own_thresholds) == 1 else None
     threshold = threshold_of(names, "chat", own_threshold)
     reason = ""
     if complete or (complete is None and notebook):

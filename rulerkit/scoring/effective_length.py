@@ -1,7 +1,7 @@
 """Effective length: which lengths a model's scores call effective (Section 4 of the paper)."""
 
 import math
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from itertools import groupby
 
 from rulerkit.common.lengths import length_name
@@ -89,15 +89,6 @@ def effective_set(
             names = [_answer_name(length, lengths, claimed) for length in neighbours]
             texts.append(names[0] if len(names) == 1 else f"{names[0]}..{names[-1]}")
     return ", ".join(texts)
-
-
-def family_threshold(thresholds: Iterable[float | None]) -> float | None:
-    """The threshold that the families of some tasks bring; None unless all bring the same."""
-    different = {
-        None if threshold is None or math.isnan(threshold) else threshold
-        for threshold in thresholds
-    }
-    return different.pop() if len(different) == 1 else None
 
 
 def possible_lengths(intervals: Mapping[int, tuple[float, float]], threshold: float) -> list[int]:

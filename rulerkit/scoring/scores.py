@@ -241,6 +241,8 @@ def score(
     to an example that has one (with `report`, leaves the cell out and calls it), and where two
     cells are the same one.
     """
+    import pandas as pd
+
     if is_table(cells):
         # These rows were judged before; any others that a file may hold are left out.
         scores = as_scores(cells, "score").reindex(columns=list(COLUMNS))
@@ -251,7 +253,28 @@ def score(
         (about, {name: rows[name].copy() for name in ROW_COLUMNS})
         for about, rows in judged_cells(given, report, max_failures)
     ]
-    return _table_of(of_cells)
+    if not of_cells:
+        return pd.DataFrame(columns=list(COLUMNS))
+    # Labels must tell models apart in the whole table, not only inside a cell.
+    described = pd.DataFrame([about for about, _ in of_cells])
+    described["label"] = own_labels(described, "label")
+    counts = [len(rows["index"]) for _, rows in of_cells]
+    columns: dict[str, Any] = {}
+    for name in ROW_COLUMNS:
+        columns[name] = np.concatenate([rows.pop(name) for _, rows in of_cells])
+    columns["digest"] = [digest.decode() for digest in columns["digest"].tolist()]
+    if not np.isnan(columns["num_prompt_tokens"]).any():
+        columns["num_prompt_tokens"] = columns["num_prompt_tokens"].astype(int)
+
+    # Facts of a cell are repeated as whole columns, which is faster than a dictionary per row.
+    cell_of_row = np.repeat(np.arange(len(counts)), counts)
+    for name in (*CELL_COLUMNS, *PROTOCOL_COLUMNS):
+        columns[name] = described[name].take(cell_of_row).array
+    table = pd.DataFrame({name: columns.pop(name) for name in COLUMNS}, copy=False)
+    table.attrs["empty_cells"] = [
+        about for (about, _), count in zip(of_cells, counts, strict=True) if not count
+    ]
+    return table
 
 
 def judged_cells(
@@ -293,36 +316,6 @@ def lacking_line(cells: Iterable[Cell]) -> str:
     """
     lacking = [f"{cell.path} ({cell.coverage})" for cell in cells if cell.coverage.missing]
     return f"incomplete: {listed(lacking, _MOST_NAMED)}" if lacking else ""
-
-
-def _table_of(cells: list[tuple[JSON, dict[str, Rows]]]) -> "pd.DataFrame":
-    """The table of `score`, from the description and the columns of each cell, which it
-    empties."""
-    import pandas as pd
-
-    if not cells:
-        return pd.DataFrame(columns=list(COLUMNS))
-    # Labels must tell models apart in the whole table, not only inside a cell.
-    described = pd.DataFrame([about for about, _ in cells], columns=CELL_COLUMNS + PROTOCOL_COLUMNS)
-    described["label"] = own_labels(described, "label")
-    counts = [len(rows["index"]) for _, rows in cells]
-    empty_cells = [about for about, rows in cells if not len(rows["index"])]
-    columns: dict[str, Any] = {}
-    for name in ROW_COLUMNS:
-        columns[name] = np.concatenate([rows.pop(name) for _, rows in cells])
-    columns["digest"] = [digest.decode() for digest in columns["digest"].tolist()]
-    if not np.isnan(columns["num_prompt_tokens"]).any():
-        columns["num_prompt_tokens"] = columns["num_prompt_tokens"].astype(int)
-
-    # Facts of a cell are made once per cell and repeated as whole columns, which is faster than a
-    # dictionary per row.
-    cell_of_row = np.repeat(np.arange(len(counts)), counts)
-    for name in (*CELL_COLUMNS, *PROTOCOL_COLUMNS):
-        columns[name] = described[name].take(cell_of_row).array
-    columns = {name: columns.pop(name) for name in COLUMNS}
-    table = pd.DataFrame(columns, copy=False)
-    table.attrs["empty_cells"] = empty_cells
-    return table
 
 
 def own_labels(frame: "pd.DataFrame", column: str) -> "pd.Series[str]":

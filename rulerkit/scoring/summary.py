@@ -13,7 +13,7 @@ import json
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from itertools import product
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -33,7 +33,6 @@ from rulerkit.scoring.effective_length import (
     THRESHOLDS,
     effective_length,
     effective_set,
-    family_threshold,
 )
 from rulerkit.scoring.statistics import Estimate, WeightedCell, weighted_sum
 from rulerkit.store.cells import Report, failure_counts, is_enough
@@ -103,12 +102,8 @@ class Summary(NamedTuple):
 
     def of(self, category: str) -> "Summary":
         """The rows of one category; of 'all' all cells."""
-        cells, lengths, models = (
-            frame[frame["category"] == category]
-            for frame in (self.cells, self.lengths, self.models)
-        )
-        if category == "all":
-            cells = self.cells
+        cells, lengths, models = (frame[frame["category"] == category] for frame in self[:3])
+        cells = self.cells if category == "all" else cells
         return Summary(cells, lengths, models, self.confidence)
 
 
@@ -140,7 +135,7 @@ def summarize(
     summarize, several suites, and one example with two scores.
     """
     given_tasks, given_lengths = parse_grid(tasks, lengths)
-    tallies = scores if is_tally(scores) else tally(scores, num_examples=num_examples)
+    tallies = tally(scores, num_examples=num_examples)
     if len(tallies):
         # The suite that is named, or that of the tasks that are.
         suites = {*tallies["suite"]}
@@ -163,12 +158,13 @@ def summarize(
         )
 
     # Each cell has its mean; then means of several cells are taken, example by example.
-    is_asked |= (tallies["n"] == 0) & (tallies["failed"] > 0)
-    cells = _cells(tallies[is_asked], given_tasks, given_lengths, num_examples, confidence)
+    tallies = tallies[is_asked | ((tallies["n"] == 0) & (tallies["failed"] > 0))]
+    cells = _cells(tallies, given_tasks, given_lengths, num_examples, confidence)
     lengths_of, models = _means(cells, confidence)
-    adaptive = _adaptive(tallies[is_asked])
-    names = models[_MODEL].itertuples(index=False, name=None)
-    models["adaptive"] = [adaptive.get(name, "") for name in names]
+    models["adaptive"] = ""
+    for (run, model), of_model in tallies[tallies["adaptive"] != ""].groupby(_MODEL):
+        is_own = (models["run"] == run) & (models["model"] == model)
+        models.loc[is_own, "adaptive"] = _adaptive(of_model)
     models = _with_ranks(models)
     cells = cells[_COLUMNS]
     for frame in (cells, lengths_of, models):
@@ -279,30 +275,27 @@ def _means(cells: "pd.DataFrame", confidence: float) -> "tuple[pd.DataFrame, pd.
             if inside.isdisjoint(answered):
                 continue
             members = of_model[of_model["task"].isin(inside)]
-            about = _about(members, category, inside)
+            first = members.iloc[0]
+            benchmark = {
+                task for task in scoring.THIRTEEN if category in ("all", category_of(task))
+            }
+            about = {
+                **first[[*_MODEL, *_ABOUT]],
+                "category": category,
+                "tasks": len(inside),
+                "whole": first["suite"] != "ruler" or inside == benchmark,
+                "stand_in": bool(members["stand_in"].any()),
+                "reader": bool((members["engine"] == "reader").any()),
+            }
             by_length = [
                 {**about, "length": length, **_mean_at(at_length, confidence)}
                 for length, at_length in members.groupby("length")
             ]
             lengths += by_length
-            models.append(about | _averages(members, category, by_length, confidence))
+            models.append(about | _averages(members, by_length, confidence))
     columns = [*_MODEL, *_ABOUT, "category", "tasks", "whole", "stand_in", "reader"]
     columns += ["length", *_SCORE, "n", "complete", "have"]
     return pd.DataFrame(lengths, columns=columns), pd.DataFrame(models)
-
-
-def _about(members: "pd.DataFrame", category: str, tasks: Collection[str]) -> dict[str, Any]:
-    """What the means of a model in a category have in common, by the cells that they are over."""
-    benchmark = {task for task in scoring.THIRTEEN if category in ("all", category_of(task))}
-    first = members.iloc[0]
-    return {
-        **{name: first[name] for name in [*_MODEL, *_ABOUT]},
-        "category": category,
-        "tasks": len(tasks),
-        "whole": first["suite"] != "ruler" or tasks == benchmark,
-        "stand_in": bool(members["stand_in"].any()),
-        "reader": bool((members["engine"] == "reader").any()),
-    }
 
 
 def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
@@ -323,10 +316,7 @@ def _mean_at(members: "pd.DataFrame", confidence: float) -> dict[str, Any]:
 
 
 def _averages(
-    members: "pd.DataFrame",
-    category: str,
-    by_length: Sequence[Mapping[str, Any]],
-    confidence: float,
+    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
 ) -> dict[str, Any]:
     """The averages over the lengths of one model and category, and its effective length."""
     row: dict[str, Any] = {}
@@ -336,7 +326,7 @@ def _averages(
         of_cells = members["length"].map(of_length) / by_length[0]["tasks"]
         mean = _mean(members["counted"], of_cells, confidence)
         row |= zip((name, f"{name}_low", f"{name}_high"), mean, strict=True)
-    row |= _effective(members, category, by_length, confidence)
+    row |= _effective(members, by_length, confidence)
 
     # Models are compared where protocol and texts of all their tasks are the same.
     answered = members[members["n"] > 0]
@@ -351,22 +341,19 @@ def _averages(
 
 
 def _effective(
-    members: "pd.DataFrame",
-    category: str,
-    by_length: Sequence[Mapping[str, Any]],
-    confidence: float,
+    members: "pd.DataFrame", by_length: Sequence[Mapping[str, Any]], confidence: float
 ) -> dict[str, Any]:
     """The threshold of one model and category, whose it is, and the effective length by it.
 
     `members` are the cells that the means `by_length` are over.
     """
-    first, suite = by_length[0], members["suite"].iloc[0]
-    own = family_threshold(members["own_threshold"])
+    first, suite, category = by_length[0], members["suite"].iloc[0], by_length[0]["category"]
+    own, *others = members["own_threshold"].unique()
     intervals = {mean["length"]: (mean["low"], mean["high"]) for mean in by_length}
     is_possible = any(mean["complete"] for mean in by_length)
     if suite in OWN_MEAN_SUITES:
         threshold, whose, intervals = _own_mean(members, by_length, confidence)
-    elif own is not None:
+    elif not (others or np.isnan(own)):
         threshold, whose = own, OWN_THRESHOLD
     elif suite != "ruler":
         threshold, whose = np.nan, f"the suite {suite} brings no threshold"
@@ -435,32 +422,27 @@ def _with_ranks(models: "pd.DataFrame") -> "pd.DataFrame":
     return models
 
 
-def _adaptive(tallies: "pd.DataFrame") -> dict[tuple[str, str], str]:
-    """What the adaptive runs among some models have found, by run and model."""
-    found = {}
-    of_rules: Any = tallies[tallies["adaptive"].astype(bool)].groupby(_MODEL)
-    for name, cells in of_rules:
-        from rulerkit.scoring.adaptive import StoppingRule, replay
+def _adaptive(cells: "pd.DataFrame") -> str:
+    """What the adaptive run of one model has found."""
+    from rulerkit.scoring.adaptive import StoppingRule, replay
 
-        first = cells.iloc[0]
-        try:
-            rule = StoppingRule(**json.loads(first["adaptive"]))
-        except TypeError:
-            found[name] = "adaptive: what a former version asked here is not judged any more"
-            continue
+    first = cells.iloc[0]
+    try:
+        rule = StoppingRule(**json.loads(first["adaptive"]))
+    except TypeError:
+        return "adaptive: what a former version asked here is not judged any more"
 
-        # The scores of each cell of the rule, by index; requests that failed behind the last
-        # answer count as well.
-        scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
-        for cell in cells.to_dict("records"):
-            place = (cell["task"], cell["length"])
-            if place in scores:
-                answered = scores[place] if cell["examples"] is None else cell["examples"].scores
-                behind = cell["failed"] - int(np.isnan(answered).sum())
-                scores[place] = np.append(answered, [np.nan] * max(0, behind))
-        about = (first["aligned"], first["claimed_length"], first["max_failures"])
-        found[name] = rule.describe(replay(rule, scores, *about))
-    return found
+    # The scores of each cell of the rule, by index; requests that failed behind the last answer
+    # count as well.
+    scores = {place: np.empty(0) for place in product(rule.tasks, rule.lengths)}
+    for cell in cells.to_dict("records"):
+        place = (cell["task"], cell["length"])
+        if place in scores:
+            answered = scores[place] if cell["examples"] is None else cell["examples"].scores
+            behind = cell["failed"] - int(np.isnan(answered).sum())
+            scores[place] = np.append(answered, [np.nan] * max(0, behind))
+    about = (first["aligned"], first["claimed_length"], first["max_failures"])
+    return rule.describe(replay(rule, scores, *about))
 
 
 def model_rows(rows: "pd.DataFrame", name: str) -> "pd.DataFrame":
@@ -529,9 +511,12 @@ def tally(
     `examples`, their scores by index. `num_examples`: only the first so many.
 
     The rows of a cell are let go before the next is read: a million need not be in memory at once.
+    What is a tally already stays as it is.
     """
     import pandas as pd
 
+    if is_table(given) and "examples" in given:
+        return cast("pd.DataFrame", given)
     most = math.inf if num_examples is None else num_examples
     tallies = []
     if is_table(given):
@@ -547,11 +532,6 @@ def tally(
     frame = pd.DataFrame(tallies, columns=list(_NOTHING), dtype=object).infer_objects()
     frame["label"] = scoring.own_labels(frame, "label")
     return frame
-
-
-def is_tally(given: Any) -> bool:
-    """Whether something is a table of `tally`."""
-    return is_table(given) and "examples" in given
 
 
 def _tallied(about: Mapping[str, Any], rows: Any, most: float) -> dict[str, Any]:

@@ -10,7 +10,7 @@ import pandas as pd
 from rulerkit.common.errors import counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.report.tables.notes import names_of
-from rulerkit.scoring.summary import is_tally, tally
+from rulerkit.scoring.summary import tally
 from rulerkit.store.cells import Cell
 from rulerkit.store.comparable import snapshot_notes, version_notes
 
@@ -124,8 +124,7 @@ def usage_notes(scores: pd.DataFrame) -> list[str]:
     """Lines below a table of rows of `score`, or of `tally`: the mean tokens thought at each
     length, and what is wrong with all answers."""
     notes = []
-    tallies = scores if is_tally(scores) else tally(scores)
-    for (_, _, label), cells in tallies.groupby(["run", "model", "label"], sort=False):
+    for (_, _, label), cells in tally(scores).groupby(["run", "model", "label"], sort=False):
         sums = cells.groupby("length")[["thought", "n", "unasked", "empty"]].sum()
         thought = (sums["thought"] / sums["n"].clip(1)).round()
         if thought.any():
