@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.cli.given import Given
+from rulerkit.cli.given import study_of
 from rulerkit.common.errors import UserError
 from rulerkit.common.render import render, table_files
 from rulerkit.common.settings import Keys, Parameters
@@ -116,8 +116,8 @@ def test_globs_and_paths_count_from_the_project_root(project, tmp_path, monkeypa
         rk.load_model({"path": "checkpoints/r7-9000"})
     here = tmp_path / "elsewhere/checkpoints/r7-9000"
     write(here / "config.json", "{}")
-    assert Given(["./checkpoints/r7-9000"]).study().models[0]["path"] == str(here)
-    in_settings = Given(settings=["model: ./checkpoints/r7-9000"]).study()
+    assert study_of(["./checkpoints/r7-9000"]).models[0]["path"] == str(here)
+    in_settings = study_of(settings=["model: ./checkpoints/r7-9000"])
     assert in_settings.models[0]["path"] == str(here)
     assert study(outputs="results/a").outputs == project / "results/a"
     assert study(outputs=str(tmp_path / "b")).outputs == tmp_path / "b"

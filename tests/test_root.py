@@ -10,7 +10,7 @@ import threading
 import pytest
 
 import rulerkit as rk
-from rulerkit.cli.given import Given
+from rulerkit.cli.given import study_of
 from rulerkit.common import paths
 from rulerkit.common.errors import UserError
 from rulerkit.generation.tokenizers import load_tokenizer
@@ -56,9 +56,9 @@ def test_all_commands_look_for_a_folder_in_the_same_place(nowhere, project, monk
     monkeypatch.chdir(project / "deep")
     (project / "deep/ck").mkdir()
     (project / "deep/ck/config.json").write_text("{}")
-    both = [Given(["./ck"]), Given(settings=["model: ./ck"])]
+    both = [study_of(["./ck"]), study_of(settings=["model: ./ck"])]
     folder = str(project / "deep/ck")
-    assert [given.study().models[0]["path"] for given in both] == [folder] * 2
+    assert [given.models[0]["path"] for given in both] == [folder] * 2
 
 
 @pytest.mark.slow
@@ -103,14 +103,14 @@ def test_an_address_is_a_model(nowhere, server, rulerkit):
 def test_what_an_address_does_not_say_is_asked_for(nowhere, server):
     server.listing = {"data": [{"id": "org/a"}, {"id": "org/b"}]}
     with pytest.raises(UserError, match=r"serves 2 models \(org/a, org/b\): name"):
-        Given([server.url]).study()
-    chosen = Given([f"{server.url}#org/b"]).study().models[0]
+        study_of([server.url])
+    chosen = study_of([f"{server.url}#org/b"]).models[0]
     assert (chosen["path"], chosen["label"].split()[0]) == ("org/b", "b")
     server.listing = {"error": "no"}
     with pytest.raises(UserError, match="is no list of models"):
-        Given([server.url]).study()
+        study_of([server.url])
     with pytest.raises(UserError, match=r"nothing answers at http://127\.0\.0\.1:1/v1"):
-        Given(["http://127.0.0.1:1"]).study()
+        study_of(["http://127.0.0.1:1"])
 
 
 def test_help_is_grouped_and_errors_are_red_on_a_terminal(rulerkit):

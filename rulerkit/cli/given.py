@@ -3,7 +3,7 @@
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError, shortened
@@ -17,71 +17,77 @@ EXAMPLES = ("plugins", "model", "models", "tasks", "lengths", "seed", "corpora",
 """The parameters that say which models are meant, and which examples."""
 
 
-class Given(NamedTuple):
-    """The words behind a command that say what is asked of which model, as typer gives them."""
+def study_of(
+    models: Sequence[str] | None = None,
+    tasks: Sequence[str] | None = None,
+    lengths: Sequence[str] | None = None,
+    num_examples: int | None = None,
+    files: Sequence[Path] | None = None,
+    settings: Sequence[str] | None = None,
+    default: str = "",
+    first: "JSON | None" = None,
+    uses: Collection[str] = (),
+) -> "Study":
+    """The study that the words behind a command mean, as typer gives them. `default` is the model
+    where none is named, `first` are parameters that hold where none are given; `uses` as in
+    `parameters_of`.
 
-    models: Sequence[str] | None = None
-    tasks: Sequence[str] | None = None
-    lengths: Sequence[str] | None = None
-    num_examples: int | None = None
-    files: Sequence[Path] | None = None
-    settings: Sequence[str] | None = None
+    Raises `UserError` where no model is named and there is no default, and where two models are
+    named for one.
+    """
+    values, changes = parameters_of(tasks, lengths, num_examples, files, settings, uses)
+    named = list(models or ())
+    model = named[0] if named else values.get("model") or default
+    for key in ("model", "models"):
+        if values.get(key) is not None:
+            named.append(f"`{key}: {shortened(values[key])}`")
+    if len(named) > 1:
+        raise UserError(f"one MODEL is meant, seen: {' and '.join(named)}")
 
-    def study(self, default: str = "", uses: Collection[str] = (), **more: Any) -> "Study":
-        """The study that is meant; `more` are parameters that hold where none are given, `uses` as
-        in `parameters`.
+    if values.get("models"):
+        values["models"] = models_of(values["models"], changes)
+    elif model:
+        values["model"] = model_of(model, changes)
+    else:
+        raise UserError(
+            "no model is named: give a name (`rulerkit models` lists them), a folder, a hub id "
+            "(org/name), an address (http://localhost:8000), or a file, -f params/models/x.yaml"
+        )
+    return rk.study((first or {}) | values)
 
-        Raises `UserError` where no model is named and there is no default, and where two models
-        are named for one.
-        """
-        values, changes = self.parameters(uses)
-        typed = list(self.models or ())
-        named = [*typed]
-        for key in ("model", "models"):
-            if values.get(key) is not None:
-                named.append(f"`{key}: {shortened(values[key])}`")
-        if len(named) > 1:
-            raise UserError(f"one MODEL is meant, seen: {' and '.join(named)}")
-        if values.get("models"):
-            values["models"] = models_of(values["models"], changes)
-        elif typed or values.get("model") or default:
-            model = typed[0] if typed else values.get("model") or default
-            values["model"] = model_of(model, changes)
-        else:
-            raise UserError(
-                "no model is named: give a name (`rulerkit models` lists them), a folder, a hub id "
-                "(org/name), an address (http://localhost:8000), or a file, -f params/models/x.yaml"
-            )
-        return rk.study(more | values)
 
-    def parameters(self, uses: Collection[str] = ()) -> "tuple[JSON, JSON]":
-        """The parameters of the study (files, then -y, then options), and the keys of a model
-        that -y sets beside them.
+def parameters_of(
+    tasks: Sequence[str] | None,
+    lengths: Sequence[str] | None,
+    num_examples: int | None,
+    files: Sequence[Path] | None,
+    settings: Sequence[str] | None,
+    uses: Collection[str] = (),
+) -> "tuple[JSON, JSON]":
+    """The parameters of a study (files, then -y, then options), and the keys of a model that -y
+    sets beside them.
 
-        `uses` are the parameters that the command has a use for, by default all of a study: another
-        one is a `UserError` in -y; in a file, which several commands may share, it is left alone.
-        """
-        from rulerkit.common.settings import MODEL_KEYS, Parameters
-        from rulerkit.evaluation.study import check_used
+    `uses` are the parameters that the command has a use for, by default all of a study: another
+    one is a `UserError` in -y; in a file, which several commands may share, it is left alone.
+    """
+    from rulerkit.common.settings import MODEL_KEYS, Parameters
+    from rulerkit.evaluation.study import check_used
 
-        given = settings_of(self.settings)
-        changes = {
-            key: given.pop(key)
-            for key in list(given)
-            if key in MODEL_KEYS and key not in Parameters.model_fields
-        }
-        values = rk.load_files(self.files or ()) | given
-        uses = uses or Parameters.model_fields
-        check_used(given, values, uses, "this command", " and keys of the model")
-        if self.tasks:
-            values["tasks"] = tasks_of(self.tasks)
-        if self.lengths:
-            values["lengths"] = lengths_of(self.lengths)
-        if self.num_examples:
-            is_adaptive = values.get("num_examples") == "adaptive"
-            key = "max_examples" if is_adaptive else "num_examples"
-            values[key] = self.num_examples
-        return values, changes
+    given = settings_of(settings)
+    of_model = MODEL_KEYS - Parameters.model_fields.keys()
+    changes = {key: given.pop(key) for key in list(given) if key in of_model}
+    values = rk.load_files(files or ()) | given
+    check_used(
+        given, values, uses or Parameters.model_fields, "this command", " and keys of the model"
+    )
+    if tasks:
+        values["tasks"] = tasks_of(tasks)
+    if lengths:
+        values["lengths"] = lengths_of(lengths)
+    if num_examples:
+        is_adaptive = values.get("num_examples") == "adaptive"
+        values["max_examples" if is_adaptive else "num_examples"] = num_examples
+    return values, changes
 
 
 def one_model(study: "Study") -> Any:

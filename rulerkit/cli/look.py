@@ -8,7 +8,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import EVERY_DAY, LOOK, app
-from rulerkit.cli.given import EXAMPLES, Given, one_model
+from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import (
     Files,
     HubDataset,
@@ -96,8 +96,8 @@ def show(
     """
     from rulerkit.report.view import to_terminal
 
-    given = Given(model, tasks, lengths, files=files, settings=settings)
-    study = given.study("perfect", EXAMPLES, tasks=["niah_multikey_1"], lengths=[4096])
+    first = {"tasks": ["niah_multikey_1"], "lengths": [4096]}
+    study = study_of(model, tasks, lengths, None, files, settings, "perfect", first, EXAMPLES)
     form = rk.load_model(one_model(study)).prompt_format
     indices = range(index, index + (num_examples or 1))
     for cell in study.cells():

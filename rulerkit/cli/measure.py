@@ -8,7 +8,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import EVERY_DAY, LOOK, SET_UP, app
-from rulerkit.cli.given import Given, lengths_of, settings_of, tasks_of
+from rulerkit.cli.given import lengths_of, settings_of, study_of, tasks_of
 from rulerkit.cli.options import (
     AsJson,
     DryRun,
@@ -68,13 +68,10 @@ def evaluate(
     """
     from rulerkit.batch.plan import plan_text
 
-    given = Given(model, tasks, lengths, num_examples, files, settings)
     named = {"tasks", "lengths"} & settings_of(settings).keys()
     is_first_look = not (tasks or lengths or files or named)
-    if is_first_look:
-        study = given.study(**FIRST_LOOK)
-    else:
-        study = given.study()
+    first = FIRST_LOOK if is_first_look else None
+    study = study_of(model, tasks, lengths, num_examples, files, settings, first=first)
     if dry_run:
         echo(plan_text([(model, [study]) for model in study.models]), nl=False)
         return
@@ -137,8 +134,7 @@ def check(
     """
     from rulerkit.batch import checks
 
-    given = Given(model, tasks, lengths, num_examples, files, settings)
-    study = given.study()
+    study = study_of(model, tasks, lengths, num_examples, files, settings)
     ends = sorted({min(study.lengths), max(study.lengths)})
     at_lengths = " and ".join(str(length) for length in ends)
     subject = f"{counted(len(study.tasks), 'task')} at {at_lengths} tokens"

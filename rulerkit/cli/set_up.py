@@ -7,7 +7,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import SET_UP, app
-from rulerkit.cli.given import EXAMPLES, Given, one_model
+from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import UserError
@@ -92,8 +92,10 @@ def generate(
     """
     from rulerkit.store.other_formats import write_grid
 
-    given = Given(model, tasks, lengths, num_examples, files, settings)
-    study = given.study("perfect", (*EXAMPLES, "num_examples"))
+    uses = (*EXAMPLES, "num_examples")
+    study = study_of(
+        model, tasks, lengths, num_examples, files, settings, default="perfect", uses=uses
+    )
     described = one_model(study)
     form = rk.load_model(described).prompt_format
     cells = [

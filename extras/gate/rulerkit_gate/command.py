@@ -7,6 +7,7 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Callable, Collection
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -17,7 +18,7 @@ import typer
 
 import rulerkit as rk
 from rulerkit.cli.app import LOOK
-from rulerkit.cli.given import Given, models_of
+from rulerkit.cli.given import models_of, parameters_of
 from rulerkit.cli.options import (
     ONE_MODEL,
     AsJson,
@@ -40,6 +41,9 @@ if TYPE_CHECKING:
     from rulerkit.evaluation.study import Study
     from rulerkit_gate.rounds import Gate, GateResult, Party
     from rulerkit_gate.serving import Result
+
+Given = Callable[[Collection[str]], "tuple[JSON, JSON]"]
+"""Parameters that are used -> those that were given, and the keys of a model among them."""
 
 app = typer.Typer(rich_markup_mode="markdown")
 _say = partial(echo, err=True)  # progress: stdout is the result
@@ -134,7 +138,7 @@ def gate(
     started = time.monotonic()
     check_known("format", format, ("text", "github"))
     end_in_order()
-    given = Given(None, tasks, lengths, num_examples, files, settings)
+    given = partial(parameters_of, tasks, lengths, num_examples, files, settings)
     described = [_with_key(baseline, baseline_key)]
     if serving:
         if candidate or candidate_key or tasks or num_examples:
@@ -195,7 +199,7 @@ def _planned(
     check_margin(margin)
     check_known("way to pair examples", by, PAIRINGS)
     tokens = _tokens_of(budget)
-    values, changes = given.parameters(_USES)
+    values, changes = given(_USES)
     is_named = "tasks" in values or "lengths" in values
     defaults: JSON = {"tasks": without_suites(["ruler"]), "lengths": [4096, 8192]}
     defaults |= {"num_examples": 500}
@@ -310,7 +314,7 @@ def _check_serving(
     from rulerkit.inference.servers import ServerEngine
     from rulerkit_gate.serving import Limits, run_serving
 
-    values, changes = given.parameters(("lengths", "max_failures", "outputs", "plugins", "seed"))
+    values, changes = given(("lengths", "max_failures", "outputs", "plugins", "seed"))
     limits = Limits(
         requests=requests,
         pressure=parse_length(pressure, least=0),
