@@ -105,13 +105,12 @@ def test_every_file_of_params_can_be_used():
 # --- models ---------------------------------------------------------------------------------------
 
 
-def test_globs_and_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
-    for step in (2000, 1000, 3000):
+def test_paths_count_from_the_project_root(project, tmp_path, monkeypatch):
+    for step in (2000, 1000):
         (project / f"checkpoints/r7-{step}").mkdir(parents=True)
     (tmp_path / "elsewhere/checkpoints/r7-9000").mkdir(parents=True)
-    asked = study(models=["perfect", "checkpoints/r7-*"])
-    assert names(asked) == ["perfect", "r7-1000", "r7-2000", "r7-3000"]
-    assert names(study(models=["checkpoints/r7-[12]000"])) == ["r7-1000", "r7-2000"]
+    asked = study(models=["perfect", "checkpoints/r7-2000", "checkpoints/r7-1000"])
+    assert names(asked) == ["perfect", "r7-2000", "r7-1000"]
     with pytest.raises(UserError, match=r"no folder .*project/checkpoints/r7-9000"):
         rk.load_model({"path": "checkpoints/r7-9000"})
     here = tmp_path / "elsewhere/checkpoints/r7-9000"
@@ -148,7 +147,7 @@ def test_what_is_no_model(project):
     refused({"tasks": both}, "two different tasks are named chain: give one of them another")
     refused({"tasks": both[:1] + [both[0] | {"name": "vt"}]}, "vt is another task's name")
     study(tasks=[{"base": "vt", "max_new_tokens": 60, "name": "vt"}])
-    refused({"models": ["nothing/*"]}, "nothing matches 'nothing/*'")
+    refused({"models": ["nothing/*"]}, "there is no folder")
     refused({"model": "raeder-8192"}, "did you mean 'reader-8192'")
     refused({"model": {"base": "perfect", "name": "a/b"}}, "cannot name a folder")
     drawn = {"path": "a/b", "sampling": {"top_k": 0}}

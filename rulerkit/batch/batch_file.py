@@ -19,8 +19,9 @@ from rulerkit.common.paths import project_file, project_files, resolve
 from rulerkit.common.settings import JSON, BatchKeys, NotebookKeys, Parameters, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.evaluation.notebook import notebook_parameters, read_notebook
-from rulerkit.evaluation.study import Study, check_used, expand, load_files, name_of
+from rulerkit.evaluation.study import Study, check_used, load_files, name_of
 from rulerkit.evaluation.study import study as make_study
+from rulerkit.inference.model import with_server
 
 _KEYS_OF_FILE = BatchKeys.model_fields.keys() - {"parameters"}
 
@@ -57,7 +58,8 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
     together = _entries(path, keys.together)
     # Where the file names no models: all that its notebooks name.
     of_entries = [model for entry in alone + together for model in entry.models or []]
-    models = expand(keys.models or {str(model): model for model in of_entries}.values())
+    named = keys.models or {str(model): model for model in of_entries}.values()
+    models = [with_server(model) for model in named]
     if not models or not (alone or together):
         raise UserError(
             f"{path} names no models, or no notebooks: a batch needs `models:` and `notebooks:` or "
@@ -146,7 +148,7 @@ def _runs_of(
     checked = whole
     if entry.models or entry.parameters:
         # A wrong value is found before anything starts.
-        models = expand(entry.models or models)
+        models = [with_server(model) for model in entry.models or models]
         checked = make_study(values | {"models": models})
     if "batch" in known:
         values = values | shown

@@ -6,22 +6,19 @@ later ones win. A model file holds one key, `model:`. Unknown keys, and strings 
 are errors.
 """
 
-import os
-import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from difflib import get_close_matches
 from functools import cached_property
-from glob import glob
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from rulerkit.common.errors import UserError, check_known, listed, remark, shortened, unknown
+from rulerkit.common.errors import UserError, check_known, remark, shortened, unknown
 from rulerkit.common.json_text import digest
 from rulerkit.common.model_files import read_spec
-from rulerkit.common.paths import cell_file, home, resolve, resolve_file
+from rulerkit.common.paths import cell_file, resolve, resolve_file
 from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
@@ -195,7 +192,7 @@ def study(
     models = values.models or [values.model]
     if not values.models and "model" in given and given["model"] is None:
         models = []
-    checked = [spec if isinstance(spec, Model) else read_spec(spec) for spec in expand(models)]
+    checked = [spec if isinstance(spec, Model) else read_spec(with_server(spec)) for spec in models]
     names = [name_of(model) for model in checked]
     if repeated := {name for name in names if names.count(name) > 1}:
         raise UserError(
@@ -303,46 +300,6 @@ def load_files(files: str | Path | Iterable[str | Path]) -> JSON:
         check_names(content, str(name))
         merged |= content
     return merged
-
-
-def expand(models: Iterable[Any]) -> list[Any]:
-    """Names, paths and mappings of models, with each address of a server replaced by what it
-    serves, and each glob by the folders and model files that it matches: `checkpoints/*`, or the
-    `path` of a mapping, whose other keys each of them gets."""
-    expanded: list[Any] = []
-    for described in models:
-        if isinstance(described, Model):
-            expanded.append(described)
-            continue
-        described = with_server(described)
-        is_mapping = isinstance(described, dict)
-        pattern = described.get("path") if is_mapping else described
-        if not isinstance(pattern, str) or not re.search(r"[*?\[]", pattern):
-            expanded.append(described)
-            continue
-
-        # A pattern by itself may find model files, the path of a mapping weights in one file.
-        suffixes = (".pth",) if is_mapping else (".yaml", ".yml")
-        chosen, others = list[str](), list[str]()
-        for path in sorted(glob(str(resolve(pattern)))):
-            if os.path.isdir(path) or path.endswith(suffixes):
-                chosen.append(path)
-            else:
-                others.append(os.path.basename(path))
-        if not chosen:
-            raise UserError(
-                f"models: nothing matches {pattern!r} below {home()} that could be a model; give a "
-                "name, a path or another pattern"
-            )
-        if others:
-            names = listed(others, 5)
-            remark(f"models: {pattern} leaves out {names}: no model folder")
-
-        if is_mapping:
-            expanded += [{**described, "path": path} for path in chosen]
-        else:
-            expanded += chosen
-    return expanded
 
 
 def name_of(model: Any) -> str:
