@@ -12,14 +12,12 @@ import signal
 import subprocess
 import sys
 import time
-from types import SimpleNamespace
 
 import pytest
 from conftest import Ended
 
 import rulerkit as rk
 from rulerkit.cli import app
-from rulerkit.common.progress import tell_time_left
 from rulerkit.evaluation.study import study
 from rulerkit.generation.tasks import TASKS
 from tests.conftest import needs_extras
@@ -209,13 +207,6 @@ def test_a_model_alone_gets_a_first_look_that_says_how_to_go_on(project, rulerki
     assert list(table(ended.out)) == ["niah_multikey_1", "vt", "fwe"]
     assert "n = 10 examples" in ended.out
     assert "rulerkit evaluate perfect -f params/sizes/paper.yaml" in ended.out
-
-
-def test_the_time_left_is_told_once_after_the_first_cell(capsys):
-    bar = SimpleNamespace(disable=False, total=11_000, n=1000, first=(time.monotonic() - 30, 0))
-    for cell_ended in (False, True, True):
-        tell_time_left(bar, cell_ended)
-    assert capsys.readouterr().err == "about 0:05:00 left, at the pace of the first cell\n"
 
 
 def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, rulerkit):

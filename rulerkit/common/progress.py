@@ -2,12 +2,8 @@
 
 import io
 import sys
-import time
 from collections.abc import Iterable
-from datetime import timedelta
 from typing import Any
-
-from rulerkit.common.errors import remark
 
 
 def in_notebook() -> bool:
@@ -48,19 +44,3 @@ def progress_bar(items: Iterable[Any] | None = None, unit: str = "tokens", **opt
                 self.display(f"{done} in {self.format_dict['elapsed']:.0f} s")
 
     return Line(**{"disable": False, "file": io.StringIO(), **options})
-
-
-def tell_time_left(bar: Any, cell_ended: bool) -> None:
-    """Called after each answer: say once, when the first cell has ended, how long the rest takes;
-    nothing where it is under a minute."""
-    if bar.disable or getattr(bar, "has_told", False):
-        return
-    # With the first answer the model is loaded, or its server has started.
-    began, before = bar.first = getattr(bar, "first", (time.monotonic(), bar.n))
-    if not cell_ended or bar.n <= before:
-        return
-    bar.has_told = True
-    seconds = (time.monotonic() - began) * (bar.total - bar.n) / (bar.n - before)
-    if seconds >= 60:
-        left = timedelta(seconds=round(seconds))
-        remark(f"about {left} left, at the pace of the first cell")

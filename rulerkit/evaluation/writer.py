@@ -17,7 +17,7 @@ from typing import Any
 from rulerkit.common.errors import Elsewhere, ModelError, UserError, counted, remark
 from rulerkit.common.paths import cell_file
 from rulerkit.common.plugins import source_digest
-from rulerkit.common.progress import in_notebook, tell_time_left
+from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example, begins_alike, copy_beginning
@@ -90,7 +90,6 @@ def _ask(
             for example, answer in answers:
                 writer = unanswered[example.task]
                 writer.write(example, answer, bar)
-                tell_time_left(bar, cell_ended=not writer.left)
         for writer in opened:
             if writer.left:
                 raise ModelError(
