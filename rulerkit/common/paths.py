@@ -99,10 +99,6 @@ def resolve(path: str | Path) -> Path:
     folder. What is not there may be a part of the package, such as `rulerkit/data/small/llama`, or
     of the params/ and notebooks/ of the kit and of plug-ins."""
     path = os.path.expanduser(path)
-    try:
-        os.fsencode(path)
-    except UnicodeEncodeError:  # the locale does not have its letters: its name in UTF-8
-        path = os.fsdecode(path.encode("utf-8", "surrogatepass"))
     place = home() / path
     first = Path(path).parts[:1]
     if first == (PACKAGE.name,):

@@ -1,18 +1,16 @@
 """YAML files: a mapping of names to values, or one line that says what is wrong."""
 
-import os
-import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rulerkit.common.errors import UserError, shortened
+from rulerkit.common.errors import UserError
 from rulerkit.common.paths import KIT, home
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice, and letters that no file or path can hold."""
+    """Refuses a key that stands twice."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -25,21 +23,10 @@ class _Loader(yaml.SafeLoader):
             names.add(key.value)
         return node
 
-    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
-        node = super().compose_scalar_node(anchor)
-        if re.search("[\0\ud800-\udfff]", node.value):
-            raise yaml.MarkedYAMLError(
-                problem=f"{shortened(node.value)} is no text", problem_mark=node.start_mark
-            )
-        return node
-
 
 def parse_yaml(text: str | bytes, where: object) -> Any:
     """What a YAML text says; `where` begins the message about a text that is not YAML."""
     try:
-        if isinstance(text, str) and re.search("[\ud800-\udfff]", text):
-            # Words of a command line whose letters the locale does not have: their bytes.
-            text = os.fsencode(text)
         return yaml.load(text, _Loader)
     except yaml.MarkedYAMLError as error:
         line = f"line {error.problem_mark.line + 1}: " if error.problem_mark else ""
