@@ -53,12 +53,6 @@ def _tokens(value: Any) -> int:
         raise ValueError from None
 
 
-def _closed(command: str) -> str:
-    # Raises ValueError where a quote is not closed.
-    shlex.split(command)
-    return command
-
-
 def _name_in_list(value: Any) -> Any:
     return [value] if isinstance(value, str) else value
 
@@ -77,7 +71,6 @@ Color = Annotated[str, Field(pattern=r"^#[0-9A-Fa-f]{6}$")]
 Function = Annotated[str, Field(pattern=r"^[^:]+:[^:]+$")]
 Line = Annotated[str, Field(pattern=r"^\s*[^\n]*\s*$")]
 GpuLine = Annotated[str, Field(pattern=r"^\s*([^{\n]|\{gpus\})*\s*$")]
-Command = Annotated[Line, AfterValidator(_closed)]
 
 
 class Keys(BaseModel):
@@ -399,8 +392,8 @@ class Site(Keys):
     """the hours of jobs whose model names none, above 0, at most 744"""
     setup: list[Line] = []
     """a list of texts, each on one line: shell before anything else"""
-    python: Command = shlex.quote(sys.executable)
-    """the command of the interpreter, on one line, its quotes closed, such as `apptainer exec --nv
+    python: Line = shlex.quote(sys.executable)
+    """the command of the interpreter, on one line, such as `apptainer exec --nv
     kit.sif python` (default: the interpreter that submits)"""
 
 
