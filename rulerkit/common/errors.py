@@ -1,7 +1,6 @@
 """The one error that a user is meant to see: a single line that says what to do next; and remarks
 on stderr."""
 
-import reprlib
 import sys
 from collections.abc import Collection, Iterable
 from difflib import get_close_matches
@@ -82,11 +81,8 @@ def check_type(seen: object, kind: Any, who: str, takes: str) -> None:
 
 
 def shortened(value: object) -> str:
-    """A value as a message shows it: on one line of at most 200 characters."""
-    # A value may be a whole file that was given in the wrong place.
-    limits = reprlib.Repr()
-    limits.maxstring = limits.maxother = limits.maxlong = 80
-    return " ".join(limits.repr(value).split())[:200]
+    """A value as a message shows it: its `repr` on one line of at most 100 characters."""
+    return shorten(repr(value), 100)
 
 
 def listed(names: Iterable[object], most: int, separator: str = ", ") -> str:

@@ -58,20 +58,12 @@ def load_plugins(names: Iterable[str]) -> None:
         if name in _NAMED:
             continue
         try:
-            module = _import(name)
+            _NAMED[name] = _import(name)
         except Exception as error:  # it is the user's code
-            absent = error.name if isinstance(error, ImportError) else None
-            advice = "fix the module"
-            if absent and f"{name}.".startswith(f"{absent}."):
-                advice = f"give a module that is installed, or lies below the project root {home()}"
             raise UserError(
-                f"plug-in {name} cannot be imported ({_told(error)}): {advice}"
+                f"plug-in {name} cannot be imported ({_told(error)}): give a module that is "
+                f"installed, or lies below the project root {home()}, and can be imported"
             ) from error
-        if not any(hasattr(module, attribute) for attribute in BRINGS):
-            raise UserError(
-                f"plug-in {name}: it brings none of {', '.join(BRINGS)}; docs/extend.md shows each"
-            )
-        _NAMED[name] = module
 
 
 def load_recorded(name: str) -> None:
@@ -187,14 +179,12 @@ def errors_of(cls: type, doing: str) -> Iterator[None]:
     except Exception as error:  # it is the user's code
         if not is_outside(cls):
             raise
-        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
-        steps = traceback.extract_tb(error.__traceback__)
-        own = [step for step in steps if step.filename == file]
         what = f"what {cls.__name__} gave cannot be used"
-        if own:
+        file = getattr(sys.modules.get(cls.__module__), "__file__", None)
+        for step in traceback.extract_tb(error.__traceback__):
             # The innermost line of the plug-in, whatever it called.
-            name = Path(own[-1].filename).name
-            what = f"{name}, line {own[-1].lineno}, in {own[-1].name}"
+            if file and step.filename == file:
+                what = f"{Path(file).name}, line {step.lineno}, in {step.name}"
         raise UserError(f"plug-in {cls.__module__}: {what}: {_told(error)} ({doing})") from error
 
 
@@ -204,17 +194,12 @@ def _installed() -> dict[str, ModuleType]:
     one line, since few commands need it."""
     modules = {}
     for point in sorted(entry_points(group=GROUP), key=lambda point: point.value):
-        package = point.dist.name if point.dist else point.value
-        who = f"{point.value} of the installed package {package}"
         try:
-            module = _import(point.value)
+            modules[point.value] = _import(point.value)
         except Exception as error:  # it is the user's code
+            package = point.dist.name if point.dist else point.value
+            who = f"{point.value} of the installed package {package}"
             _leave_out(who, f"it cannot be imported ({_told(error)})")
-            continue
-        if any(hasattr(module, attribute) for attribute in BRINGS):
-            modules[module.__name__] = module
-        else:
-            _leave_out(who, f"it brings none of {', '.join(BRINGS)} (docs/extend.md)")
     return modules
 
 
@@ -224,10 +209,14 @@ def _leave_out(who: str, problem: str) -> None:
 
 
 def _import(name: str) -> ModuleType:
-    """A module that is installed, or below the project root, from a notebook's folder, too."""
+    """A module that is installed, or below the project root, from a notebook's folder, too.
+    AttributeError where it brings nothing."""
     if str(home()) not in sys.path:
         sys.path.append(str(home()))
-    return import_module(name)
+    module = import_module(name)
+    if not any(hasattr(module, attribute) for attribute in BRINGS):
+        raise AttributeError(f"it brings none of {', '.join(BRINGS)}; docs/extend.md shows each")
+    return module
 
 
 def _told(error: Exception) -> str:

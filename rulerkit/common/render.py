@@ -3,7 +3,7 @@ JSON."""
 
 import re
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -28,47 +28,18 @@ class Field(NamedTuple):
     small: str = ""
 
 
-class Medium(NamedTuple):
-    """How a format escapes a text, marks it, and puts the fields of a row together."""
-
-    escaped: Callable[[str], str]
-    bold: str
-    marked: str
-    small: str
-    begin: str
-    between: str
-    end: str
-
-    def line(self, row: Sequence[Field]) -> str:
-        """A row of a table."""
-        texts = []
-        for field in row:
-            text = self.escaped(field.text)
-            if field.bold:
-                text = self.bold % text
-            if field.marked:
-                text = self.marked % text
-            if field.small:
-                text += self.small % self.escaped(field.small)
-            texts.append(text)
-        return self.begin + self.between.join(texts) + self.end
-
-
-_MEDIA = {
-    "markdown": Medium(escape.markdown, "**%s**", "**%s**", " %s", "| ", " | ", " |"),
-    "latex": Medium(
-        escape.latex, r"\textbf{%s}", r"\underline{%s}", r"\textsubscript{%s}", "", " & ", r" \\"
-    ),
-    "html": Medium(
-        escape.html,
-        "<b>%s</b>",
-        "<u>%s</u>",
-        " <small>%s</small>",
-        "<tr><td>",
-        "</td><td>",
-        "</td></tr>",
-    ),
+_MARKS = {
+    "markdown": ("**%s**", "**%s**", " %s"),
+    "latex": (r"\textbf{%s}", r"\underline{%s}", r"\textsubscript{%s}"),
+    "html": ("<b>%s</b>", "<u>%s</u>", " <small>%s</small>"),
 }
+"""How a field is bold, how it is marked, and how small letters follow it."""
+_BORDERS = {
+    "markdown": ("| ", " | ", " |"),
+    "latex": ("", " & ", r" \\"),
+    "html": ("<tr><td>", "</td><td>", "</td></tr>"),
+}
+"""What stands before, between and behind the fields of a row."""
 _LATEX = r"""{\footnotesize\setlength{\tabcolsep}{3pt}%%
 \resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{\begin{tabular}{%s}
 \toprule
@@ -116,30 +87,48 @@ def render(
     rows = [[_field(value) for value in row] for row in frame.itertuples(index=False, name=None)]
     if format == "text":
         return _plain(header, rows, notes)
-    if format not in _MEDIA:
+    if format not in _MARKS:
         raise unknown("format", format, FORMATS)
 
-    medium = _MEDIA[format]
-    lines = [medium.line(row) for row in rows]
+    lines = [_line(row, format) for row in rows]
     names = list(groups) if groups is not None and format != "markdown" else []
     rule = r"\midrule" if format == "latex" else "</tbody><tbody>"
     for n in range(len(names) - 1, 0, -1):
         if names[n] != names[n - 1]:
             lines.insert(n, rule)
 
-    below = [medium.escaped(note) for note in notes]
+    escaped = getattr(escape, format)
+    below = [escaped(note) for note in notes]
     body = "\n".join(lines)
     if format == "latex":
-        head = medium.line([Field(name, bold=True) for name in header])
+        head = _line([Field(name, bold=True) for name in header], format)
         text = _LATEX % (_columns(frame), head, body)
         return text + (_LATEX_NOTES % "\n".join(below) if below else "")
     if format == "html":
-        head = "".join(f"<th>{medium.escaped(name)}</th>" for name in header)
+        head = "".join(f"<th>{escaped(name)}</th>" for name in header)
         text = f"<table><thead><tr>{head}</tr></thead><tbody>\n{body}\n</tbody></table>\n"
         return text + "".join(f"<p>{note}</p>\n" for note in below)
-    head = medium.line([Field(name) for name in header])
+    head = _line([Field(name) for name in header], format)
     text = f"{head}\n| :--- |{' ---: |' * (len(header) - 1)}\n{body}\n\n"
     return text + "".join(f"- {note}\n" for note in below)
+
+
+def _line(row: Sequence[Field], format: str) -> str:
+    """A row of a table in Markdown, LaTeX or HTML."""
+    escaped = getattr(escape, format)
+    bold, marked, small = _MARKS[format]
+    texts = []
+    for field in row:
+        text = escaped(field.text)
+        if field.bold:
+            text = bold % text
+        if field.marked:
+            text = marked % text
+        if field.small:
+            text += small % escaped(field.small)
+        texts.append(text)
+    begin, between, end = _BORDERS[format]
+    return begin + between.join(texts) + end
 
 
 def _columns(frame: "pd.DataFrame") -> str:
@@ -188,15 +177,17 @@ def _plain(header: Sequence[str], rows: Sequence[Sequence[Field]], notes: Sequen
     names of the rows."""
     # A column of numbers stays aligned where some of them have a star.
     has_marks = any(field.marked for row in rows for field in row)
-    texts = [list(map(escape.one_line, header))]
+    texts = [[escape.one_line(name) for name in header]]
     for row in rows:
-        texts.append(
-            [
-                escape.one_line(f"{f.text}{'*' * f.marked}{f' {f.small}' if f.small else ''}")
-                + " " * (has_marks and not f.marked and not f.small)
-                for f in row
-            ]
-        )
+        shown = []
+        for field in row:
+            text = field.text + "*" * field.marked
+            if field.small:
+                text += f" {field.small}"
+            elif has_marks and not field.marked:
+                text += " "
+            shown.append(escape.one_line(text))
+        texts.append(shown)
     widths = [max(map(len, column)) for column in zip(*texts, strict=True)]
 
     blocks = [[0]]
