@@ -15,7 +15,7 @@ from typing import Any, get_args
 import typer
 
 from rulerkit.analysis import results
-from rulerkit.cli import app
+from rulerkit.cli.app import add_plugins, app
 from rulerkit.common import settings
 from rulerkit.scoring import scores as scoring
 
@@ -102,6 +102,7 @@ def reference() -> str:
     """The whole page."""
     lines = ["# Reference", "", "Made from the code by `scripts/make_reference.py`.", ""]
     lines += ["## Commands", ""]
+    add_plugins()
     commands: Any = typer.main.get_command(app)
     for name in commands.list_commands(typer.Context(commands)):
         lines += command_lines(name, commands.commands[name])

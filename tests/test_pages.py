@@ -15,7 +15,7 @@ import pytest
 import typer
 import yaml
 
-from rulerkit.cli import app
+from rulerkit.cli.app import add_plugins, app
 from rulerkit.common.settings import BatchKeys, ModelKeys, Parameters
 from tests.conftest import needs_extras
 from tests.test_extend import write_packages
@@ -203,6 +203,7 @@ def test_options_of_commands_exist(command):
     for extra in extras[1].split(",") if extras else ():
         assert f"\n{extra} = [" in pyproject
     if words[0] == "rulerkit" and words[1] != "--help":
+        add_plugins()
         command_line = typer.main.get_command(app)
         known = command_line.get_command(typer.Context(command_line), words[1])
         if known is None and words[1] == "gate":

@@ -1,11 +1,11 @@
 """The application that the commands belong to, the groups of its help, and what ends it."""
 
 import sys
+from functools import cache
 from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 import rulerkit as rk
 from rulerkit.cli.printing import echo, say_error
@@ -26,38 +26,27 @@ PLUG_INS = "Plug-ins"
 """The group of a plug-in's commands that name no group."""
 
 
-class OursAndPlugins(TyperGroup):
-    """Our commands and those of plug-ins, which are asked only for the help and for a word that is
-    none of ours: the others start without them."""
-
-    def list_commands(self, ctx: Any) -> list[str]:
-        self._add_plugins()
-        return super().list_commands(ctx)
-
-    def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        if cmd_name not in self.commands:
-            self._add_plugins()
-        return super().get_command(ctx, cmd_name)
-
-    def _add_plugins(self) -> None:
-        for module, plugin in brought("commands"):
-            if not isinstance(plugin, typer.Typer):
-                remark(f"left out: the commands of {module}: expected {BRINGS['commands']}")
-                continue
-            group: Any = typer.main.get_group(plugin)
-            for name, command in group.commands.items():
-                command.rich_help_panel = command.rich_help_panel or PLUG_INS
-                self.commands.setdefault(name, command)
-
-
 app = typer.Typer(
     name="rulerkit",
-    cls=OursAndPlugins,
     add_completion=False,
     pretty_exceptions_enable=False,
     rich_markup_mode="markdown",
     suggest_commands=True,
 )
+
+
+@cache
+def add_plugins() -> None:
+    """Let the commands of plug-ins stand beside ours, for the help and for words that are none of
+    ours: the others start without them."""
+    for module, plugin in brought("commands"):
+        if not isinstance(plugin, typer.Typer):
+            remark(f"left out: the commands of {module}: expected {BRINGS['commands']}")
+            continue
+        for command in plugin.registered_commands:
+            command.rich_help_panel = command.rich_help_panel or PLUG_INS
+        app.registered_commands += plugin.registered_commands
+
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C
 _WRONG_USE = 2
@@ -87,6 +76,8 @@ def main() -> None:
             # Answers hold letters that the terminal may not have.
             stream.reconfigure(errors="backslashreplace")
     try:
+        if not sys.argv[1:] or sys.argv[1] not in COMMANDS:
+            add_plugins()
         status = app(prog_name="rulerkit", standalone_mode=False)
     except UserError as error:
         say_error(str(error))

@@ -53,39 +53,35 @@ def task_tables(
 ) -> str:
     """The scores of each model by task and length, a table for each suite; `tallies` are those of
     the cells, tasks, lengths and examples those of `summarize`."""
-    from rulerkit.generation.tasks import suites as task_names
     from rulerkit.report.tables import footnotes, task_table_text
     from rulerkit.scoring.summary import suites_of
     from rulerkit.store.comparable import check_same
 
     # Each model may have been asked in another way, so each has a table of its own.
-    by_model = defaultdict(list)
+    of_models = defaultdict(list)
     for cell in cells:
-        by_model[cell.run, cell.model].append(cell)
-    for group in by_model.values():
+        of_models[cell.run, cell.model].append(cell)
+    for group in of_models.values():
         check_same(group)
 
     tables = []
-    suites = suites_of(tallies)
-    for suite in suites:
-        of_suite = [cell for cell in cells if cell.about.suite == suite]
-        names = list(dict.fromkeys(cell.task for cell in of_suite))
-        named = [task for task in tasks if task in names] if tasks else None
+    for suite in suites_of(tallies):
+        known = {cell.task for cell in cells if cell.about.suite == suite}
+        named = [task for task in tasks or () if task in known] or None
+        of_suite = tallies[tallies["suite"] == suite]
         summary = rk.summarize(tallies, named, lengths, num_examples, suite=suite)
-        for name, model in by_model:
-            group = [cell for cell in of_suite if (cell.run, cell.model) == (name, model)]
-            if not group:
+        for (run, model), group in of_models.items():
+            shown = [cell for cell in group if cell.about.suite == suite]
+            if not shown:
                 continue
-            is_own = (tallies["run"] == name) & (tallies["model"] == model)
-            notes = footnotes(group, tallies[is_own & (tallies["suite"] == suite)])
-            table = task_table_text(summary, model, name, format, notes)
-            tables.append(f"{model} ({name})\n{table}" if format == "text" else table)
+            is_own = (of_suite["run"] == run) & (of_suite["model"] == model)
+            notes = footnotes(shown, of_suite[is_own])
+            table = task_table_text(summary, model, run, format, notes)
+            tables.append(f"{model} ({run})\n{table}" if format == "text" else table)
 
-    # A suite may have a headline that is over more than its tasks.
-    for suite in suites:
-        if shown := capability(suite):
-            named = [task for task in tasks or () if task in task_names()[suite]] or None
-            tables.append(shown.table(rk.score(cells), named, lengths, num_examples, format))
+        # A suite may have a headline that is over more than its tasks.
+        if own := capability(suite):
+            tables.append(own.table(rk.score(cells), named, lengths, num_examples, format))
     return "\n".join(tables)
 
 
