@@ -15,63 +15,48 @@ from rulerkit.generation import corpora
 from rulerkit.generation.questions import Question
 
 
-class Server:
+class Server(ThreadingHTTPServer):
     """Serves a table of files on this machine and counts what was asked for."""
 
     def __init__(self):
+        super().__init__(("127.0.0.1", 0), Handler)
         self.files = {}
         self.asked = Counter()
-        outer = self
-
-        class Handler(BaseHTTPRequestHandler):
-            def do_GET(self):
-                outer.asked[self.path] += 1
-                content = outer.files.get(self.path)
-                self.send_response(200 if content is not None else 404)
-                self.send_header("Content-Length", str(len(content or b"")))
-                self.end_headers()
-                self.wfile.write(content or b"")
-
-            def log_message(self, format, *args):
-                pass
-
-        self.http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self.http.server_address[1]}"
-        threading.Thread(target=self.http.serve_forever, daemon=True).start()
+        self.address = f"http://127.0.0.1:{self.server_port}"
 
     def add(self, path, content):
         self.files[path] = content
         return self.address + path, hashlib.sha256(content).hexdigest()
 
 
+class Handler(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.server.asked[self.path] += 1
+        content = self.server.files.get(self.path)
+        self.send_response(200 if content is not None else 404)
+        self.send_header("Content-Length", str(len(content or b"")))
+        self.end_headers()
+        self.wfile.write(content or b"")
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
 def server():
-    server = Server()
-    yield server
-    server.http.shutdown()
-    server.http.server_close()
+    with Server() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
-SQUAD = {
-    "data": [
-        {
-            "title": "A",
-            "paragraphs": [
-                {
-                    "context": " Tin is a metal. ",
-                    "qas": [
-                        {
-                            "question": "What is tin? ",
-                            "answers": [{"text": "a metal"}] * 2,
-                            "is_impossible": False,
-                        },
-                        {"question": "What is gold?", "answers": [], "is_impossible": True},
-                    ],
-                }
-            ],
-        }
-    ]
-}
+ANSWERED = {"question": "What is tin? ", "answers": [{"text": "a metal"}] * 2}
+ASKED = [
+    ANSWERED | {"is_impossible": False},
+    {"question": "What is gold?", "answers": [], "is_impossible": True},
+]
+PARAGRAPH = {"context": " Tin is a metal. ", "qas": ASKED}
+SQUAD = {"data": [{"title": "A", "paragraphs": [PARAGRAPH]}]}
 PAGE = (
     b"<html><head><title>Cities</title><script>var x = 'no';</script></head><body>menu<table><tr><td>"
     b"<font>Great\n cities  attract<br><br>ambitious people\x92s cats.</font></td></tr></table></body></html>"
