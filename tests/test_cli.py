@@ -374,27 +374,10 @@ def refused(ended, *says):
 VT_4K = ("--tasks", "vt", "--lengths", "4K")
 SMALL = "{model: perfect, tasks: [vt], lengths: [1024], num_examples: 1}"
 BAD_INPUT = {
-    ("show", "--tasks", "{base: vt, num_hopz: 3}"): (
-        "unknown setting of vt",
-        "did you mean 'num_hops'",
-    ),
-    ("show", "--tasks", "vt", "--lengths", "300"): (
-        "does not fit into 300 tokens",
-        "longer length",
-    ),
     ("generate", *VT_4K, "--output", "../file/vt.jsonl"): ("cannot write", "vt.jsonl"),
     ("evaluate", "-f", "../unknown.yaml"): ("unknown.yaml", "did you mean 'num_examples'"),
-    ("evaluate", "-y", SMALL, "-y", "{lengths: [200], run: other}"): ("not fit into 200 tokens",),
     ("evaluate", "-y", SMALL, "-y", "outputs: ../file"): ("cannot write", "Not a directory"),
-    ("evaluate", "-y", SMALL, "-y", "tasks: [vt, {base: cwe, name: vt}]"): (
-        "vt is another task's name",
-    ),
-    ("evaluate", "-f", "params/batches/demo.yaml"): (
-        "is a batch file: `rulerkit batch FILE` runs it",
-    ),
-    ("report", "."): ("no predictions in /", "samples_*.jsonl"),
     ("report", "../project/outputs", "--format", "xls"): ("allowed: text, markdown, latex, csv",),
-    ("report", "nothere"): ("/nothere: no such file or folder",),
     ("report", "../vt.jsonl"): ("vt.jsonl", "no folder above it is named by a length"),
     ("report", "../4096"): ("vt.jsonl, line 2: ", "JSON lines", "take the line out"),
     ("notebooks", "../file"): ("cannot write into ../file", "choose another folder"),

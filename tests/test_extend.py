@@ -176,7 +176,6 @@ BREAKS = [
     ('family = "bare"', 'family = "niah"', "its family niah has the name of one of rulerkit"),
     ("new_tokens = (8, 1)", "", "brings no `family` or no `new_tokens`"),
     ("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"', "says match = 'own'"),
-    ("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "f11"', "says match = 'f11'"),
     ("families = [", "NOTHING = [", "it brings none of families, engines"),
     ("families = [Bare]", "families = [3]", "is no family"),
     ("families = [Bare]", "families = 3", "families is 3"),
@@ -299,7 +298,6 @@ engines = {"mine": Mine}
 """
 FAULTY = [
     ("    def identity", "    def other", "abstract class Mine"),
-    ("    def answer", "    def other", "abstract class Mine"),
     ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
     ("yield example, Answer", 'yield "teal" #', "what Mine gave cannot be used"),
     (

@@ -22,6 +22,13 @@ MISTAKES = {
     "batch demmo.yaml": ("cannot read", "demmo.yaml", "parameter files lie in"),
     "modles": ("No such command 'modles'", "models"),
     "evaluate perfect --task vt": ("No such option", "--tasks"),
+    "evaluate perfect --tasks vt --lengths 200": ("not fit into 200 tokens",),
+    "evaluate perfect --tasks|[vt, {base: cwe, name: vt}]": ("vt is another task's name",),
+    "evaluate -f params/batches/demo.yaml": ("is a batch file: `rulerkit batch FILE` runs it",),
+    "show --tasks|{base: vt, num_hopz: 3}": ("unknown setting of vt", "did you mean 'num_hops'"),
+    "show --tasks vt --lengths 300": ("does not fit into 300 tokens", "longer length"),
+    "report .": ("no predictions in /", "samples_*.jsonl"),
+    "report nothere": ("/nothere: no such file or folder",),
 }  # fmt: skip
 """What somebody types first, and what the one line must say: what is wrong, and what to do."""
 
@@ -29,15 +36,14 @@ MISTAKES = {
 @pytest.mark.parametrize("typed", MISTAKES)
 def test_a_first_mistake_is_one_line_with_the_way_out(nowhere, serve, rulerkit, typed):
     (nowhere / "empty").mkdir()
-    place = ""
-    if "{" in typed:
+    text = typed
+    if "{not_openai}" in typed:
         server = serve()
-        server.listing, place = {"detail": "Not Found"}, server.url
-    words = [
-        word
-        for part in typed.format(not_openai=place).split("|")
-        for word in ([part] if ": " in part or "=" in part else part.split())
-    ]
+        server.listing = {"detail": "Not Found"}
+        text = typed.replace("{not_openai}", server.url)
+    words = list[str]()
+    for part in text.split("|"):
+        words += [part] if ": " in part or "=" in part else part.split()
     ended = rulerkit(*words)
     assert ended.status == 2, ended
     (line,) = ended.lines

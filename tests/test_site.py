@@ -10,7 +10,7 @@ import pytest
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.slurm import open_jobs, script_text, submit
 from rulerkit.common.errors import UserError
-from rulerkit.common.settings import Site, read_keys, read_site
+from rulerkit.common.settings import Site, read_site
 from tests.projects import REPOSITORY, make_project
 
 
@@ -91,7 +91,7 @@ def test_without_a_site_file_the_cluster_decides(root):
     assert "gres" not in over_all
     (root / "params/site.yaml").unlink()
     assert read_site() == Site()
-    example = read_keys(Site, REPOSITORY / "params/site-example.yaml")
+    example = read_site(REPOSITORY / "params/site-example.yaml")
     assert "--partition=gpu" in example.gpu_options
 
 

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from rulerkit.common.errors import UserError, first_line
+from rulerkit.common.errors import UserError
 from rulerkit.common.paths import resolve
 
 
@@ -45,24 +45,14 @@ def download(who: str, path: str, revision: str | None, patterns: Iterable[str])
             )
         )
     except (HTTPError, OSError, RuntimeError, ValueError) as error:
-        raise UserError(f"{who}: {_reason(path, error)}") from error
-
-
-def _reason(path: str, error: Exception) -> str:
-    """Why a repository cannot be downloaded, and what to do."""
-    from huggingface_hub import constants, errors
-
-    page = f"{constants.ENDPOINT}/{path}"
-    if isinstance(error, errors.GatedRepoError):
-        return f"it is gated: accept its terms at {page} and log in with `hf auth login`"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return f"there is no {page}, or it is private: correct its name, or `hf auth login`"
-    if constants.is_offline_mode():
-        return (
-            f"HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: unset it, or "
-            f"download it on a machine with a network (hf download {path})"
-        )
-    return (
-        f"it cannot be downloaded from {constants.ENDPOINT} ({first_line(error)}): fetch "
-        "it again; complete files are kept"
-    )
+        if constants.is_offline_mode():
+            raise UserError(
+                f"{who}: HF_HUB_OFFLINE is set and {constants.HF_HUB_CACHE} does not hold it: "
+                f"unset it, or download it on a machine with a network (hf download {path})"
+            ) from error
+        # It says whether the name is wrong, its terms are to be accepted or `hf auth login` helps.
+        reason = " ".join(str(error).split())
+        raise UserError(
+            f"{who}: {path} cannot be downloaded from {constants.ENDPOINT} ({reason}); complete "
+            "files are kept"
+        ) from error

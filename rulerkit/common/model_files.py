@@ -24,7 +24,7 @@ from rulerkit.common.settings import (
     Spec,
     check,
     engine_keys,
-    takes,
+    key_words,
 )
 from rulerkit.common.urls import is_address, origin_of, url_of
 from rulerkit.common.yaml_files import read_yaml
@@ -48,9 +48,8 @@ def read_spec(spec: str | Spec) -> JSON:
     # An engine of a plug-in says itself what it needs.
     needs_one = engine in ENGINE_KEYS and engine != "reader"
     if needs_one and needed not in checked:
-        raise UserError(
-            f"model {checked['name']}: `{needed}` is missing; it takes {takes(engine, needed)}"
-        )
+        words = key_words(ENGINE_KEYS[engine].model_fields[needed])
+        raise UserError(f"model {checked['name']}: `{needed}` is missing; it takes {words}")
     return checked
 
 

@@ -422,7 +422,7 @@ def check(kind: type[AnyKeys], values: Spec, where: str = "", what: str = "key")
             check(nested, values[key], f"{where}{key}.", f"{what} in {key}")
         raise UserError(
             f"{where}{key}: {shortened(hide(values).get(key))} is invalid: expected "
-            f"{_words(fields[key])}"
+            f"{key_words(fields[key])}"
         ) from None
 
 
@@ -438,12 +438,7 @@ def engine_keys(engine: str, who: str) -> type[ModelKeys]:
     return keys
 
 
-def takes(engine: str, key: str) -> str:
-    """What a key of an engine takes, in words."""
-    return _words(engine_keys(engine, "").model_fields[key])
-
-
-def _words(field: FieldInfo) -> str:
+def key_words(field: FieldInfo) -> str:
     """What a key takes: its docstring, or the words that it may be."""
     words = field.description
     if not words:
@@ -451,15 +446,10 @@ def _words(field: FieldInfo) -> str:
     return " ".join(words.split())
 
 
-# --- files ----------------------------------------------------------------------------------------
-
-
-def read_keys(kind: type[AnyKeys], path: Path) -> AnyKeys:
-    """A YAML file, checked."""
-    return check(kind, read_yaml(path), f"{path}: ", f"key in {path}")
-
-
-def read_site() -> Site:
-    """The site file, params/site.yaml; without one, plain sbatch with the cluster's defaults."""
-    path = home() / "params" / "site.yaml"
-    return read_keys(Site, path) if path.exists() else Site()
+def read_site(path: Path | None = None) -> Site:
+    """The site file, params/site.yaml where no other is named; without one, plain sbatch with the
+    cluster's defaults."""
+    path = path or home() / "params" / "site.yaml"
+    if not path.exists():
+        return Site()
+    return check(Site, read_yaml(path), f"{path}: ", f"key in {path}")

@@ -1,16 +1,17 @@
 """YAML files: a mapping of names to values, or one line that says what is wrong."""
 
+import re
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rulerkit.common.errors import UserError
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.paths import KIT, home
 
 
 class _Loader(yaml.SafeLoader):
-    """Refuses a key that stands twice."""
+    """Refuses a key that stands twice, and letters that no file or path can hold."""
 
     def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
         node = super().compose_mapping_node(anchor)
@@ -21,6 +22,14 @@ class _Loader(yaml.SafeLoader):
                     problem=f"the key {key.value!r} stands twice", problem_mark=key.start_mark
                 )
             names.add(key.value)
+        return node
+
+    def compose_scalar_node(self, anchor: Any) -> yaml.ScalarNode:
+        node = super().compose_scalar_node(anchor)
+        if re.search("[\0\ud800-\udfff]", node.value):
+            raise yaml.MarkedYAMLError(
+                problem=f"{shortened(node.value)} is no text", problem_mark=node.start_mark
+            )
         return node
 
 
