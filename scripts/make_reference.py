@@ -1,5 +1,5 @@
-"""Writes docs/reference.md from the code (commands, keys of parameter files, parameters of
-notebooks, columns of results), and the picture of the folders in CONTRIBUTING.md.
+"""Writes docs/reference.md from the code: commands, keys of parameter files, parameters of
+notebooks, columns of results.
 
     python scripts/make_reference.py
 """
@@ -8,7 +8,6 @@ import ast
 import json
 import re
 import sys
-import textwrap
 from pathlib import Path
 from typing import Any, get_args
 
@@ -134,43 +133,5 @@ def reference() -> str:
     return "\n".join(lines).rstrip() + "\n"
 
 
-BEGIN, END = ("<!-- layers: made by scripts/make_reference.py -->\n", "<!-- end of layers -->")
-CORE = "evaluation"
-"""The last of the folders that can do without the rest."""
-
-
-def folders() -> list[str]:
-    """The folders of the package in the order of CONTRIBUTING.md, the lowest first."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    (line,) = re.findall(r"^    (common <.*< cli)$", text, re.MULTILINE)
-    return [name for name in line.split(" < ") if name != "cli"]
-
-
-def layers() -> str:
-    """The picture of the folders, the last on top: what each is for, and its files."""
-    lines: list[str] = []
-    for folder in ["cli", *reversed(folders())]:
-        if folder == CORE:
-            lines.append("-" * 88)
-        place = ROOT / "rulerkit" / folder
-        tree = ast.parse((place / "__init__.py").read_text(encoding="utf-8"))
-        purpose = (ast.get_docstring(tree) or "").split("\n\n")[0]
-        files = [path.stem for path in sorted(place.glob("[!_]*.py"))]
-        files += [f"{path.parent.name}/" for path in sorted(place.glob("*/__init__.py"))]
-        words = textwrap.fill(" ".join(purpose.split()), 74)
-        names = textwrap.fill(", ".join(files), 74)
-        text = textwrap.indent(f"{words}\n{names}", " " * 14)
-        lines.append(f"{folder + '/':14}{text.lstrip()}")
-    return "\n".join(["```", *lines, "```"]) + "\n"
-
-
-def contributing() -> str:
-    """CONTRIBUTING.md with the picture as it should be now."""
-    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
-    before, _, rest = text.partition(BEGIN)
-    return before + BEGIN + layers() + END + rest.partition(END)[2]
-
-
 if __name__ == "__main__":
     (ROOT / "docs" / "reference.md").write_text(reference(), encoding="utf-8")
-    (ROOT / "CONTRIBUTING.md").write_text(contributing(), encoding="utf-8")

@@ -27,9 +27,6 @@ def test_the_reference_is_what_the_code_says(monkeypatch):
     assert (ROOT / "docs" / "reference.md").read_text(encoding="utf-8") == (
         make_reference.reference()
     ), "out of date: run python scripts/make_reference.py"
-    assert (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8") == (
-        make_reference.contributing()
-    ), "out of date: run python scripts/make_reference.py"
 
 
 @pytest.mark.slow
