@@ -10,7 +10,7 @@ from dataclasses import replace
 from importlib.util import find_spec
 
 import pytest
-from tiny_recurrent import NETWORKS, SHAPES, VOCABULARY, build, torch, transformers, write_pth
+from tiny_recurrent import NETWORKS, SHAPES, VOCABULARY, build, write_pth
 
 from rulerkit.common.errors import UserError
 from rulerkit.generation.corpora import load
@@ -24,13 +24,18 @@ needs_rwkv = pytest.mark.skipif(
     find_spec("rwkv") is None, reason="the rwkv engine needs the rwkv package"
 )
 
-
-pytestmark = pytest.mark.slow
+# torch is imported where it is used: the quick tests collect this file, too.
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(find_spec("torch") is None, reason="checkpoints need torch"),
+]
 
 
 @pytest.fixture(scope="module")
 def words(tmp_path_factory):
     """A folder with a byte-pair tokenizer like GPT-NeoX': no BOS, and token 0 ends a text."""
+    import torch
+
     # so that lists of words fit into 1K
     text = load("essay", "prose").words + 3 * load("words", "wonderwords").everything
     folder = tmp_path_factory.mktemp("words")
@@ -91,6 +96,8 @@ def test_prompts_are_answered(kind, specs, tmp_path):
 
 @pytest.mark.parametrize("kind", SHAPES)
 def test_an_answer_does_not_depend_on_its_batch(kind, words):
+    import transformers
+
     pair = (build(kind).float().eval(), transformers.PreTrainedTokenizerFast.from_pretrained(words))
     alone, batched = (model(pair, name="tiny", batch_size=size) for size in (1, 8))
     prompts = [
@@ -111,6 +118,8 @@ def test_an_answer_does_not_depend_on_its_batch(kind, words):
 
 @needs_rwkv
 def test_what_is_no_rwkv_file_is_named(specs, tmp_path):
+    import torch
+
     (tmp_path / "a.pth").write_bytes(b"torn")
     torch.save({"emb.weight": torch.zeros(1)}, tmp_path / "b.pth")
     for spec, message in [

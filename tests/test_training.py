@@ -6,6 +6,7 @@ import runpy
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from types import SimpleNamespace
 
 import pandas as pd
@@ -19,11 +20,11 @@ from rulerkit.common.paths import resolve
 from rulerkit.evaluation.study import load_files
 from tests.projects import REPOSITORY
 
-torch = pytest.importorskip("torch")
 SCRIPT = REPOSITORY / "notebooks/train_small_models.py"
 SMALL = load_files(["params/sizes/small.yaml"])
 SHAPE = {"model_type": "llama", "num_hidden_layers": 1, "hidden_size": 16}
 SHAPE |= {"intermediate_size": 16, "num_attention_heads": 2}
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="training needs torch")
 
 
 @pytest.fixture(scope="module")

@@ -1,10 +1,5 @@
 """Tiny random checkpoints of recurrent, hybrid and sliding-window models, for test_recurrent.py."""
 
-import pytest
-
-torch = pytest.importorskip("torch", reason="checkpoints need torch")
-transformers = pytest.importorskip("transformers")
-
 VOCABULARY = 8192
 
 _TINY = {"vocab_size": VOCABULARY, "hidden_size": 32, "num_hidden_layers": 2}
@@ -41,6 +36,9 @@ SHAPES = {
 
 def build(kind):
     """A random network whose answers depend on the prompt."""
+    import torch
+    import transformers
+
     torch.manual_seed(3)
     config = getattr(transformers, f"{kind}Config")(**SHAPES[kind], initializer_range=0.5)
     network = getattr(transformers, f"{kind}ForCausalLM")(config)
@@ -58,6 +56,8 @@ _SIZE, _WIDE, _HEADS, _RANK = 64, 128, 2, 8
 
 
 def _matrix(*shape):
+    import torch
+
     return torch.randn(shape) * 0.2
 
 
@@ -75,6 +75,8 @@ def _ends():
 
 def _block(i, version):
     """The weights of a layer under their authors' names."""
+    import torch
+
     attention = ["receptance", "key", "value", "output", *(["gate"] if version == 5 else [])]
     weights = _norms("ln1", "ln2", "att.ln_x", *(["ln0"] if i == 0 else []))
     weights |= {f"att.{name}.weight": _matrix(_SIZE, _SIZE) for name in attention}
@@ -100,5 +102,7 @@ def _block(i, version):
 
 def write_pth(path, version):
     """A random RWKV-5.2 or RWKV-7 of two layers and two heads, with the World vocabulary."""
+    import torch
+
     torch.manual_seed(version)
     torch.save(_ends() | _block(0, version) | _block(1, version), path)

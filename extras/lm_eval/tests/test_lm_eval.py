@@ -11,8 +11,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.generation.tasks import read_answer
 
-# Its folder extras/lm_eval alone would be importable as `lm_eval`, too.
-lm_eval = pytest.importorskip("lm_eval.evaluator", reason="pip install extras/lm_eval")
 pytestmark = pytest.mark.slow
 
 TASKS = Path(__file__).parents[1] / "rulerkit_lm_eval" / "tasks"
@@ -20,9 +18,17 @@ LENGTHS, NUM_EXAMPLES = ["2K", "4K"], 2
 SMALL = Path(rk.__file__).parent / "data" / "small"
 
 
+@pytest.fixture(autouse=True)
+def harness():
+    """The tests need it; the quick tests, which collect this file, do not import it."""
+    # Its folder extras/lm_eval alone would be importable as `lm_eval`, too.
+    pytest.importorskip("lm_eval.evaluator", reason="pip install extras/lm_eval")
+
+
 def evaluated(tmp_path, answer, tasks=("rulerkit",), **metadata):
     """The results of a model that answers by a function of the prompt, and the folder of its log."""
     from lm_eval.api.model import LM
+    from lm_eval.evaluator import simple_evaluate
     from lm_eval.loggers import EvaluationTracker
     from lm_eval.tasks import TaskManager
 
@@ -40,7 +46,7 @@ def evaluated(tmp_path, answer, tasks=("rulerkit",), **metadata):
             raise NotImplementedError
 
     given = {"lengths": LENGTHS, "num_examples": NUM_EXAMPLES, "tokenizer": "builtin"} | metadata
-    results = lm_eval.simple_evaluate(
+    results = simple_evaluate(
         model=FakeModel(),
         tasks=list(tasks),
         task_manager=TaskManager(include_path=str(TASKS), metadata=given),
