@@ -12,13 +12,14 @@ A commit that changes one of these files says why; tests/test_golden.py compares
 import csv
 import os
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
 import rulerkit as rk
 from rulerkit.generation.tasks import all_tasks
+from rulerkit.store.cells import Cell
 
 GOLDEN = Path(__file__).resolve().parent.parent / "tests/data/golden"
 
@@ -112,28 +113,29 @@ COMPARED = (
 COMPARISON_COLUMNS = ("baseline", "candidate", "margin", "verdict", "difference", "low", "high")
 
 
-def demo_and_comparisons() -> tuple[list[dict[str, str]], list[dict[str, str]]]:
-    """The rows of demo.csv and of comparisons.csv."""
-    with tempfile.TemporaryDirectory() as outputs:
-        study = rk.study(DEMO, outputs=outputs)
-        cells = rk.evaluate(study, progress=False)
-        summary = rk.summarize(rk.score(cells))
-
-        comparisons = []
-        for baseline, candidate, margin in COMPARED:
-            a = [cell for cell in cells if cell.model == baseline]
-            b = [cell for cell in cells if cell.model == candidate]
-            found = rk.compare(a, b, margin)
-            mean = found.mean
-            values = [baseline, candidate, f"{margin:g}", found.verdict.word]
-            values += [f"{mean[name]:.2f}" for name in ("difference", "low", "high")]
-            comparisons.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
-    return demo_rows(summary), comparisons
+def demo_cells(outputs: str | Path, lengths: Sequence[int] = DEMO["lengths"]) -> list[Cell]:
+    """The answers of the demo's readers at some of its lengths."""
+    study = rk.study(DEMO, lengths=lengths, outputs=outputs)
+    return rk.evaluate(study, progress=False)
 
 
-def demo_rows(summary) -> list[dict[str, str]]:
+def comparison_rows(cells: Sequence[Cell]) -> list[dict[str, str]]:
+    """The rows of comparisons.csv."""
+    rows = []
+    for baseline, candidate, margin in COMPARED:
+        a = [cell for cell in cells if cell.model == baseline]
+        b = [cell for cell in cells if cell.model == candidate]
+        found = rk.compare(a, b, margin)
+        values = [baseline, candidate, f"{margin:g}", found.verdict.word]
+        values += [f"{found.mean[name]:.2f}" for name in ("difference", "low", "high")]
+        rows.append(dict(zip(COMPARISON_COLUMNS, values, strict=True)))
+    return rows
+
+
+def demo_rows(cells: Sequence[Cell]) -> list[dict[str, str]]:
     """The rows of demo.csv: of each cell, of each length and category, of each model and
     category."""
+    summary = rk.summarize(rk.score(cells))
     rows = []
 
     def add(table, row, what, length, score, low, high, effective=""):
@@ -174,9 +176,10 @@ def main() -> None:
     write("prompts.csv", PROMPT_COLUMNS, prompts)
     (GOLDEN / "original_corpora.txt").write_text(original_corpora() + "\n", encoding="utf-8")
 
-    demo, comparisons = demo_and_comparisons()
-    write("demo.csv", DEMO_COLUMNS, demo)
-    write("comparisons.csv", COMPARISON_COLUMNS, comparisons)
+    with tempfile.TemporaryDirectory() as outputs:
+        cells = demo_cells(outputs)
+        write("demo.csv", DEMO_COLUMNS, demo_rows(cells))
+        write("comparisons.csv", COMPARISON_COLUMNS, comparison_rows(cells))
 
 
 if __name__ == "__main__":

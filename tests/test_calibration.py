@@ -31,7 +31,7 @@ def test_readers_answer_exactly_what_is_inside_their_window(tokenizer):
     halves = []
     for name in THIRTEEN:
         match = string_match_part if task(name).match == "part" else string_match_all
-        examples = generate(name, 4096, 4, prompt_format=models[0].prompt_format)
+        examples = list(generate(name, 4096, 4, prompt_format=models[0].prompt_format))
         answers = [[answer.text for _, answer in model.answer(examples)] for model in models]
         whole, window, half = (
             sum(

@@ -32,7 +32,7 @@ def without_middle(prompts):
 @pytest.fixture(scope="module")
 def recall(tmp_path_factory):
     models = [rk.model(without_middle, name="blind", tokenizer="builtin"), "perfect"]
-    asked = {"models": models, "lengths": [2048], "num_examples": 30}
+    asked = {"models": models, "lengths": [2048], "num_examples": 15}
     study = rk.study(asked, outputs=tmp_path_factory.mktemp("depth"))
     cells = rk.evaluate(study, progress=False)
     return recall_by_depth(rk.answers_of(rk.score(cells), cells=cells))
