@@ -19,6 +19,8 @@ from rulerkit.generation import corpora
 from rulerkit.generation.tokenizers import load_tokenizer
 from tests.text_server import ReaderServer
 
+# Optional for jsonschema, and 1.4 s of each process that imports nbformat.
+sys.modules.setdefault("rfc3987_syntax", None)
 load_plugins(["tests.planted_readers"])
 
 VOCABULARIES = (
@@ -43,6 +45,15 @@ needs_extras = pytest.mark.skipif(
 )
 ENCODINGS = "https://openaipublic.blob.core.windows.net/encodings"
 """Where tiktoken has its encodings from; it keeps them under a digest of their addresses."""
+
+LONG = ("test_plots", "test_claims", "test_frontier", "test_generation", "test_golden")
+LONG += ("test_serving", "test_capabilities", "test_paper", "test_addresses", "test_adaptive")
+
+
+def pytest_collection_modifyitems(items):
+    """Long files first: a file's tests run in one process, and a long one at the end would leave
+    the other processes without work."""
+    items.sort(key=lambda item: item.path.stem not in LONG)
 
 
 def real_data():

@@ -33,7 +33,7 @@ def planted(random, *means, n=500):
 
 
 @given(st.integers(0, 10**6), st.permutations([96, 92.4, 70]))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_a_stopped_run_ends_as_any_other(seed, means):
     """Also of a model that is better at a longer length than at a shorter one."""
     random = np.random.default_rng(seed)
@@ -169,9 +169,9 @@ def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_pat
 def test_rows_beyond_do_not_change_the_end(tmp_path):
     """A run of a fixed number beside an adaptive one: the rows are shared, the answer is not moved,
     and no mean takes one for the other."""
-    alone = evaluate(tmp_path / "alone")
+    alone = evaluate(tmp_path / "alone", max_examples=60)
     evaluate(tmp_path / "both", num_examples=30, lengths=[4096])
-    both = evaluate(tmp_path / "both")
+    both = evaluate(tmp_path / "both", max_examples=60)
     notes = [
         rk.summarize(rk.score(cells), ["vt"]).models["adaptive"].iloc[0] for cells in (alone, both)
     ]

@@ -82,7 +82,14 @@ def judged_as_printed(table):
     return rk.claims(rk.paper.score_rows(version, aligned))
 
 
-@pytest.mark.parametrize(("table", "claim", "letter", "seen"), list(lines(PRINTED)))
+@pytest.mark.parametrize(
+    ("table", "claim", "letter", "seen"),
+    [
+        # Each version of the tables takes seconds.
+        pytest.param(*case, marks=() if case[0] == "v3" else pytest.mark.slow)
+        for case in lines(PRINTED)
+    ],
+)
 def test_claims_on_the_papers_printed_tables(table, claim, letter, seen):
     found = judged_as_printed(table)
     (row,) = found[found["claim"].str.contains(claim)].itertuples()
@@ -184,7 +191,7 @@ def judged(section, models, means):
     "section",
     [
         # The thirteen tasks at all lengths of many models take most of the time.
-        pytest.param(one, marks=pytest.mark.slow) if one[0] in "46" else one
+        pytest.param(one, marks=pytest.mark.slow) if one[0] in "46" or "tracking" in one else one
         for one in sorted({case[0] for case in lines(CASES)})
     ],
 )
@@ -204,7 +211,7 @@ def test_each_claim_holds_somewhere_and_fails_somewhere(section):
 FALLS = ("lower", "falls", "rises", "loses", "largest", "abrupt", "linear", "out of")
 
 
-@pytest.mark.parametrize("mean", [100, 0])
+@pytest.mark.parametrize("mean", [100, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
     "section", [section for section in SECTIONS if not section.endswith(("errors", "correlation"))]
 )

@@ -185,6 +185,7 @@ def test_ours_stand_among_the_papers():
     assert {"4K", "4K_low", "128K_high", "wavg_dec_low"} <= set(frame.columns)
 
 
+@pytest.mark.slow
 def test_a_model_with_fewer_lengths_has_no_average_and_changes_nobody():
     """Nor do two of them, one with 256K, and one that was run on three tasks."""
     comparable = {"protocol": "paper", "n": 4}
@@ -225,6 +226,7 @@ def test_only_the_papers_protocol_is_ranked_among_its_models():
     assert (ranks["m"], ranks.isna()["c"]) == (2, True)  # 95: below Gemini's 96.1
 
 
+@pytest.mark.slow
 def test_readers_have_no_rank_and_notes_say_what_differs_from_the_paper():
     scores = scores_at({"m": dict.fromkeys(SIX, 1.0)}, n=4)
     reader = scores.assign(model="r", label="r", engine="reader", tokenizer="builtin")

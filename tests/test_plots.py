@@ -1,5 +1,6 @@
 """Figures: they show the numbers that they are given, and nothing on them overlaps or is cut."""
 
+from functools import cache
 from itertools import combinations, product
 
 import matplotlib
@@ -35,6 +36,7 @@ def closed_figures():
     plt.close("all")
 
 
+@cache
 def summary_of(*names, examples=4, have=4, aligned="chat", engine="reader"):
     """A summary of invented scores: model i knows a share of the answers that falls with the
     length."""
@@ -540,23 +542,18 @@ def ground_of(text):
     return text.figure.get_facecolor()
 
 
+PRINTED = ("score_by_length", "claimed_and_effective", "depth_map", "tasks_by_length")
+OTHERS = ("series_by_length", "word_frequencies", "scores_over_models", "recall_by_depth")
+OTHERS += ("correlation_heatmap", "failures_by_length")
+
+
 @pytest.mark.parametrize(
     ("name", "ground"),
     [
-        *product(
-            [
-                *(
-                    "score_by_length",
-                    "claimed_and_effective",
-                    "series_by_length",
-                    "word_frequencies",
-                ),
-                *("scores_over_models", "recall_by_depth", "depth_map", "tasks_by_length"),
-                *("correlation_heatmap", "failures_by_length"),
-            ],
-            ["white"],
-        ),
-        *product(["series_by_length", "depth_map"], ["black"]),
+        *((name, "white") for name in PRINTED),
+        ("depth_map", "black"),
+        *(pytest.param(name, "white", marks=pytest.mark.slow) for name in OTHERS),
+        pytest.param("series_by_length", "black", marks=pytest.mark.slow),
     ],
 )
 def test_a_figure_is_readable_in_print(figures, name, ground, monkeypatch):

@@ -150,7 +150,7 @@ def fails(findings):
 
 @pytest.mark.parametrize(
     ("name", "prefix_in"),
-    [("llama-3.1", "assistant"), ("gemma", "user")],
+    [("llama-3.1", "assistant"), pytest.param("gemma", "user", marks=pytest.mark.slow)],
 )
 def test_popular_templates_pass(folder, name, prefix_in):
     model = asked_of(folder(name), prefix_in=prefix_in)

@@ -78,6 +78,7 @@ def test_a_share_of_the_own_mean_needs_a_short_length(shortest, has_headline):
     assert ("above 8K" in model["why"]) != has_headline
 
 
+@pytest.mark.slow
 def test_the_sets_hold_what_the_data_cannot_rule_out():
     """At 32K the mean is 71 and at 64K 68, both so near to 69.7 that either side is possible; at
     16K it is 74, so no shorter length can be the answer."""
@@ -187,6 +188,7 @@ def test_scores_without_the_suite_are_refused():
         rf.frontier(ruler)
 
 
+@pytest.mark.slow
 def test_reports_have_a_table_for_each_suite(tmp_path, rulerkit):
     rk.evaluate(
         rk.study(

@@ -172,11 +172,13 @@ def without_reading(example, asked, tokenizer):
     return {"copy": [copied], "nothing": [said()], "guess": [said(thing) for thing in things]}
 
 
-@pytest.mark.parametrize("spec", [*FRONTIER, *VARIANTS])
+@pytest.mark.parametrize(
+    "spec", [*FRONTIER, *(pytest.param(one, marks=pytest.mark.slow) for one in VARIANTS)]
+)
 def test_no_answer_without_reading_is_above_the_floor(spec):
     """The floor by the settings is the best mean over examples, within its standard error."""
     asked, means = task(spec), {}
-    examples = generate(asked, 2048 if asked.family != "ordinal_copy" else 8192, 100)
+    examples = generate(asked, 2048 if asked.family != "ordinal_copy" else 8192, 50)
     for example in examples:
         answers = without_reading(example, asked, examples.prompt_format.tokenizer)
         for rule, of_rule in answers.items():

@@ -163,7 +163,7 @@ def test_sound_and_noisy_servers_raise_no_false_alarm(tmp_path, setting):
     ],
 )
 def test_nothing_is_sound_without_a_proven_hit(tmp_path, cache, server, words):
-    limits = Limits(requests=150, pressure=20_000)
+    limits = Limits(requests=100, pressure=20_000)
     found = checked(tmp_path, BlockCache(**cache), limits=limits, **server)
     if "flips" not in server:
         assert (found.word, found.status) == ("cannot tell", 3), found.text
@@ -178,7 +178,7 @@ def test_metrics_stand_in_for_replies_that_do_not_count(tmp_path):
 
 
 def test_cold_prompts_are_cold(tmp_path):
-    found = checked(tmp_path, BlockCache(pool=2000))
+    found = checked(tmp_path, BlockCache(pool=2000), limits=Limits(requests=80))
     cold = [one for one in found.run.sent if one.probe == "cold"]
     # They share the words before their first number at most.
     assert max(one.cached or 0 for one in cold) <= 16
@@ -215,7 +215,7 @@ def test_limits_end_it(tmp_path):
     assert "stopped by --budget in round 1" in tokens.text
     late = checked(tmp_path, BlockCache(), limits=Limits(minutes=0.0))
     assert (late.status, len(late.run.sent)) == (3, 0)
-    full = checked(tmp_path, BlockCache(pool=20_000))
+    full = checked(tmp_path, BlockCache(pool=20_000), limits=Limits(requests=110))
     assert full.word == "sound"
     assert "--num-gpu-blocks-override" in full.run.not_tested["late"]
 
@@ -249,7 +249,7 @@ SERVED = ("--serving", "-y", "tokenizer: builtin", "--lengths", "1K,2K")
 @pytest.mark.parametrize("path", ["text", pytest.param("chat", marks=pytest.mark.slow)])
 def test_the_command_checks_a_server(nowhere, rulerkit, path):
     server = started(CacheServer(BlockCache(pool=2000)))
-    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1")
+    few = ("-y", f"prompt_path: {path}", "-y", "seed: 1", "--requests", "130")
     said = rulerkit("gate", server.url, *SERVED, *few)
     assert said.status == 0, said
     assert said.out.startswith("SOUND: m at 127.0.0.1")

@@ -206,6 +206,7 @@ def test_a_base_model_without_a_template_is_refused(tmp_path):
     assert "give -T prefix_in=assistant" in log.error.message
 
 
+@pytest.mark.slow
 def test_a_template_of_ours_is_for_providers_that_send_the_message_as_it_is():
     needs_inspect()
     from rulerkit_inspect.tasks import ruler
