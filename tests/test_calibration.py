@@ -6,8 +6,8 @@ import os
 import pytest
 
 from rulerkit.generation.generate import generate
-from rulerkit.generation.match_rules import string_match_all, string_match_part
 from rulerkit.generation.tasks import THIRTEEN, task
+from rulerkit.generation.tasks.base import string_match_all, string_match_part
 from rulerkit.inference.model import load_model
 from rulerkit.scoring.effective_length import THRESHOLDS
 

@@ -13,8 +13,8 @@ import pytest
 import rulerkit.inference.http as requests
 from rulerkit.common.errors import UserError
 from rulerkit.generation.generate import generate
-from rulerkit.generation.match_rules import string_match_all
 from rulerkit.generation.tasks import task
+from rulerkit.generation.tasks.base import string_match_all
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import Failure, load_model
 from tests.records import predict

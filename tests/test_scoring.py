@@ -7,8 +7,8 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
-from rulerkit.generation.match_rules import string_match_all, string_match_part
 from rulerkit.generation.tasks import category_of
+from rulerkit.generation.tasks.base import string_match_all, string_match_part
 from rulerkit.scoring.scores import COLUMNS, answer_of, clean, score
 from rulerkit.store.cells import Cell
 from rulerkit.store.other_formats import read_predictions, task_name

@@ -14,8 +14,8 @@ import rulerkit as rk
 from rulerkit.common.errors import UserError
 from rulerkit.common.plugins import load_plugins
 from rulerkit.generation.generate import generate
-from rulerkit.generation.match_rules import string_match_all
 from rulerkit.generation.tasks import THIRTEEN, task
+from rulerkit.generation.tasks.base import string_match_all
 from rulerkit.inference.model import load_model
 from rulerkit.inference.process import last_error
 from tests.processes import gone_within, processes

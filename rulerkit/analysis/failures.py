@@ -19,7 +19,7 @@ from rulerkit.analysis.remake import remaker
 from rulerkit.common.errors import shorten
 from rulerkit.evaluation.study import Study
 from rulerkit.generation.example import Example
-from rulerkit.generation.tasks import by_name, recorded_task
+from rulerkit.generation.tasks import each_once, recorded_task
 from rulerkit.generation.tasks.base import JudgedAnswer
 from rulerkit.scoring import scores as scoring
 from rulerkit.scoring.statistics import wilson
@@ -45,7 +45,7 @@ def with_baselines(study: Study, wanted: bool = True) -> Study:
                 changed: Any = {setting: value, "name": f"{task.name}-{setting}_{value}"}
                 tasks.append(replace(task, **changed))
     # a baseline may be a task of the study already
-    return replace(study, tasks=tuple(by_name(tasks).values()))
+    return replace(study, tasks=each_once(tasks))
 
 
 # --- labels ---------------------------------------------------------------------------------------

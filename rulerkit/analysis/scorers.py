@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, check_known, listed, shorten
 from rulerkit.common.settings import JSON
-from rulerkit.generation.match_rules import string_match_all, string_match_part
 from rulerkit.generation.prompt_format import without_thought
+from rulerkit.generation.tasks.base import string_match_all, string_match_part
 from rulerkit.scoring.scores import clean, score
 from rulerkit.scoring.summary import texts_words
 from rulerkit.store.cells import Cell

@@ -23,7 +23,7 @@ from rulerkit.common.plugins import load_plugins
 from rulerkit.common.settings import JSON, MODEL_KEYS, Parameters, Spec, check
 from rulerkit.common.yaml_files import read_yaml
 from rulerkit.generation.corpora import KINDS, choices, load
-from rulerkit.generation.tasks import Task, by_name, without_suites
+from rulerkit.generation.tasks import Task, each_once, without_suites
 from rulerkit.generation.tasks import task as make_task
 from rulerkit.inference.model import Model, with_server
 from rulerkit.scoring.effective_length import threshold_of
@@ -264,7 +264,7 @@ def _tasks_of(values: Parameters) -> tuple[Task, ...]:
             name = getattr(task, setting)
             if name not in KINDS[kind]:
                 load(kind, name)  # what is wrong with the user's files is said first
-    return tuple(by_name(tasks).values())
+    return each_once(tasks)
 
 
 def _adaptive_rule(

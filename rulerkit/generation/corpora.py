@@ -2,14 +2,11 @@
 no download, and files of one's own.
 
 The originals (Appendix B of the paper: Paul Graham's essays, SQuAD, HotpotQA) are read from
-$RULERKIT_DATA, a folder that already holds them, or from the cache that `rulerkit fetch` fills; a
-file whose content is not known is named a substitute. The synthetic texts are data of this package,
-made by scripts/make_corpora.py. A name that is none of these is the path of a file or folder of
-the user's. Each corpus carries a `Source`, which every result repeats.
-
-Nothing is redistributed: the essays are Paul Graham's, SQuAD and HotpotQA their authors' (CC BY-SA
-4.0). The package carries addresses and checksums. The cache has the layout of a data folder
-(RULERKIT_DATA), so either can stand in for the other.
+$RULERKIT_DATA, a folder that already holds them, or from the cache that `rulerkit fetch` fills, of
+the same layout; a file whose content is not known is named a substitute. Nothing is redistributed:
+the package carries addresses and checksums. The synthetic texts are data of this package, made by
+scripts/make_corpora.py. A name that is none of these is the path of a file or folder of the user's.
+Each corpus carries a `Source`, which every result repeats.
 """
 
 import gzip
@@ -93,15 +90,13 @@ REPOSITORY_BYTES = 644_051
 REPOSITORY_SHA256 = "b3a70ebc054f2eab5057baf3c4b7e857711472be8086240a516fd29b648ad857"
 """The 49 essays of the repository, joined in their order: with them the joined essays begin."""
 
-# Length of the first essay (addiction.txt) in the joined text; it ends without a blank, so one word
-# spans the border.
 _FIRST_ESSAY = 7436
+"""Letters of the first essay in the joined text; it ends without a blank, so one word spans the
+border."""
 _ABBREVIATIONS = (
     " mr. mrs. ms. dr. st. jr. sr. prof. gen. col. sen. rep. rev. hon. e.g. i.e. etc. vs. v. cf. "
-    "al. ca. approx. est. "
-    " inc. ltd. co. corp. vol. p. pp. fig. ed. eds. jan. feb. mar. apr. jun. jul. aug. sep. sept. "
-    "oct. nov. dec. u.s. "
-    " u.k. a.m. p.m. "
+    "al. ca. approx. est. inc. ltd. co. corp. vol. p. pp. fig. ed. eds. jan. feb. mar. apr. jun. "
+    "jul. aug. sep. sept. oct. nov. dec. u.s. u.k. a.m. p.m. "
 )
 _OPENING = "\"'“‘([{*_«"
 _CLOSING = "\"'”’)]}*_»」』）】》〉〕"
@@ -113,9 +108,9 @@ _NUMERAL = re.compile(r"\W*\d+\W*")
 
 @dataclass(frozen=True)
 class Source:
-    """Which corpus was used. `fingerprint`: 16 hex digits of a sha256 over its content; `stand_in`:
-    not known as one of the paper's, a built-in corpus or a substitute; `note`: what a reader of the
-    results must know, for example a subset."""
+    """Which corpus was used. `fingerprint`: 16 hex digits over its content; `stand_in`: a built-in
+    corpus, or a file that is not known as one of the paper's; `note`: what a reader of the results
+    must know, for example a subset."""
 
     name: str
     fingerprint: str
@@ -171,29 +166,27 @@ LOADED: dict[tuple[str, str | Path], Any] = {}
 
 
 def load(kind: str, name: str) -> Any:
-    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is a
-    path, a file or a folder of essays.
-
-    Raises UserError where it is not there, cannot be read or holds something else than its kind
-    takes.
+    """The corpus of one of KINDS: a `Haystack`, a `QASet` or `Words`. What is no known name is the
+    path of a file, or of a folder of essays. Raises UserError where it cannot be read as its kind.
     """
     has_name = name in KINDS[kind]
     key = (kind, name if has_name else resolve(name))
     if key in LOADED:
         return LOADED[key]
-    if not has_name:
-        LOADED[key] = _own(kind, resolve(name))
-        return LOADED[key]
 
-    read = resolve_name(f"rulerkit.generation.{KINDS[kind][name]}")
-    if name in _FILES:
-        LOADED[key] = _original(name, read)
-    elif name == "wonderwords":
-        LOADED[key] = read(name, None)
+    if not has_name:
+        corpus = _own(kind, resolve(name))
     else:
-        packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
-        LOADED[key] = read(name, json.loads(gzip.decompress(packed)))
-    return LOADED[key]
+        read = resolve_name(f"rulerkit.generation.{KINDS[kind][name]}")
+        if name in _FILES:
+            corpus = _original(name, read)
+        elif name == "wonderwords":
+            corpus = read()
+        else:
+            packed = (resources.files("rulerkit") / f"data/{name}.json.gz").read_bytes()
+            corpus = read(name, json.loads(gzip.decompress(packed)))
+    LOADED[key] = corpus
+    return corpus
 
 
 def _original(name: str, read: Callable[[str, Any], Any]) -> Any:
@@ -202,10 +195,8 @@ def _original(name: str, read: Callable[[str, Any], Any]) -> Any:
     # A folder of one's own comes before the cache, so that a cluster can share one copy.
     data = os.environ.get("RULERKIT_DATA")
     folders = [Path(data).expanduser(), cache_dir()] if data else [cache_dir()]
-    places = []
-    for folder in folders:
-        for path in _FILES[name]:
-            places += [folder / path, folder / f"{path}.gz"]
+    names = [name for path in _FILES[name] for name in (path, f"{path}.gz")]
+    places = [folder / name for folder in folders for name in names]
     file = next((place for place in places if place.is_file()), None)
 
     # Without its corpus a task is refused: synthetic texts must never be taken silently.
@@ -238,14 +229,13 @@ def _original(name: str, read: Callable[[str, Any], Any]) -> Any:
             known = f"essays: 49 from their repository, {fetched} as fetched from the author's site"
 
     # A file of which nothing is known may be used, and every table says so.
-    note = known
-    if note is None:
-        note = (
-            f"{name} is a substitute: {file.name} with the content {source.fingerprint} is not "
-            "known as the original"
-        )
-    notes = "; ".join(filter(None, [note, source.note]))
-    return replace(corpus, source=replace(source, stand_in=known is None, note=notes))
+    substitute = (
+        f"{name} is a substitute: {file.name} with the content {source.fingerprint} is not known "
+        "as the original"
+    )
+    notes = [substitute if known is None else known, source.note]
+    note = "; ".join(filter(None, notes))
+    return replace(corpus, source=replace(source, stand_in=known is None, note=note))
 
 
 def _own(kind: str, path: Path) -> Any:
@@ -253,7 +243,6 @@ def _own(kind: str, path: Path) -> Any:
     file = path
     read, takes = _OWN[kind]
     try:
-        # A folder of essays is read in the order of its files' names.
         files = [path]
         if kind == "essay" and path.is_dir():
             files = sorted(f for f in path.rglob("*") if f.suffix.lower() in (".txt", ".md"))
@@ -310,12 +299,10 @@ def own_essays(name: str, text: str) -> Haystack:
 
 
 def sentence_starts(words: list[str]) -> np.ndarray:
-    """Word indices where a sentence starts, by a rule without a model: behind a word that ends in .
-    ! ? or what ends sentences in other scripts (closing quotes and brackets may follow), unless the
-    next word begins in lower case or the word is an abbreviation or an initial. Shape (n,),
-    increasing, the first is 0."""
-    # Upstream uses nltk's trained model, which would be one more download. The rule only
-    # decides at which boundaries a needle may stand.
+    """Word indices where a sentence starts: behind a word that ends in . ! ? or what ends sentences
+    in other scripts (closing quotes and brackets may follow), unless the next word begins in lower
+    case or the word is an abbreviation or an initial. Shape (n,), increasing, the first is 0."""
+    # Upstream uses nltk's trained model, which would be one more download.
     starts = [0]
     for i, word in enumerate(words[:-1]):
         # Most words end in a letter: the test that leaves them out comes first.
@@ -341,9 +328,9 @@ def sentence_starts(words: list[str]) -> np.ndarray:
 # --- words ----------------------------------------------------------------------------------------
 
 
-def wonderwords(name: str, content: None) -> Words:
-    """The lists of the wonderwords package (MIT), read without importing it: it reads them in the
-    encoding of the locale."""
+def wonderwords() -> Words:
+    """The lists of the wonderwords package (MIT), which itself reads them in the encoding of the
+    locale."""
     folder = Path(str(distribution("wonderwords").locate_file("wonderwords/assets")))
     lists = []
     for kind in ("noun", "adjective", "verb"):
@@ -358,9 +345,9 @@ _LONGEST_WORD = 100  # letters
 
 def own_words(name: str, text: str) -> Words:
     """A list of one's own, one word a line: nouns, adjectives and everything alike."""
-    # A word with a blank or a comma in it could not be told from two answers.
+    # A word with a blank or a comma in it could not be told from two answers; prompts of words of
+    # thousands of letters are fitted for minutes.
     words = sorted({line.strip() for line in text.split("\n")} - {""})
-    # And one of thousands of letters is no word: prompts of them are fitted for minutes.
     wrong = [word for word in words if re.search(r"[\s,;.]", word) or len(word) > _LONGEST_WORD]
     if wrong or not words:
         raise ValueError(f"it is no list of words: {shortened(wrong[0]) if wrong else 'empty'}")

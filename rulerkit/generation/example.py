@@ -109,9 +109,7 @@ class ContextBudget:
         """
         width = len(columns)
         units = row_by_row(columns)
-        texts = list(units.texts)
-        counts = units.counts
-        ids = units.ids
+        texts, counts, ids = list(units.texts), units.counts, units.ids
 
         # The last text is encoded anew with what follows it, because the two may share a token.
         if ending:
@@ -172,8 +170,7 @@ class Example:
 
     @cached_property
     def ids(self) -> Ids:
-        """The token ids of the prompt as an engine is sent them, int32: exactly one BOS where the
-        model has one."""
+        """The token ids that an engine is sent, int32: exactly one BOS where the model has one."""
         if self.whole_ids is not None:
             return self.whole_ids
         return np.concatenate([block.tokens for block in self.blocks])
@@ -197,9 +194,8 @@ class Example:
 
     @cached_property
     def depths(self) -> list[float]:
-        """Where each needle lies: tokens before it in the haystack, as percent, at most 64 of
-        them."""
-        # Depth in tokens, as the figures show it; the needle itself is not part of the haystack.
+        """Tokens before each needle in the haystack, as percent; at most 64 of them."""
+        # The needle itself is not part of the haystack.
         total = sum(len(block.tokens) for block in self.context_blocks)
         depths = []
         before = 0
@@ -235,13 +231,12 @@ class Example:
 
 
 class Parts(NamedTuple):
-    """The context of a prompt, with all that stands before it, and its question, with all that
-    stands behind it, for methods that read the context first: compression of its keys and values or
-    of its text, and sparse attention.
+    """A prompt in two parts, for methods that read the context first, such as compression of its
+    keys and values: the context with all that stands before it, and the question with all that
+    stands behind it.
 
-    The two texts joined are the text of the prompt; the two rows of ids joined are its ids, with
-    exactly one BOS where the model has one. A token that spans both parts is in `question_ids`: so
-    nothing of the question is in `context_ids`.
+    Both texts joined are the prompt's, and so are both rows of ids, int32, shape (tokens,). A token
+    that spans both parts is in `question_ids`, so nothing of the question is in `context_ids`.
     """
 
     context: str
@@ -249,23 +244,20 @@ class Parts(NamedTuple):
     question: str
     """The question, the end of the template and the answer prefix."""
     context_ids: Ids
-    """int32, shape (tokens,): BOS and the context. Of a prompt without context BOS alone, or
-    nothing."""
+    """Of a prompt without context BOS alone, or nothing."""
     question_ids: Ids
-    """int32, shape (tokens,), at least one."""
+    """At least one."""
 
 
 def split_prompt(example: Example, form: PromptFormat) -> Parts:
     """The parts of an example's prompt. `form` is the prompt format that it was made with."""
     _, end = example.context
-    blocks = example.blocks
-    context = "".join([block.text for block in blocks[:end]])
-    question = "".join([block.text for block in blocks[end:]])
+    context = "".join([block.text for block in example.blocks[:end]])
+    question = "".join([block.text for block in example.blocks[end:]])
 
-    if example.whole_ids is None:
-        # The context ends at a clean cut, so the ids of its pieces are those of the prompt.
-        size = sum(block.num_tokens for block in blocks[:end])
-    else:
+    # The context ends at a clean cut, so the ids of its pieces are those of the prompt.
+    size = sum(block.num_tokens for block in example.blocks[:end])
+    if example.whole_ids is not None:
         # The prompt was encoded as one text. What its ids share with those of the context alone
         # stands for nothing but the context.
         alone = [*form.bos, *form.tokenizer.encode(context).tolist()]
@@ -281,9 +273,8 @@ def split_prompt(example: Example, form: PromptFormat) -> Parts:
 
 
 def copy_beginning(example: Example, tokenizer: Tokenizer) -> str:
-    """The first `max_new_tokens` tokens of the context: an answer without reading, which scores on
-    cwe and fwe."""
-    blocks = (block.tokens for block in example.context_blocks)
+    """The first `max_new_tokens` tokens of the context, which score on cwe and fwe."""
+    blocks = [block.tokens for block in example.context_blocks]
     ids = np.concatenate([np.empty(0, np.int32), *blocks])
     return tokenizer.decode(ids[: example.max_new_tokens])
 

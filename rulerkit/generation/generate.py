@@ -28,8 +28,6 @@ PROMPT_VERSIONS = {"clean": 1, "paper": 3, "upstream": 3}
 """Protocol -> the version of its prompts, raised whenever one of them changes; golden digests in
 the tests hold them."""
 
-_FITTING_ROUNDS = 12
-
 _Made = tuple[Draft, int, Example]
 """What was made, the seed of the example's second stream, and the example without its context."""
 
@@ -84,11 +82,11 @@ class Examples:
             return example
 
         # The message names the shortest length that would do.
-        longer = (2**power for power in range(8, 18) if 2**power > self.length)
-        fitting = next(
-            (length for length in longer if replace(self, length=length)._example(index)), None
-        )
-        hint = f" (example {index} fits into {fitting} tokens)" if fitting else ""
+        hint = ""
+        for longer in (2**power for power in range(8, 18) if 2**power > self.length):
+            if replace(self, length=longer)._example(index):
+                hint = f" (example {index} fits into {longer} tokens)"
+                break
         raise DoesNotFit(
             f"{self.task.name} does not fit into {self.length} tokens, with its template, question "
             f"and answer: take a longer length{hint}, or leave the task out"
@@ -117,9 +115,16 @@ class Examples:
             type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
         ):
             made = self._make(index)
-            upstreams = self._upstreams_size if self.task.protocol != "clean" else None
-            if upstreams:
-                return self._as_upstream(made, *upstreams)
+            if self.task.protocol != "clean" and self._upstreams_size:
+                # The size of upstream's first example, shortened in its steps until it fits. Where
+                # no step is left upstream would try the smallest size for ever.
+                size, step = self._upstreams_size
+                while size > 0:
+                    example = self._fill(made, size=size)
+                    if example is None or example.num_tokens <= self._most_tokens:
+                        return example
+                    size -= step if size > step else 1
+                return None
 
             # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
             if piece_encoder(self.prompt_format.tokenizer).exact:
@@ -130,8 +135,6 @@ class Examples:
 
     def _make(self, index: int) -> _Made:
         """What example `index` asks, and the example without its context."""
-        # Everything is drawn from the stream of this example, in this order, so that any example
-        # can be made on its own.
         random = Random(f"{self.seed}/{self.task.name}/{index}")
         stream = ExampleStream(self.seed, index, random)
         draft = self.task.make(stream, self.length)
@@ -149,13 +152,11 @@ class Examples:
         if form.prefix_in == "none" or (self.task.judges_prefix and form.form != "base"):
             prefix = ""
 
-        # The prefix stands behind the template, where the model goes on with it; or, for
-        # services that take no such start, at the end of the user's turn.
-        closing = [(after, "template"), (prefix, "answer_prefix")]
+        # The prefix stands behind the template, where the model goes on with it; or, for services
+        # that take no such start, at the end of the user's turn.
+        tail = [(question, "question"), (after, "template"), (prefix, "answer_prefix")]
         if form.prefix_in == "user" and prefix:
-            question += DIRECT
-            closing.reverse()
-        tail = [(question, "question"), *closing]
+            tail = [(question + DIRECT, "question"), (prefix, "answer_prefix"), (after, "template")]
         bos = Piece("", "template", np.array(form.bos, dtype=np.int32))
         head = [bos] if form.bos else []
 
@@ -223,7 +224,7 @@ class Examples:
         num_fixed = len(self._encoded(frame.prompt))
         tokens = 2 * (most - num_fixed)  # pieces count for more alone than together
         best: Example | None = None
-        for _ in range(_FITTING_ROUNDS):
+        for _ in range(12):
             example = self._fill(made, tokens)
             if example is None:
                 break
@@ -252,17 +253,6 @@ class Examples:
 
     # --- the protocols `paper` and `upstream` -----------------------------------------------------
 
-    def _as_upstream(self, made: _Made, size: int, step: int) -> Example | None:
-        """The example in the size that upstream finds with its first one, shortened in upstream's
-        steps until it fits."""
-        while size > 0:
-            example = self._fill(made, size=size)
-            if example is None or example.num_tokens <= self._most_tokens:
-                return example
-            # Upstream would try the smallest size for ever.
-            size -= step if size > step else 1
-        return None
-
     @cached_property
     def _upstreams_size(self) -> tuple[int, int] | None:
         """How many lines, words or documents upstream's first example has, and its step; where that
@@ -277,20 +267,25 @@ class Examples:
 
     def _size_of(self, made: _Made, growth: Growth) -> int:
         """The size that upstream finds with an example."""
-        answer = self.prompt_format.tokenizer.count(growth.answer)
-        room = self._most_tokens if growth.answer_is_free else self.length
+        # Upstream of 2024 lengthens by whole steps and counts the answer as part of the prompt;
+        # since 2025 it searches the longest that fits.
+        room, step = self._most_tokens, growth.step
+        if growth.answer is None:
+            room = self.length if self.task.protocol == "paper" else room
+        elif self.task.protocol == "paper":
+            room -= self.prompt_format.tokenizer.count(growth.answer)
+        else:
+            step = 1
 
         def is_too_long(number: int) -> bool:
             example = self._fill(made, size=growth.start + number * step)
-            return example is not None and example.num_tokens + answer > room
+            return example is not None and example.num_tokens > room
 
         # Twice as far each time, until it is too long or there is no more; then by halves.
-        step = 1 if growth.searched else growth.step
-        most = growth.most
         far = 1
         while not is_too_long(far):
-            if most is not None and growth.start + far * step >= most:
-                return most
+            if growth.most is not None and growth.start + far * step >= growth.most:
+                return growth.most
             far *= 2
         number = bisect_left(range(far), True, key=is_too_long) - 1
         return growth.start + max(0, number) * step
@@ -314,10 +309,8 @@ def asked_record(task: Task, length: int, seed: int) -> JSON:
 def _joint(
     parts: list[tuple[str, str]], encoder: PieceEncoder, starts: bool = False, ends: bool = False
 ) -> list[Piece]:
-    """Pieces of texts and roles whose borders are not clean cuts, encoded as one text; a token that
-    spans two texts goes to the first."""
-    # The borders inside are not clean, so all is encoded as one, and the ids are dealt
-    # out by the length of each beginning.
+    """Pieces of texts and roles whose borders are not clean cuts: encoded as one, their ids dealt
+    out by the length of each beginning. A token that spans two texts goes to the first."""
     parts = [(text, role) for text, role in parts if text]
     *before, whole = accumulate(text for text, _ in parts)
     (ids,) = encoder.encode([whole], starts, ends)

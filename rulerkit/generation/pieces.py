@@ -5,10 +5,9 @@ A prompt of 128K tokens takes about half a second to tokenize; joined from piece
 remembered it takes about a millisecond. The condition is where to cut: **before a whole run of
 blanks** or **after all newlines of a run** (see `PieceEncoder.clean_cut`). Tokenizers still differ
 in how they treat a text that stands alone: SentencePiece puts a blank before it, GPT-NeoX merges
-newlines at its end. Two anchors fix this: a newline put before the piece, or a letter behind it,
-whose ids are taken off again. Which anchors a tokenizer needs is found by trial on every kind of
-border at first use; where none is exact, `PieceEncoder.exact` is False and prompts are encoded
-whole.
+newlines at its end. Two anchors fix this, whose ids are taken off again: a newline before the
+piece, a letter behind it. Which ones a tokenizer needs is tried at first use on every kind of
+border; where none is exact, prompts are encoded whole.
 """
 
 from collections.abc import Iterable, Sequence
@@ -46,8 +45,7 @@ _BLANK_AFTER_NEWLINE = (
 
 
 def settle(texts: Sequence[str]) -> list[str]:
-    """The same texts, joined the same, with blanks at the end of one moved to the start of the
-    next."""
+    """The same texts, with blanks at the end of one moved to the start of the next."""
     settled, carried = [], ""
     for text in texts:
         text = carried + text
@@ -91,11 +89,8 @@ class PieceEncoder:
 
     def clean_cut(self, left: str, right: str) -> bool:
         """Whether a text may be cut between `left` and `right`: before a run of blanks or after a
-        run of newlines.
-
-        Next to other white space it may not; between a newline and a blank only where the tokenizer
-        was found to keep the two apart (RWKV does not).
-        """
+        run of newlines, not next to other white space; between a newline and a blank only where the
+        tokenizer was found to keep the two apart (RWKV does not)."""
         # A run of blanks belongs to what follows it, in every tokenizer that merges blanks.
         if right.startswith(" "):
             rest = right.lstrip(" ")
@@ -109,8 +104,8 @@ class PieceEncoder:
         return left.endswith("\n") and bool(right) and not right[0].isspace()
 
     def encode(self, texts: Sequence[str], starts: bool = False, ends: bool = False) -> list[Ids]:
-        """The ids of many pieces, in one batch, without remembering them. `starts` and `ends` say
-        that the whole text begins or ends with each of them, where no anchor is needed."""
+        """The ids of many pieces, in one batch, without remembering them. `starts` and `ends`: the
+        whole text begins or ends with each of them, where no anchor is needed."""
         # The anchor is encoded with the piece, and its ids are taken off again.
         head, skip = ("", 0) if starts else (self._head, self._skip)
         tail, drop = ("", 0) if ends else (self._tail, self._drop)
@@ -152,8 +147,8 @@ class Units:
 
     @cached_property
     def text(self) -> tuple[str, list[int]]:
-        """All texts joined, and where each begins in it and the last ends: a slice of one long text
-        is made faster than words are joined."""
+        """All texts joined, and where each begins in it and the last ends: slicing one long text is
+        faster than joining words."""
         return "".join(self.texts), [0, *accumulate(map(len, self.texts))]
 
     @cached_property
@@ -190,8 +185,6 @@ def joined(rows: Sequence[Units]) -> Units:
 def row_by_row(columns: Sequence[tuple[Units, np.ndarray]]) -> Units:
     """The first text of each column, then the second of each, and so on, as one row of texts. A
     column is its texts and the order in which they are taken; all orders have the same length."""
-    # All columns become one row of texts, so that a single selection gives texts, counts and ids of
-    # the whole.
     units = joined([units for units, _ in columns])
     starts = accumulate((len(units) for units, _ in columns), initial=0)
     orders = [order + start for (_, order), start in zip(columns, starts, strict=False)]
@@ -212,8 +205,7 @@ def encode_units(texts: Sequence[str], encoder: PieceEncoder) -> Units:
 
 
 def numbered(form: str, encoder: PieceEncoder, least: int) -> Units:
-    """`form` with the numbers from 1 on, at least `least` of them; the first has no blank before
-    it."""
+    """`form` with at least the numbers from 1 to `least`; the first has no blank before it."""
     return _numbered(form, encoder, 1 << max(10, least.bit_length()))
 
 

@@ -121,8 +121,7 @@ class PromptFormat:
             prompt = self.system_prompt
             system = [{"role": "system", "content": prompt}] if prompt else []
             rendered = self.rendered([*system, user])
-            # Some templates drop a system message without a word. A switch such as /no_think is
-            # heeded, and not printed.
+            # A switch such as /no_think is heeded, and not printed.
             if prompt and prompt not in rendered and rendered == self.rendered([user]):
                 raise UserError(
                     "the chat template leaves out the system prompt: drop system_prompt or give "
@@ -153,8 +152,7 @@ class PromptFormat:
     def bos(self) -> tuple[int, ...]:
         """The ids put before the prompt of a named form: all that the tokenizer puts before a text,
         or none where the form itself begins with the first of them. A chat template writes its own,
-        and none is put before it, whatever the tokenizer does with a text: so vLLM renders
-        chats."""
+        whatever the tokenizer does with a text: so vLLM renders chats."""
         # Two BOS would be a prompt that no model has seen in training.
         leading = self.tokenizer.leading_ids
         first = self.tokenizer.encode(self.around[0])[:1]
@@ -164,15 +162,13 @@ class PromptFormat:
 
     @cached_property
     def leading_ids(self) -> tuple[int, ...]:
-        """The tokenizer's leading ids with which the prompt begins, whether they are put before it
-        (`bos`) or the template writes them: a server that adds its own must not be sent these."""
-        if self.bos:
-            return self.bos
+        """The tokenizer's leading ids with which the prompt begins, by `bos` or by the template: a
+        server that adds its own must not be sent these."""
         leading = self.tokenizer.leading_ids
-        before = self.tokenizer.encode(self.around[0])
-        number = 0
-        while number < min(len(leading), len(before)) and before[number] == leading[number]:
-            number += 1
+        begins = (*self.bos, *self.tokenizer.encode(self.around[0]).tolist())
+        number = len(leading)
+        while begins[:number] != leading[:number]:
+            number -= 1
         return leading[:number]
 
     @property
@@ -182,26 +178,26 @@ class PromptFormat:
 
     @property
     def lacks_bos(self) -> bool:
-        """Whether the prompt begins without all that the tokenizer puts before a text, because the
-        chat template does not write it."""
+        """Whether the chat template does not write all that the tokenizer puts before a text."""
         return self.form not in FORMS and self.leading_ids != self.tokenizer.leading_ids
 
     def settings(self) -> dict[str, Any]:
         """What defines this format in a record, without the tokenizer."""
-        # The text around the prompt is part of what was asked.
-        before, after = self.around
-        values = {name: getattr(self, name) for name in SETTINGS}
-        if not self.thinking_tokens:
-            del values["thinking_room"]
         # What few formats have is left out of the others' records.
+        values = {name: getattr(self, name) for name in SETTINGS}
         marks = values.pop("thinking_marks")
         if marks:
             values["thinking_marks"] = list(marks)
+        if not self.thinking_tokens:
+            del values["thinking_room"]
         if not self.chat_template_kwargs:
             del values["chat_template_kwargs"]
         if self.lacks_bos:
             values["bos"] = False
-        return values | {"before": before, "after": after}
+
+        # The text around the prompt is part of what was asked.
+        values["before"], values["after"] = self.around
+        return values
 
     def rendered(self, messages: list[dict[str, str]], day: date = THE_DAY) -> str:
         """The Jinja template with these messages."""
@@ -220,7 +216,6 @@ class PromptFormat:
             raise UserError(
                 f"the chat template cannot be rendered: {error}; name a form: {', '.join(FORMS)}"
             ) from error
-
         return str(rendered)
 
 
@@ -235,9 +230,7 @@ SETTINGS = tuple(field.name for field in fields(PromptFormat))[1:]
 
 
 def _jinja(template: str, day: date) -> Any:
-    """A template as chat templates are written for: sandboxed, blocks trimmed, with the helpers
-    they expect."""
-    # A chat template is a program from elsewhere, so it runs in a sandbox.
+    """A template with what chat templates expect, in a sandbox: it is a program from elsewhere."""
     from jinja2 import TemplateError
     from jinja2.ext import Extension
     from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -246,8 +239,7 @@ def _jinja(template: str, day: date) -> Any:
         raise TemplateError(message)
 
     class Generation(Extension):
-        """`{% generation %}` marks what an assistant wrote, for training; here its body is printed
-        as it stands."""
+        """`{% generation %}` marks what an assistant wrote, for training: its body is printed."""
 
         tags = {"generation"}  # noqa: RUF012 (jinja2 declares it so)
 
@@ -255,7 +247,7 @@ def _jinja(template: str, day: date) -> Any:
             next(parser.stream)
             return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
-    # These settings are those of transformers, which templates are written for.
+    # The settings are those of transformers.
     environment = ImmutableSandboxedEnvironment(
         trim_blocks=True,
         lstrip_blocks=True,
@@ -269,9 +261,8 @@ def _jinja(template: str, day: date) -> Any:
 
 # --- thoughts -------------------------------------------------------------------------------------
 
-# A needle that stands only in a thought is no answer, so a thought must be told from the answer in
-# every text of a model that thinks: where it ended, and where it never did.
-
+# A needle that stands only in a thought is no answer: thoughts are told from answers, those that
+# never ended too.
 
 KNOWN = (
     ("<think:opensource>", "</think:opensource>"),  # Hunyuan's newer models
@@ -281,21 +272,20 @@ KNOWN = (
     ("<seed:think>", "</seed:think>"),  # Seed-OSS
     ("<mm:think>", "</mm:think>"),  # MiniMax-M3
     ("<|START_THINKING|>", "<|END_THINKING|>"),  # Cohere
-    # gpt-oss: channels, of which the last is the answer; and the same from a server that drops
-    # special tokens, or puts blanks in their place.
+    # gpt-oss: the last channel is the answer; and the same from a server without special tokens
     ("<|channel|>analysis<|message|>", "<|channel|>final<|message|>"),
     ("analysis", "assistantfinal"),
     ("<|channel>", "<channel|>"),  # Gemma 4
     ("<|open|>think<|sep|>", "<|close|>think<|sep|>"),  # Kimi K3
-    # K2-Horizon has a mark for each effort.
+    # K2-Horizon has a mark for each effort
     ("<ifm|think>", "</ifm|think>"),
     ("<ifm|think_fast>", "</ifm|think_fast>"),
     ("<ifm|think_faster>", "</ifm|think_faster>"),
     ("<|plamo:begin_think:plamo|>", "<|plamo:end_think:plamo|>"),
-    # Inkling and Muse end a thought as any other message: the answer has a beginning of its own.
+    # Inkling and Muse end a thought as any other message
     ("<|content_thinking|>", "<|content_text|>"),
     ("to=self<|message|>", "to=user<|message|>"),
-    # Granite 3 writes sentences.
+    # Granite 3
     ("Here is my thought process:", "Here is my response:"),
     ("Here's my thought process:", "Here's my response:"),
 )

@@ -67,12 +67,9 @@ def known_questions() -> Iterator[QASet]:
 
 def _qa_set(name: str, documents: dict[str, int], rows: list[Any], note: str = "") -> QASet:
     """The set of these documents (with their groups) and questions: of each question the text, its
-    answers, the documents that hold the answer, and its own other documents.
-
-    Questions and documents are stripped at both ends (upstream strips neither: five SQuAD
-    paragraphs and 257 of its questions carry blanks there).
-    """
-    # Questions name their documents by number.
+    answers, the documents that hold the answer, and its own other documents."""
+    # Questions name their documents by number. Texts are stripped at both ends; upstream keeps the
+    # blanks of 257 of SQuAD's questions.
     numbers = {document: number for number, document in enumerate(documents)}
     questions = []
     for text, answers, gold, related in rows:

@@ -67,9 +67,8 @@ class Tokenizer:
             return self.decode_ids(row)
         except (IndexError, KeyError) as error:
             raise UserError(
-                f"tokenizer {self.name}: it has no text for an id (the highest is "
-                f"{max(row)}): name "
-                "the model's own"
+                f"tokenizer {self.name}: it has no text for an id (the highest is {max(row)}): "
+                "name the model's own"
             ) from error
 
     def count(self, text: str) -> int:
@@ -149,13 +148,12 @@ def _read(spec: str, path: Path) -> Tokenizer:
     try:
         data = path.read_bytes()
         settings = _settings(folder)
-        named = _special_tokens(folder, settings)
         if path.suffix == ".txt":
             tokenizer = _rwkv(data)
         elif path.suffix == ".json":
-            tokenizer = _hugging_face(data, settings, named)
+            tokenizer = _hugging_face(data, settings)
         else:
-            tokenizer = _sentencepiece(data, settings, named)
+            tokenizer = _sentencepiece(data, settings)
     except Exception as error:  # a damaged file raises anything, the libraries' bare Exception too
         raise UserError(
             f"tokenizer {spec}: {path} and the settings beside it are no tokenizer that can be "
@@ -168,11 +166,9 @@ def _read(spec: str, path: Path) -> Tokenizer:
 
 
 def _settings(folder: Path) -> dict[str, Any]:
-    """`tokenizer_config.json` of a folder, over `special_tokens_map.json`, with its chat template.
-
-    The template of `chat_template.jinja` comes first, then that of `tokenizer_config.json`, then
-    that of `chat_template.json`; of several named templates the one called `default` is taken.
-    """
+    """What the files beside a vocabulary say: `tokenizer_config.json` over
+    `special_tokens_map.json`, with the texts of its `bos_token` and `eos_token`, of all its
+    `special_tokens`, and of its `chat_template`: of several named ones that called `default`."""
     settings = _json(folder / "special_tokens_map.json")
     for key, value in _json(folder / "tokenizer_config.json").items():
         if value is not None:
@@ -185,11 +181,23 @@ def _settings(folder: Path) -> dict[str, Any]:
         template = {entry["name"]: entry["template"] for entry in template}.get("default")
     if (file := folder / "chat_template.jinja").is_file():
         template = file.read_text(encoding="utf-8")
-
     # What is no text would only fail when the first prompt is made.
     if not isinstance(template, str | None):
         raise ValueError(f"the chat template is a {type(template).__name__}, not a text")
-    return settings | {"chat_template": template}
+
+    # A token is a text, or a mapping with `content`.
+    tokens: list[Any] = [*_json(folder / "added_tokens.json")]
+    tokens += settings.get("added_tokens_decoder", {}).values()
+    for key in ("additional_special_tokens", "extra_special_tokens"):
+        more = settings.get(key, [])
+        tokens += more.values() if isinstance(more, dict) else more
+    for key in ("bos_token", "eos_token"):
+        token = settings.get(key)
+        settings[key] = str(token["content"]) if isinstance(token, dict) else token
+        tokens.append(settings[key])
+    texts = [token["content"] if isinstance(token, dict) else token for token in tokens]
+    special = [str(text) for text in texts if text]
+    return settings | {"chat_template": template, "special_tokens": special}
 
 
 def _json(file: Path) -> dict[str, Any]:
@@ -202,27 +210,10 @@ def _json(file: Path) -> dict[str, Any]:
     return content
 
 
-def _special_tokens(folder: Path, settings: dict[str, Any]) -> list[str]:
-    """The special tokens that the files beside a vocabulary name."""
-    tokens: list[Any] = [*_json(folder / "added_tokens.json")]
-    tokens += settings.get("added_tokens_decoder", {}).values()
-    for key in ("additional_special_tokens", "extra_special_tokens"):
-        more = settings.get(key, [])
-        tokens += more.values() if isinstance(more, dict) else more
-    tokens += [settings.get("bos_token"), settings.get("eos_token")]
-    return [text for text in map(_token_text, tokens) if text]
-
-
-def _token_text(token: Any) -> str | None:
-    """A token's text, as `tokenizer_config.json` writes it: plain or as a mapping with
-    `content`."""
-    return str(token["content"]) if isinstance(token, dict) else token
-
-
 # --- vocabulary files -----------------------------------------------------------------------------
 
 
-def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> Tokenizer:
+def _hugging_face(data: bytes, settings: dict[str, Any]) -> Tokenizer:
     """A `tokenizer.json`. Its post-processor says what is put around a text: as in transformers,
     `add_bos_token` beside it says nothing."""
     from tokenizers import Tokenizer as Backend
@@ -231,7 +222,7 @@ def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> To
     backend = Backend.from_buffer(data)
     backend.no_truncation()
     backend.no_padding()
-    for token in named:
+    for token in settings["special_tokens"]:
         if backend.token_to_id(token) is None:
             raise ValueError(f"it lacks {token}, which the files beside it name")
 
@@ -247,7 +238,7 @@ def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> To
     leading_tokens = [str(backend.id_to_token(number)) for number in leading]
 
     # Without settings, the only token before a text is what templates call BOS.
-    bos_token = _token_text(settings.get("bos_token"))
+    bos_token = settings["bos_token"]
     if bos_token is None and len(leading) == 1:
         bos_token = leading_tokens[0]
 
@@ -260,17 +251,17 @@ def _hugging_face(data: bytes, settings: dict[str, Any], named: list[str]) -> To
         leading_ids=tuple(leading),
         leading_tokens=tuple(leading_tokens),
         bos_token=bos_token,
-        eos_token=_token_text(settings.get("eos_token")),
+        eos_token=settings["eos_token"],
     )
 
 
-def _sentencepiece(data: bytes, settings: dict[str, Any], named: list[str]) -> Tokenizer:
+def _sentencepiece(data: bytes, settings: dict[str, Any]) -> Tokenizer:
     """A SentencePiece model; special tokens that stand in a text become their ids."""
     from sentencepiece import SentencePieceProcessor
 
     model = SentencePieceProcessor(model_proto=data)
     pieces = {model.id_to_piece(i): i for i in range(model.get_piece_size())}
-    for token in named:
+    for token in settings["special_tokens"]:
         if token not in pieces:
             raise ValueError(f"it lacks {token}, which the files beside it name")
     if settings.get("legacy") is False:
@@ -278,7 +269,7 @@ def _sentencepiece(data: bytes, settings: dict[str, Any], named: list[str]) -> T
 
     # SentencePiece never reads control tokens in a text; chat templates are made of them.
     control = {text: i for text, i in pieces.items() if model.is_control(i)}
-    numbers = control | {text: pieces[text] for text in named}
+    numbers = control | {text: pieces[text] for text in settings["special_tokens"]}
 
     # A token may begin with another one.
     longest_first = sorted(numbers, key=len, reverse=True)
@@ -294,19 +285,18 @@ def _sentencepiece(data: bytes, settings: dict[str, Any], named: list[str]) -> T
         return ids
 
     # The files beside the model may name others than it does.
-    bos = _token_text(settings.get("bos_token"))
+    bos, eos = settings["bos_token"], settings["eos_token"]
     if bos is None and model.bos_id() >= 0:
         bos = model.id_to_piece(model.bos_id())
-    eos = _token_text(settings.get("eos_token"))
     if eos is None and model.eos_id() >= 0:
         eos = model.id_to_piece(model.eos_id())
-    leads = bos and settings.get("add_bos_token", True)
+    leading = [bos] if bos and settings.get("add_bos_token", True) else []
     others = sorted(numbers.keys() - control.keys())
     return Tokenizer(
         lambda texts: list(map(encode, texts)),
         model.decode,
-        leading_ids=(numbers[bos],) if bos and leads else (),
-        leading_tokens=(bos,) if bos and leads else (),
+        leading_ids=tuple(numbers[token] for token in leading),
+        leading_tokens=tuple(leading),
         bos_token=bos,
         eos_token=eos,
         fingerprint=repr(others) if others else "",
@@ -384,14 +374,10 @@ BUILTIN = re.compile(r"\n| ?[^\W\d_]+| ?\d{1,3}| ?[^\w\s]+|_|[^\S\n]")
 
 
 def _builtin() -> Tokenizer:
-    """Words, groups of digits and runs of punctuation, each with the blank before it: no
-    vocabulary, no download.
-
-    Ids are given out in order of first sight, so they mean something within one process only;
-    counts are stable.
-    """
+    """Words, groups of digits and runs of punctuation, each with the blank before it. Ids are given
+    out in order of first sight: they mean something within one process only; counts are stable."""
     # A word gets its number in one step of the interpreter, since answers are read in another
-    # thread; so the words stand in the order of their numbers.
+    # thread.
     numbers: dict[str, int] = defaultdict(itertools.count().__next__)
 
     def decode(ids: list[int]) -> str:
@@ -401,9 +387,4 @@ def _builtin() -> Tokenizer:
     def encode_many(texts: Sequence[str]) -> list[list[int]]:
         return [list(map(numbers.__getitem__, BUILTIN.findall(text))) for text in texts]
 
-    return Tokenizer(
-        encode_many,
-        decode,
-        name="builtin",
-        fingerprint=digest(BUILTIN.pattern),
-    )
+    return Tokenizer(encode_many, decode, name="builtin", fingerprint=digest(BUILTIN.pattern))

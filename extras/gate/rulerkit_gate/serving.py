@@ -30,7 +30,7 @@ from rulerkit.common.errors import DoesNotFit, UserError, counted, listed
 from rulerkit.common.lengths import length_name
 from rulerkit.common.settings import JSON
 from rulerkit.generation.example import Example
-from rulerkit.generation.match_rules import string_match_all
+from rulerkit.generation.tasks.base import string_match_all
 from rulerkit.inference.model import Failure
 from rulerkit_gate.evidence import PROBES, Evidence
 from rulerkit_gate.twins import Prompt, Prompts

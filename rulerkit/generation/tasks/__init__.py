@@ -16,15 +16,15 @@ from rulerkit.common.plugins import brought, check_free, is_outside, load_record
 from rulerkit.generation.tasks.base import PROTOCOLS, RULES, Reading
 from rulerkit.generation.tasks.base import Task as Task
 
-FAMILIES: dict[str, tuple[str, str]] = {
+FAMILIES = {
     "niah": ("niah:Needles", "niah"),
     "vt": ("variable_tracking:VariableTracking", "vt"),
     "cwe": ("common_words:CommonWords", "aggregation"),
     "fwe": ("frequent_words:FrequentWords", "aggregation"),
     "qa": ("question_answering:QuestionAnswering", "qa"),
 }
-"""The first letters of the names of a family's tasks -> its file, which is also its name, with its
-class; and its category."""
+"""The first letters of the names of a family's tasks -> its file with its class, and its category,
+for which no family is imported."""
 
 _SETTINGS: dict[str, dict[str, Any]] = {
     "niah_single_1": {"haystack": "noise"},
@@ -50,14 +50,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 """Task -> how it differs from its family's default."""
 TASKS: tuple[str, ...] = tuple(_SETTINGS)
 THIRTEEN: tuple[str, ...] = TASKS[:13]
-CATEGORIES: tuple[str, ...] = tuple(dict.fromkeys(category for _, category in FAMILIES.values()))
-
-
-def _family(letters: str) -> type[Task]:
-    """One of our families, by the first letters of the names of its tasks."""
-    place, _ = FAMILIES[letters]
-    family: type[Task] = resolve_name(f"rulerkit.generation.tasks.{place}")
-    return family
+CATEGORIES = ("niah", "vt", "aggregation", "qa")
 
 
 def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> Task:
@@ -70,7 +63,7 @@ def task(spec: str | Mapping[str, Any] | Task, protocol: str | None = None) -> T
     if isinstance(spec, str):
         # Plug-ins are asked where a name is none of ours.
         if spec in TASKS:
-            spec = _family(spec.partition("_")[0])(name=spec, **_SETTINGS[spec])
+            spec = family_of(spec)(name=spec, **_SETTINGS[spec])
         else:
             known = all_tasks()
             check_known("task", spec, known, command="rulerkit tasks")
@@ -122,8 +115,8 @@ def _variant(spec: Mapping[str, Any], protocol: str | None) -> Task:
 
 
 def suites() -> dict[str, list[str]]:
-    """Suite -> the names of the tasks that its name stands for wherever tasks are named: those of
-    plug-ins too, and of `ruler` the thirteen."""
+    """Suite -> the names of its tasks, which its name stands for: those of plug-ins too, and of
+    `ruler` the thirteen."""
     found: dict[str, list[str]] = {}
     for task in all_tasks().values():
         found.setdefault(task.suite, []).append(task.name)
@@ -144,40 +137,32 @@ def without_suites(specs: Iterable[Any]) -> list[Any]:
     return found
 
 
-def by_name(tasks: Iterable[Task]) -> dict[str, Task]:
-    """The tasks by their names, each once.
-
-    Raises UserError for two different ones of one name, whose answers would be mixed.
-    """
+def each_once(tasks: Iterable[Task]) -> tuple[Task, ...]:
+    """The tasks, each once. Raises UserError for two different ones of one name, whose answers
+    would be mixed."""
     named: dict[str, Task] = {}
     for task in tasks:
         if named.setdefault(task.name, task) != task:
             raise UserError(
                 f"two different tasks are named {task.name}: give one of them another `name:`"
             )
-    return named
+    return tuple(named.values())
 
 
 def family_of(name: str, family: str = "") -> type[Task]:
-    """The family of a task: the one that a record calls `family`, or, where nothing says so, the
-    one that the first letters of the task's name tell."""
-    for letters, (place, _) in FAMILIES.items():
-        is_named = place.startswith(f"{family}:")
-        if is_named if family else re.match(rf"{letters}(?![a-zA-Z])", name):
-            return _family(letters)
-    of_plugins = [*all_families()][len(FAMILIES) :]
-    for one in of_plugins:
+    """The family of a task: the one that a record calls `family`, or else the one that the first
+    letters of the task's name tell."""
+    for one in all_families():
         if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
-    names = ", ".join([*FAMILIES, *[one.short_name for one in of_plugins]])
+    names = ", ".join([one.short_name for one in all_families()])
     hint = f"Other names must begin with one of {names}: rename the file or the task"
     raise unknown("task", name, THIRTEEN, hint)
 
 
 def category_of(name: str) -> str:
-    """The category of a task by the first letters of its name, so that variants have one too; ''
-    where they tell none."""
-    # No family of ours is imported for its category.
+    """The category of a task, or variant, by the first letters of its name; '' where they tell
+    none."""
     letters = re.split("[^a-zA-Z]", name, maxsplit=1)[0]
     if letters in FAMILIES:
         return FAMILIES[letters][1]
@@ -194,7 +179,8 @@ def all_tasks() -> dict[str, Task]:
 
 def all_families() -> Iterator[type[Task]]:
     """The families, and then those of plug-ins, each imported where it comes to it."""
-    yield from map(_family, FAMILIES)
+    for place, _ in FAMILIES.values():
+        yield resolve_name(f"rulerkit.generation.tasks.{place}")
     yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
 
 
@@ -206,7 +192,6 @@ def _from_plugins(_: tuple[str, ...]) -> dict[str, Task]:
     family_owners = {place.partition(":")[0]: "rulerkit" for place, _ in FAMILIES.values()}
     tasks = dict[str, Task]()
     for module, families in brought("families"):
-        # What a module brings is the user's: each thing is checked before it is used.
         if not isinstance(families, list | tuple):
             raise UserError(
                 f"plug-in {module}: families is {shortened(families)}; expected a list of classes "
@@ -248,11 +233,8 @@ def _check_family(family: Any, module: str) -> None:
 
 
 def recorded_task(settings: Mapping[str, Any]) -> Task:
-    """The task that a record describes by its settings.
-
-    A family from outside that is not loaded yet is imported from the module that the record names.
-    Raises UserError where it is not here.
-    """
+    """The task that a record describes by its settings. A family from outside that is not loaded
+    yet is imported from the module that the record names. Raises UserError where it is not here."""
     # Files of other programs name no family.
     name, named_family = settings["name"], settings["family"]
     try:
@@ -278,8 +260,8 @@ def recorded_task(settings: Mapping[str, Any]) -> Task:
 
 
 def read_prompt(text: str, task: str = "") -> Reading | None:
-    """What the text of a prompt asks and answers, by its family's rule; None if it is not a prompt
-    of any family. `task` is the name of its task, where that is known."""
+    """What the text of a prompt asks and answers; None if it is not a prompt of any family. `task`
+    is the name of its task, where that is known."""
     for family in [family_of(task)] if task in TASKS else all_families():
         reading = family.read(text)
         if reading is not None:
@@ -288,7 +270,6 @@ def read_prompt(text: str, task: str = "") -> Reading | None:
 
 
 def read_answer(text: str) -> str | None:
-    """The answer that the text of a prompt alone gives; None if it is not a prompt of any
-    family."""
+    """The answer that the text of a prompt gives; None if it is not a prompt of any family."""
     reading = read_prompt(text)
     return None if reading is None else reading.text

@@ -3,7 +3,7 @@ reference reader sees."""
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass as plain_dataclass
 from dataclasses import fields, replace
 from functools import cached_property
@@ -18,7 +18,6 @@ from rulerkit.common.errors import UserError, shortened, unknown
 from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.generation.corpora import BASES, KINDS, choices
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
-from rulerkit.generation.match_rules import not_written, string_match_all, string_match_part
 
 Protocol = Literal["clean", "paper", "upstream"]
 """How prompts are made. `clean` draws everything freely for each example, with upstream's wording
@@ -32,14 +31,27 @@ Positive = Annotated[int, Field(ge=1, le=MOST)]
 CorpusName = Annotated[str, BeforeValidator(str)]
 """A setting that names a corpus or is the path of one."""
 RULES = ("all", "part")
-"""The rules of RULER, which `match` of a family names: the share of the references that are found,
-and 1 if any is."""
+"""The rules of RULER, which `match` of a family names: `string_match_all`, `string_match_part`."""
 
 _DRAWS = 100
 """For each text that is to be drawn, the draws after which there are too few different ones."""
 
 
 # --- judging --------------------------------------------------------------------------------------
+
+
+def string_match_all(prediction: str, references: Collection[str]) -> float:
+    """Share (0..1) of the references that occur in the prediction, whatever their case: niah, vt,
+    cwe, fwe."""
+    answer = prediction.lower()
+    return sum(reference.lower() in answer for reference in references) / len(references)
+
+
+def string_match_part(prediction: str, references: Collection[str]) -> float:
+    """1 if any of the references occurs in the prediction, whatever its case, else 0: question
+    answering."""
+    answer = prediction.lower()
+    return float(any(reference.lower() in answer for reference in references))
 
 
 @plain_dataclass(frozen=True)
@@ -74,8 +86,7 @@ class JudgedAnswer:
 
     @cached_property
     def needles(self) -> list[tuple[Piece, int]]:
-        """Needles and distractors with the tokens before them, those of runs of lines included."""
-        # Positions are tokens from the beginning of the prompt.
+        """Needles and distractors, those of runs of lines too, with the tokens before them."""
         before = 0
         pieces = []
         for piece in self.example.pieces:
@@ -86,12 +97,12 @@ class JudgedAnswer:
 
 
 class FailureRule(NamedTuple):
-    """A label for what went wrong with an answer, its definition in one sentence, and its test: the
-    detail that was seen, or None where the label does not fit."""
+    """A label for what went wrong with an answer, and its definition in one sentence."""
 
     label: str
     definition: str
     test: Callable[[JudgedAnswer], str | None]
+    """The detail that was seen, or None where the label does not fit."""
 
 
 @plain_dataclass(frozen=True)
@@ -129,15 +140,12 @@ class Growth(NamedTuple):
 
     start: int
     step: int
+    answer: str | None = None
+    """What upstream counted behind its first example in 2024; since 2025 it searches the longest
+    example that fits, instead. None: it does neither, and in 2024 left no room for an answer."""
     most: int | None = None
     """The largest size there is."""
-    searched: bool = False
-    """Whether the first example is as long as fits, not a multiple of the step (since 2025)."""
-    answer: str = ""
-    """What upstream measures behind its first example."""
-    answer_is_free: bool = True
-    """Whether the tokens of the answer are kept free while it searches."""
-    draws: int = 1
+    draws: int = 9
     """The examples that may be the first one, where the size depends on what is drawn."""
 
 
@@ -150,8 +158,7 @@ class Task(ABC):
 
     A family is a subclass with typed settings, which pydantic checks, in one file that holds all
     that knows the family's text. It may stand outside the package: `docs/extend.md` says what it
-    must bring. What it leaves out the kit does without: no reader answers it, its failures have the
-    labels that all families share, it has no effective length.
+    must bring, and what the kit does without where it leaves something out.
     """
 
     family: ClassVar[str]
@@ -160,8 +167,8 @@ class Task(ABC):
     match: ClassVar[str] = "all"
     """One of RULES, or another word, such as `own`: then the family brings `score`."""
     threshold: ClassVar[float | None] = None
-    """Percent that the mean of the category must reach so that a length is effective. RULER's own
-    thresholds are for its thirteen tasks: `scoring.effective_length`."""
+    """Percent that the mean of the category must reach so that a length is effective; RULER's own
+    are in `scoring.effective_length`."""
     separator: ClassVar[str] = ", "
     """What stands between several items of an answer."""
     failure_rules: ClassVar[tuple[FailureRule, ...]] = ()
@@ -173,8 +180,8 @@ class Task(ABC):
     """Whether the answer prefix is a part of the answer. Then base models alone get it, and what
     they write is judged behind it."""
     short_name: ClassVar[str]
-    """The first letters of the names of all tasks of this family, in our files and in those of
-    others; the name of the family where it names none."""
+    """The first letters of the names of all its tasks; the name of the family where it names
+    none."""
     new_tokens: ClassVar[tuple[int, int]]
     """The answer tokens that the benchmark gives, and to how many items."""
     question_form: ClassVar[str] = ""
@@ -188,9 +195,8 @@ class Task(ABC):
     protocol: Protocol = "clean"
     """It belongs to the study, not to the task's settings."""
     suite: str = ""
-    """The suite that a task is of. No mean, table or threshold mixes suites: `ruler` (what a family
-    is of that says nothing), `small`, or one of a plug-in's. A family says `suite = NAME`,
-    a variant `suite: NAME` among its settings."""
+    """`ruler` (where nothing is said), `small`, or one of a plug-in's: no mean, table or threshold
+    mixes suites. A family says `suite = NAME`, a variant `suite: NAME` among its settings."""
     max_new_tokens: Positive | None = None
     """The most tokens of an answer; None takes the benchmark's number, raised in proportion to what
     is asked for."""
@@ -224,8 +230,7 @@ class Task(ABC):
 
     @classmethod
     def tasks(cls) -> "Sequence[Task]":
-        """The named tasks of a plug-in's family: one with the family's name, unless it says
-        more."""
+        """The named tasks of a plug-in's family: one with its name, unless it says more."""
         return [cls(name=cls.family)]
 
     @abstractmethod
@@ -275,9 +280,8 @@ class Task(ABC):
 
     @property
     def answer_tokens(self) -> int:
-        """The number of tokens kept free for the answer: in proportion to its items, at least the
+        """The tokens kept free for the answer: in proportion to its items, at least the
         benchmark's."""
-        # Asking for more items than the benchmark does needs more room.
         tokens, usual = self.new_tokens
         return self.max_new_tokens or max(tokens, -(-tokens * self.num_items // usual))
 
@@ -290,16 +294,16 @@ class Task(ABC):
 
     def can_judge(self, references: Sequence[str] | None) -> bool:
         """Whether there are references, none of them empty: an empty text is in every answer. A
-        family with a `score` of its own may have none, where nothing is the right answer."""
+        family with a `score` of its own may have none."""
         if not references:
             may_be_none = self.match not in RULES and not self.any_is_enough
             return may_be_none and references is not None
         return all(map(str.strip, references))
 
     def score(self, text: str, references: Sequence[str], /) -> float:
-        """The score of an answer, 0 to 1, by the family's match rule. `text` is what is judged: an
-        answer without its thought, with the answer prefix where this is a part of the answer.
-        Raises UserError where there is no reference, or an empty one."""
+        """The score of an answer, 0 to 1, by the family's match rule. `text` is without a thought,
+        and with the answer prefix where this is a part of the answer. Raises UserError where there
+        is no reference, or an empty one."""
         if not self.can_judge(references):
             raise UserError(
                 f"task {self.name}: the references are {references!r}: expected texts, none of "
@@ -311,7 +315,8 @@ class Task(ABC):
     def missing(self, text: str, references: Sequence[str], /) -> tuple[str, ...]:
         """The references that an answer does not give."""
         if self.match in RULES:
-            return not_written(text, references)
+            answer = text.lower()
+            return tuple(one for one in references if one.lower() not in answer)
         return () if self.score(text, references) == 1 else tuple(references)
 
     @classmethod
@@ -320,8 +325,8 @@ class Task(ABC):
         return [word for word in re.findall(r"\w+(?:-\w+)*", text.lower()) if len(word) > 3]
 
     def in_another_form(self, text: str, references: Sequence[str], /) -> bool:
-        """Whether an answer that is not right holds all references in a form that the rule does not
-        see. A family that judges an answer line may tell."""
+        """Whether a wrong answer holds all references in a form that the rule does not see, as
+        beside an answer line."""
         return False
 
     # --- settings ---------------------------------------------------------------------------------
@@ -334,8 +339,7 @@ class Task(ABC):
         return budget.random.permutation(entries)
 
     def settings(self) -> dict[str, Any]:
-        """All that defines this task, ready for JSON: the settings that are not None, and what
-        its family says."""
+        """All that defines this task, ready for JSON."""
         family = type(self)
         settings: dict[str, Any] = {"name": self.name}
         for name in self.setting_names():
@@ -367,7 +371,6 @@ class Task(ABC):
         """The same task over the `original` corpora, the `builtin` synthetic texts, or files: a
         mapping of `essay`, `qa` and `words` to paths, with `base` for what it does not name. Its
         name stays, and so does a file that a setting of the task names."""
-        # Only names of built-in corpora are swapped; a path that was set in the task stays.
         chosen = choices(corpora)
         swapped = BASES[chosen["base"]]
         names: Any = {}
@@ -381,7 +384,6 @@ class Task(ABC):
 def score_of(task: Task, text: str, references: Sequence[str]) -> float:
     """The score that a task gives an answer; UserError where code of a plug-in gives no number from
     0 to 1."""
-    # The rules of RULER give a share: there is nothing to check.
     if not is_outside(type(task)):
         return task.score(text, references)
     with errors_of(type(task), f"the score of the answer {shortened(text)}"):
@@ -396,18 +398,16 @@ def score_of(task: Task, text: str, references: Sequence[str]) -> float:
 
 
 def shuffled_alike(size: int, seed: int) -> list[int]:
-    """The positions 0 to size - 1, shuffled as upstream does: the same order in every example with
-    this seed and size."""
-    # Python's own generator and shuffle, because upstream's order follows from them.
+    """The positions 0 to size - 1, shuffled with Python's own generator, as upstream does: the same
+    order in every example with this seed."""
     order = list(range(size))
     Random(seed).shuffle(order)
     return order
 
 
 def distinct(count: int, draw: Callable[[], str], first: Iterable[str] = ()) -> list[str]:
-    """Draws until there are `count` different texts with the first ones (upstream draws with
-    replacement)."""
-    # A dictionary keeps the order in which texts were drawn.
+    """Draws until there are `count` different texts with the first ones, in the order of drawing
+    (upstream draws with replacement)."""
     texts = dict.fromkeys(first)
     for _ in range(_DRAWS * count + 1):
         if len(texts) >= count:

@@ -54,9 +54,6 @@ _QUESTION = "Question: What are the {n} most common words in the above list?"
 _PREFIX = " Answer: The top {n} words that appear most often in the list are:"
 _REDUCED_BELOW = 4096
 _MOST_COMMON = 1000
-_DRAWS = 9
-_ADDED = 10
-"""By how many words upstream lengthens its first list and shortens one that does not fit."""
 
 
 def _less_frequent_words(answer: JudgedAnswer) -> str | None:
@@ -84,12 +81,11 @@ class WordCount(Task):
     )
 
     entry: ClassVar[re.Pattern[str]]
-    """An entry of the list or text; its group `item` is the word."""
+    """An entry of the list or text; the group `item` is the word."""
 
     @classmethod
     def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
         """The most frequent words of a text from `start` on, and as many less frequent ones."""
-        # What a reader that counts would answer, and what it could confuse it with.
         counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
         words = [word for word, _ in counts.most_common(2 * number)]
         occurrences = partial(cls.entry.finditer, text, start)
@@ -117,7 +113,6 @@ class CommonWords(WordCount):
     corpora = (("words", "words"),)
 
     def __post_init__(self) -> None:
-        # With equal frequencies nothing in the list would tell the answers from the others.
         if self.freq_cw <= self.freq_ucw:
             raise ValueError(
                 f"freq_cw is {self.freq_cw} and freq_ucw {self.freq_ucw}: freq_cw must be more, "
@@ -128,11 +123,6 @@ class CommonWords(WordCount):
     def num_items(self) -> int:
         return self.num_cw
 
-    @property
-    def _list_of_words(self) -> Words:
-        words: Words = load("words", self.words)
-        return words
-
     def frequencies(self, length: int) -> tuple[int, int]:
         """How often common and other words appear: as set, or 6 and 1 below 4096 tokens, as
         upstream reduces them."""
@@ -142,7 +132,7 @@ class CommonWords(WordCount):
     def make(self, stream: ExampleStream, length: int) -> Draft:
         # Upstream may ask for any word; `clean` for none that stands inside another, because
         # naming the longer word would score for it.
-        words = self._list_of_words
+        words: Words = load("words", self.words)
         singles = words.everything if self.protocol != "clean" else _uncontained(words)
 
         # The demonstration, the answers and the rest must not run out of words.
@@ -165,10 +155,7 @@ class CommonWords(WordCount):
         )
 
     def growth(self, draft: Draft, length: int) -> Growth:
-        if self.protocol != "paper":
-            return Growth(_ADDED, _ADDED, searched=True, draws=_DRAWS)
-        answer = f" {self.join(draft.references)}"
-        return Growth(_ADDED, _ADDED, answer=answer, draws=_DRAWS)
+        return Growth(10, 10, f" {self.join(draft.references)}")
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         if budget.size is not None:
@@ -176,13 +163,12 @@ class CommonWords(WordCount):
             others = budget.size - self.num_cw
             if others < 0:
                 return None
-            words, common, order = next(
-                enough for enough in self._words_of(draft, budget) if len(enough[-1]) >= others
-            )
-            return [self._list(words, common, order[:others], budget)]
+            for words, common, order in self._words_of(draft, budget):
+                if len(order) >= others:
+                    return [self._list(words, common, order[:others], budget)]
 
-        # The tokens of a list are known before it is written: those of its words, each
-        # as often as it stands there, and those of its numbers.
+        # The tokens of a list are known before it is written: those of its words, each as often as
+        # it stands there, and those of its numbers.
         common_count, other_count = self.frequencies(budget.length)
         numbers = numbered(" {}.", budget.encoder, budget.tokens // 3 + 16)
         for words, common, order in self._words_of(draft, budget):
@@ -197,8 +183,7 @@ class CommonWords(WordCount):
             if fitting < len(order):
                 break
 
-        # The count is exact but for the last word, whose newline may join its token:
-        # take words off until the list fits.
+        # The count is exact but for the last word, whose newline may join its token.
         for number in range(fitting, -1, -1):
             piece = self._list(words, common, order[:number], budget)
             if piece.num_tokens <= budget.tokens:
@@ -209,30 +194,27 @@ class CommonWords(WordCount):
         self, draft: Draft, budget: ContextBudget
     ) -> Iterator[tuple[Units, np.ndarray, np.ndarray]]:
         """Words, which of them are common, and the others in the order in which a list takes them:
-        all single words, and then with ever more pairs behind them."""
-        listed = self._list_of_words
+        all single words, then with ever more pairs behind them."""
+        listed: Words = load("words", self.words)
         texts = [" " + word for word in draft.hidden]
         words = _words(listed, budget.encoder)
         common = np.array([words.position[text] for text in texts])
         singles = words.others(texts, budget.random)
         yield words, common, singles
 
-        # A pair that holds an answer would be counted as naming it.
+        # A pair that holds an answer would be counted as naming it. Upstream takes words of random
+        # letters instead of pairs.
         parts = {word.lower() for word in draft.hidden}
-        most = len(listed.adjectives) * len(listed.nouns) // 2
-        num_pairs = 0
+        num_pairs = min(8192, len(listed.adjectives) * len(listed.nouns) // 2)
         while True:
-            # Upstream takes words of random letters instead.
-            num_pairs = max(min(8192, most), 2 * num_pairs)
-            letters = self.protocol != "clean"
-            words = _words(listed, budget.encoder, num_pairs, random_letters=letters)
-            first = len(words) - num_pairs
-            pairs = [
-                i
-                for i in (first + budget.random.permutation(num_pairs)).tolist()
-                if parts.isdisjoint(words.texts[i][1:].lower().split("-"))
-            ]
+            words = _words(listed, budget.encoder, num_pairs, self.protocol != "clean")
+            pairs = []
+            places = budget.random.permutation(num_pairs) + len(words) - num_pairs
+            for place in places.tolist():
+                if parts.isdisjoint(words.texts[place][1:].lower().split("-")):
+                    pairs.append(place)
             yield words, common, np.concatenate([singles, pairs])
+            num_pairs *= 2
 
     def _list(
         self, words: Units, common: np.ndarray, others: np.ndarray, budget: ContextBudget
@@ -240,8 +222,8 @@ class CommonWords(WordCount):
         """The numbered list, shuffled, with the newline before the question."""
         common_count, other_count = self.frequencies(budget.length)
 
-        # Each word as often as its frequency says, then shuffled as a whole. Upstream repeats
-        # the whole list of words, so that one shuffle puts other words in the same places.
+        # Upstream repeats the whole list of words, so that one shuffle puts other words in the same
+        # places.
         times = np.tile if self.protocol != "clean" else np.repeat
         entries = np.concatenate([times(common, common_count), times(others, other_count)])
         order = self.shuffle(entries, budget)
@@ -276,18 +258,16 @@ class CommonWords(WordCount):
         return " ".join(f"{i}. {word}" for i, word in enumerate(items, 1))
 
     def _demonstration(self, stream: ExampleStream, taken: list[str], length: int) -> str:
-        """A solved list of 40 words (20 below 4096 tokens), without chat template; nothing where
-        the task has no demonstration."""
+        """A solved list of 40 words (20 below 4096 tokens); nothing where the task has none."""
         if not self.demonstration:
             return ""
 
-        # Upstream's sizes: 40 words, or 20 where the prompt is short.
         size, common_count, other_count = (20, 3, 1) if length < _REDUCED_BELOW else (40, 10, 3)
         n = self.num_cw
         random = Random(f"{stream.seed}/{self.name}/{stream.index}/demonstration")
 
         # An answer that stands in the demonstration, too, would be given away there.
-        free = [word for word in self._list_of_words.everything if word not in taken]
+        free = [word for word in load("words", self.words).everything if word not in taken]
         words = random.sample(free, max(size, 2 * n))
         entries = words[:n] * common_count + words[n:] * other_count
 
@@ -308,8 +288,8 @@ class CommonWords(WordCount):
 
 @cache
 def _uncontained(words: Words) -> list[str]:
-    """The single words that stand in no other word of the lists, so that no other word can score
-    for them; without hyphens, so that a pair contains one only as its adjective or its noun."""
+    """The single words that stand in no other word of the lists; without hyphens, so that a pair
+    contains one only as its adjective or its noun."""
     # Every part of every word that is a word itself, counted over the whole list.
     lower = {word.lower() for word in words.everything}
     parts = (
@@ -331,7 +311,6 @@ def _words(
 ) -> Units:
     """All single words, then adjective-noun pairs or words of random letters: the first of an
     endless row, without repetition."""
-    # The row does not depend on the example, so its tokens are counted once.
     random = Random("pairs of words")
 
     def draw() -> str:

@@ -42,10 +42,6 @@ _QUESTION = (
 )
 _PREFIX = " Answer: According to the coded text above, the {n} most frequently appeared words are:"
 _DOTS = "..."
-_DRAWS = 9
-_STEPS = 32
-"""Upstream lengthens its first text by this share of the prompt's length: a word for every 32
-tokens."""
 _LONGEST_WORD = 100
 _LONGEST_IN_TOKENS = 6
 """More tokens than a coded word usually takes, so that no word too many is cut."""
@@ -55,11 +51,8 @@ _NUMBERS += ["seven", "eight", "nine", "ten", "eleven", "twelve"]
 
 @dataclass(frozen=True, kw_only=True)
 class FrequentWords(WordCount):
-    """Name the `k` most frequent coded words; the most frequent of all, dots, is no answer.
-
-    The word of rank r appears floor(N r^-alpha / zeta(alpha)) times; the answers are ranks 2 to k +
-    1.
-    """
+    """Name the `k` most frequent coded words, ranks 2 to k + 1: the most frequent of all are dots.
+    The word of rank r appears floor(N r^-alpha / zeta(alpha)) times."""
 
     family = "frequent_words"
     short_name = "fwe"
@@ -94,7 +87,7 @@ class FrequentWords(WordCount):
         return self.k
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
-        # Only the answers are drawn here: they are the same at every length.
+        # Only the answers: they are the same at every length.
         answers = distinct(self.k, partial(_draw, stream.random, self.word_length))
         n = _NUMBERS[self.k] if self.k < len(_NUMBERS) else str(self.k)
         return Draft(
@@ -107,16 +100,26 @@ class FrequentWords(WordCount):
 
     def growth(self, draft: Draft, length: int) -> Growth:
         # Until 2025 upstream kept no tokens free for the answer, so its prompts were too long.
-        free = self.protocol != "paper"
-        room = length - self.answer_tokens if free else length
-        start = room // self.word_length
-        step = room // _STEPS
-        return Growth(start, step, answer_is_free=free, draws=_DRAWS)
+        room = length if self.protocol == "paper" else length - self.answer_tokens
+        return Growth(room // self.word_length, room // 32)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         from scipy.special import zeta
 
-        words = self._ranked_words(draft, budget)
+        # Upstream's vocabulary is a fiftieth of the length.
+        size = max(self.vocabulary or budget.length // 50, self.k + 2)
+        if 26**self.word_length < 4 * size:
+            raise UserError(
+                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
+                "too short"
+            )
+
+        # The most frequent words first: dots, the answers, and others from an endless row, of which
+        # a longer prompt takes more: the tokens of each are counted once and kept.
+        pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
+        answers = encode_units([" " + word for word in draft.hidden], budget.encoder)
+        others = pool.others(answers.texts, budget.random)[: size - len(answers)]
+        words = joined([answers, row_by_row([(pool, others)])])
         law = np.arange(1, len(words) + 1.0) ** -float(self.alpha) / float(zeta(self.alpha))
 
         def times(total: int) -> np.ndarray:
@@ -130,12 +133,12 @@ class FrequentWords(WordCount):
         totals = range(2 * budget.tokens + 2)
         total = bisect_right(totals, budget.tokens, key=lambda n: times(n) @ words.counts)
 
-        # Where the last entries round otherwise than counted, or two ranks are tied, a
-        # few words fewer.
+        # A few words fewer where the last entries round otherwise than counted, or two ranks are
+        # tied: then the text would not tell which words are asked for.
         for number in range(total - 1, 0, -1):
             occurrences = times(number)
             if occurrences[self.k] <= occurrences[self.k + 1]:
-                continue  # a tie: the text would not tell which words are asked for
+                continue
             piece = self._text(words, occurrences, budget)
             if piece.num_tokens <= budget.tokens:
                 return [piece]
@@ -152,7 +155,7 @@ class FrequentWords(WordCount):
         # Until 2025 upstream let a text take the tokens of the answer, too. It keeps its layout
         # here, and loses as many of its last words as do not fit.
         over = text.num_tokens - budget.tokens
-        taken = 0 if self.protocol != "paper" else self.answer_tokens
+        taken = self.answer_tokens if self.protocol == "paper" else 0
         cut = 0
         while 0 < over <= taken:
             cut += max(1, over // _LONGEST_IN_TOKENS)
@@ -178,26 +181,8 @@ class FrequentWords(WordCount):
 
         return budget.rows((words, order), describe=describe, ending="\n")
 
-    def _ranked_words(self, draft: Draft, budget: ContextBudget) -> Units:
-        """The words of the text, most frequent first: dots, the answers and all others."""
-        # Upstream's vocabulary is a fiftieth of the length.
-        size = max(self.vocabulary or budget.length // 50, self.k + 2)
-        if 26**self.word_length < 4 * size:
-            raise UserError(
-                f"{self.name} needs {size} distinct words: a word_length of {self.word_length} is "
-                "too short"
-            )
-
-        # Other words come from an endless row, of which a longer prompt takes more: the
-        # tokens of each are counted once and kept.
-        pool = _pool(budget.encoder, self.word_length, pool_size(max(budget.length, 50 * size), 16))
-        answers = encode_units([" " + word for word in draft.hidden], budget.encoder)
-        others = pool.others(answers.texts, budget.random)[: size - len(answers)]
-        return joined([answers, row_by_row([(pool, others)])])
-
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
-        # The question names the number in words up to twelve.
         n = question[1]
         number = _NUMBERS.index(n) if n in _NUMBERS else int(n)
         coded = text.rpartition("coded words.")[2]

@@ -43,8 +43,7 @@ def by_depth(items: Iterable[Piece], budget: ContextBudget) -> tuple[list[Piece]
 
 
 def _apart(places: list[int], count: int) -> list[int]:
-    """Distinct places up to `count` near the given ones, which increase; the given ones where there
-    are more items than places."""
+    """Distinct places up to `count` near the given ones, which increase, if there are enough."""
     if count < len(places):
         return [min(place, count) for place in places]
     for i in range(1, len(places)):
@@ -72,8 +71,8 @@ def interleaved(
 
 
 def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]:
-    """Pieces with a blank before each of their texts: without that of the first, and with a newline
-    at the end. A piece that ends in a blank passes it to the next one."""
+    """Pieces with a blank before each: without the first blank, and with a newline at the end. A
+    piece that ends in a blank passes it to the next one."""
     texts = settle([piece.text for piece in pieces])
     texts[0] = texts[0][1:]
     texts[-1] += "\n"
@@ -91,12 +90,10 @@ def _joined_by_blanks(pieces: list[Piece], budget: ContextBudget) -> list[Piece]
 def fill_with_sentences(
     items: Iterable[Piece], budget: ContextBudget, blanks: bool = False
 ) -> list[Piece] | None:
-    """Lines of five sentences with the items before distinct lines.
-
-    Lines are joined by newlines, or (variable tracking in the protocol `paper`) by blanks after the
-    newline that ends a line of sentences. Without a `budget.size` the last line is cut at the
-    sentence that still fits: upstream leaves up to 25 tokens unused, which no score can show.
-    """
+    """Lines of five sentences with the items before distinct lines, joined by newlines, or by
+    `blanks` after the newline that ends a line of sentences (variable tracking in the protocol
+    `paper`). Without a `budget.size` the last line is cut at the sentence that still fits: upstream
+    leaves up to 25 tokens unused."""
     blank = ""
     if blanks:
         blank = " "
@@ -144,32 +141,30 @@ def pool_size(length: int, share: int) -> int:
 def fill_with_needles(
     items: Iterable[Piece],
     budget: ContextBudget,
-    before: tuple[str, str],
+    frames: tuple[str, str],
     keys: Units,
     values: Units,
-    taken: tuple[Iterable[str], Iterable[str]],
+    taken: Sequence[str],
 ) -> list[Piece] | None:
-    """Lines `before[0] key before[1] value` with the items among them. `taken` are the keys and
+    """Lines `frames[0] key frames[1] value` with the items among them. `taken` are the keys and
     values that none of these lines has.
 
-    Every example pairs keys and values anew. They come from pools whose sizes follow from the
-    length alone, so an example does not depend on what was generated before it. The tokens of every
-    line are known before it is written, so the last lines are chosen to fill the budget.
+    Every example pairs keys and values anew, from pools whose sizes follow from the length alone.
+    The tokens of every line are known before it is written, so the last ones fill the budget.
     """
     items, left = by_depth(items, budget)
     if left < 0 and budget.size is None:
         return None
-    frames = encode_units(before, budget.encoder)
-    taken_keys, taken_values = taken
-    key_order = keys.others(taken_keys, budget.random)
-    value_order = values.others(taken_values, budget.random)
+    before = encode_units(frames, budget.encoder)
+    key_order = keys.others(taken, budget.random)
+    value_order = values.others(taken, budget.random)
     available = min(len(key_order), len(value_order))
-    pools = ((keys, key_order[:available]), (values, value_order[:available]))
-    if budget.size is None:
-        fixed = np.full(available, frames.counts.sum())
-        lines = choose_lines(left, fixed, pools)
-    else:
+    if budget.size is not None:
         lines = min(budget.size, available)
+    else:
+        fixed = np.full(available, before.counts.sum())
+        pools = ((keys, key_order[:available]), (values, value_order[:available]))
+        lines = choose_lines(left, fixed, pools)
 
     def haystack(start: int, stop: int) -> list[Piece]:
         if start == stop:
@@ -184,7 +179,7 @@ def fill_with_needles(
             return "distractor", key, value
 
         zeros = np.zeros(stop - start, dtype=int)
-        columns = ((frames, zeros), (keys, key_numbers), (frames, zeros + 1))
+        columns = ((before, zeros), (keys, key_numbers), (before, zeros + 1))
         return [budget.rows(*columns, (values, value_numbers), describe=describe)]
 
     context = []
@@ -199,9 +194,8 @@ def fill_with_needles(
 def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.ndarray]]) -> int:
     """How many lines, of `fixed` tokens each and an entry of two pools, fit into the tokens left.
 
-    A pool is texts, and the order in which lines take them. The entries of the last lines are
-    chosen again, so that these lines share out what the others leave: they change places with
-    later ones in the orders.
+    A pool is texts, and the order in which lines take them. Entries of the last lines change places
+    with later ones in the orders, so that these lines share out what the others leave.
     """
     counts = [units.counts[order] for units, order in pools]
     ends = np.cumsum(fixed + sum(counts))
@@ -212,13 +206,10 @@ def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.n
     for_last = left - (int(ends[first - 1]) if first else 0)
 
     # With long entries in the last lines there may be room for one line more.
-    longest = int(fixed[first : lines + 1].max(initial=0)) + sum(
-        int(column[first:].max(initial=0)) for column in counts
-    )
+    parts = [fixed[first : lines + 1], *(column[first:] for column in counts)]
+    longest = sum(int(part.max(initial=0)) for part in parts)
     one_more = lines < len(ends) and for_last > (lines - first) * longest
-    stops = [lines + 1, lines] if one_more else [lines]
-    line = first
-    for stop in stops:
+    for stop in [lines + 1, lines] if one_more else [lines]:
         line = first
         rest = for_last
         while line < stop:
@@ -239,18 +230,14 @@ def choose_lines(left: int, fixed: np.ndarray, pools: Sequence[tuple[Units, np.n
 
 
 def _best_pair(tokens: int, keys: np.ndarray, values: np.ndarray) -> tuple[int, int] | None:
-    """Positions of a key and a value whose counts together come nearest to `tokens` from below; of
-    several pairs the one with the shortest key."""
-    best = None
-    best_total = -1
+    """Positions of a key and a value whose counts together come nearest to `tokens` from below,
+    with the shortest key."""
     key_counts, key_places = np.unique(keys, return_index=True)
     value_counts, value_places = np.unique(values, return_index=True)
-    for key, key_place in zip(key_counts.tolist(), key_places.tolist(), strict=True):
-        for value, value_place in zip(value_counts.tolist(), value_places.tolist(), strict=True):
-            if best_total < key + value <= tokens:
-                best = (key_place, value_place)
-                best_total = key + value
-    return best
+    totals = np.add.outer(key_counts, value_counts)
+    totals[totals > tokens] = -1
+    key, value = np.unravel_index(totals.argmax(), totals.shape)
+    return None if totals[key, value] < 0 else (int(key_places[key]), int(value_places[value]))
 
 
 # --- essays ---------------------------------------------------------------------------------------
@@ -261,8 +248,7 @@ def fill_with_essay(
 ) -> list[Piece] | None:
     """As many words of the essays as fit, joined by blanks, with each item at the sentence boundary
     nearest to its depth in tokens. With a `budget.size`, so many words, and each item behind the
-    share of the sentences that its depth says, as upstream counts. In scripts without blanks a word
-    is a sentence, and the last one is cut where the budget ends."""
+    share of the sentences that its depth says, as upstream counts."""
     # A corpus that is too short is repeated.
     passes = 1
     size = budget.size
@@ -303,7 +289,7 @@ def fill_with_essay(
 @lru_cache(maxsize=8)
 def _essay_units(corpus: Haystack, encoder: PieceEncoder, passes: int) -> tuple[Units, np.ndarray]:
     """The words of a corpus, each with the blank before it, and where sentences start; later passes
-    begin at the second essay, so that the opening comes only once."""
+    begin at the second essay."""
     words = list(corpus.words)
     starts = [np.asarray(corpus.sentence_starts)]
     again = starts[0][starts[0] >= corpus.restart]

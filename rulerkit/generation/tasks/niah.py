@@ -23,7 +23,6 @@ from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import product
 from math import inf
-from operator import itemgetter
 from random import Random
 from typing import Annotated, Literal
 
@@ -65,15 +64,9 @@ _SEVERAL = (
     " The special magic {types} for {query} mentioned in the provided text are",
 )
 _EVEN_DEPTHS = 40
-_WORDS_ADDED, _LINES_ADDED, _FEW_LINES_ADDED = 500, 25, 5
-"""By how much upstream lengthens essays and lines, and lines below 4096 tokens."""
-_SHORT = 4096
-_DRAWS = 9
-"""The examples that may be the first one: their lines or words decide how many fit."""
 Kind = Literal["words", "numbers", "uuids"]
 NEAR = 256
-"""How many tokens from the needle asked for a distractor may stand to be near it: about ten lines
-of needles."""
+"""How many tokens from the needle asked for a distractor is near it: about ten lines of needles."""
 _SHORTEST_UUID = 8
 NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
@@ -83,26 +76,23 @@ NEEDLE = "One of the special magic {types} for {key} is: {value}."
 
 def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None:
     """The value of a key that was not asked for, the nearest to a needle whose value is missing."""
-    written = answer.text.lower()
-
     # Where the needles stand whose values were not written.
-    missed = [
-        start
-        for piece, start in answer.needles
-        if piece.role == "needle" and piece.value in answer.missing
-    ]
+    missed = []
+    for piece, start in answer.needles:
+        if piece.role == "needle" and piece.value in answer.missing:
+            missed.append(start)
 
-    # How far from the nearest of them each wrong value stands that was written.
-    distances = [
-        (min(abs(start - needle) for needle in missed), piece)
-        for piece, start in answer.needles
-        if missed and piece.role == "distractor" and str(piece.value).lower() in written
-    ]
-    if not distances:
+    other_key = None
+    nearest = inf
+    for piece, start in answer.needles:
+        if piece.role == "distractor" and str(piece.value).lower() in answer.text.lower():
+            distance = min((abs(start - needle) for needle in missed), default=inf)
+            if distance < nearest:
+                nearest, other_key = distance, piece.key
+    if other_key is None or nearest > within:
         return None
-    distance, piece = min(distances, key=itemgetter(0))
-    # the key first, so that a count of these texts says which distractor confuses
-    return f"{piece.key}, {distance} tokens away" if distance <= within else None
+    # The key first, so that a count of these texts says which distractor confuses.
+    return f"{other_key}, {nearest} tokens away"
 
 
 def _incomplete_uuid(answer: JudgedAnswer) -> str | None:
@@ -148,9 +138,7 @@ class Needles(Task):
             "other key", "The value of another key, from farther away.", _value_of_other_key
         ),
         FailureRule(
-            "incomplete uuid",
-            "A part of the UUID asked for, not all of its 32 digits.",
-            _incomplete_uuid,
+            "incomplete uuid", "A part of the UUID asked for, not all 32 digits.", _incomplete_uuid
         ),
     )
 
@@ -186,7 +174,6 @@ class Needles(Task):
 
     @property
     def corpora(self) -> tuple[tuple[str, str], ...]:
-        # A task that does not read a corpus does not depend on which one is chosen.
         read = []
         if self.haystack == "essay":
             read.append(("essay", "essays"))
@@ -211,10 +198,9 @@ class Needles(Task):
         needles = []
         for number, (value, depth) in enumerate(zip(values, depths, strict=True)):
             key = keys[number // self.num_values]
-            role = "distractor"
-            if key in queried:
-                role = "needle"
-                depth = depth if self.depth is None else self.depth / 100
+            role = "needle" if key in queried else "distractor"
+            if role == "needle" and self.depth is not None:
+                depth = self.depth / 100
             text = NEEDLE.format(types=self.value, key=key, value=value)
             needles.append(Piece(text, role, key=key, value=value, depth=depth))
 
@@ -227,15 +213,10 @@ class Needles(Task):
         )
 
         # References in the order of the question, as upstream lists them.
-        return Draft(
-            instruction=opening,
-            question=question,
-            answer_prefix=prefix,
-            references=tuple(
-                str(needle.value) for key in queried for needle in needles if needle.key == key
-            ),
-            hidden=needles,
-        )
+        references = []
+        for key in queried:
+            references += [str(needle.value) for needle in needles if needle.key == key]
+        return Draft(opening, question, prefix, tuple(references), hidden=needles)
 
     def _upstreams_depths(self, stream: ExampleStream, count: int) -> list[float]:
         """The depths of the needles as upstream draws them."""
@@ -255,13 +236,11 @@ class Needles(Task):
         return depths
 
     def growth(self, draft: Draft, length: int) -> Growth:
-        step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
+        # Words of essays, or lines.
+        step = 25 if length >= 4096 else 5
         if self.haystack == "essay":
-            step = _WORDS_ADDED
-        if self.protocol != "paper":
-            return Growth(step, step, searched=True, draws=_DRAWS)
-        answer = " ".join(draft.references)
-        return Growth(step, step, answer=answer, draws=_DRAWS)
+            step = 500
+        return Growth(step, step, " ".join(draft.references))
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         if self.haystack == "essay":
@@ -271,28 +250,19 @@ class Needles(Task):
             return fill_with_sentences(lines, budget)
         before, between, end = NEEDLE.format(types=self.value, key="|", value="|").split("|")
 
-        # Lines of needles are made of the texts around key and value, and of pools of both.
         words = load("words", self.words)
         keys = _pool(self.key, words, budget.length, "", budget.encoder)
         values = _pool(self.value, words, budget.length, end + "\n", budget.encoder)
-        return fill_with_needles(
-            lines,
-            budget,
-            (before.rstrip(), between.rstrip()),
-            keys,
-            values,
-            (
-                [f" {needle.key}" for needle in draft.hidden],
-                [f" {needle.value}{end}\n" for needle in draft.hidden],
-            ),
-        )
+        taken = [f" {needle.key}" for needle in draft.hidden]
+        taken += [f" {needle.value}{end}\n" for needle in draft.hidden]
+        frames = (before.rstrip(), between.rstrip())
+        return fill_with_needles(lines, budget, frames, keys, values, taken)
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
         kind, query = question.groups()
         queries = re.split(r", and |, ", query)
 
-        # A reader knows the form of a needle, and nothing else.
         needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
         needles = needle.findall(text)
         return Reading(

@@ -65,11 +65,9 @@ _INSTRUCTION = (
 _GIVEN = "The following are given documents.\n\n"
 _ALONE = "Answer the question. Only give me the answer and do not output any other words.\n\n"
 _LONGEST_GOLD = 3000
-"""Questions whose gold documents have more characters than this are not asked (23 of SQuAD's
-5,928), so that every question fits at every length from 1024 tokens on."""
+"""Questions whose gold documents have more characters are not asked (23 of SQuAD's 5,928), so that
+every question fits at every length from 1024 tokens on."""
 _HEADER = "Document {}:\n"
-_ADDED = 10
-"""By how many documents upstream lengthens its first prompt and shortens one that does not fit."""
 _CANDIDATES = 64
 """Among how many documents the last but one is chosen."""
 
@@ -85,7 +83,6 @@ def _plain(text: str) -> str:
 
 
 def _answer_without_context(answer: JudgedAnswer) -> str | None:
-    # Only an answer that was also asked without context can be told from a remembered one.
     alone = answer.without_context
     if not alone or answer.settings.get("context") == "none":
         return None
@@ -93,7 +90,6 @@ def _answer_without_context(answer: JudgedAnswer) -> str | None:
 
 
 def _other_document(answer: JudgedAnswer) -> str | None:
-    # Any other document of this prompt that holds what was written, as whole words.
     written = _plain(answer.text)
     for block in answer.example.context_blocks:
         if written and block.role != "needle" and f" {written} " in f" {_plain(block.text)} ":
@@ -142,7 +138,7 @@ class QuestionAnswering(Task):
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
         # Upstream asks the first questions of the file; `clean` draws from all.
-        order = _question_order(self._data, None if self.protocol != "clean" else stream.seed)
+        order = _question_order(self._data, stream.seed if self.protocol == "clean" else None)
         question = self._data.questions[order[stream.index % len(order)]]
 
         # The same question with and without documents, so that the two can be held side by side.
@@ -159,13 +155,10 @@ class QuestionAnswering(Task):
     def growth(self, draft: Draft, length: int) -> Growth | None:
         if self.context == "none":
             return None
-        most = len(self._data.documents)
-        searched = self.protocol != "paper"
-        answer = "" if searched else f" {list(draft.references)}"
-        return Growth(_ADDED, _ADDED, most, searched, answer)
+        answer = f" {list(draft.references)}"
+        return Growth(10, 10, answer, most=len(self._data.documents), draws=1)
 
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
-        # Nothing to fill: the question stands alone.
         if self.context == "none":
             return []
         question, depths = draft.hidden
@@ -177,8 +170,7 @@ class QuestionAnswering(Task):
         if order is None:
             return None
 
-        # A distractor from the same article is more misleading than any other document,
-        # so the view and the analysis of failures tell the two apart.
+        # A distractor from the same article is more misleading than any other document.
         groups = self._data.groups
         gold_groups = {groups[document] for document in question.gold}
 
@@ -189,7 +181,6 @@ class QuestionAnswering(Task):
             near = document in question.related or groups[document] in gold_groups
             return "distractor" if near else "haystack", str(document), None
 
-        # Headers count upwards, whatever document stands below them.
         numbers = np.arange(len(order))
         headers = numbered(_HEADER, budget.encoder, len(order))
         return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
@@ -210,8 +201,8 @@ class QuestionAnswering(Task):
     def _upstreams_documents(
         self, question: Question, bodies: Units, size: int, budget: ContextBudget
     ) -> list[int] | None:
-        """So many documents in upstream's order: gold and same article first, then others, all
-        shuffled with one seed. None where there is no place for the gold ones."""
+        """So many documents: gold, then same article, then others, all shuffled with upstream's one
+        seed. None where there is no place for the gold ones."""
         if size < len(question.gold):
             return None
 
@@ -221,8 +212,6 @@ class QuestionAnswering(Task):
         article = question.related or [i for i, group in enumerate(groups) if group == number]
         shuffled = budget.random.permutation(article).tolist()
         article = [*question.gold, *(i for i in shuffled if i not in question.gold)]
-
-        # Upstream puts the paragraphs of the same article in first, and then others.
         others = bodies.others([bodies.texts[i] for i in article], budget.random)
         documents = [*article, *others.tolist()][:size]
 
@@ -237,16 +226,12 @@ class QuestionAnswering(Task):
 def _documents_at_depths(
     question: Question, depths: list[float], bodies: Units, budget: ContextBudget
 ) -> list[int] | None:
-    """The gold documents at their depths among as many others as fit: the question's own are chosen
-    first, then any. None where the gold ones do not fit.
-
-    The last is chosen for its length. None repeats before all were used; gold never.
-    """
-    # Documents repeat only in prompts longer than the whole data set.
+    """The gold documents at their depths among as many others as fit: the question's own, then any,
+    the last one chosen for its length. None repeats before all were used; gold never. None where
+    the gold ones do not fit."""
     most = len(bodies) + budget.tokens // int(bodies.counts.min())
     headers = numbered(_HEADER, budget.encoder, most)
 
-    # Tokens are counted before anything is written: documents and their headers.
     gold = question.gold
     chosen = list[int]()
 
@@ -293,7 +278,6 @@ def _last_documents(
     candidates: np.ndarray, tokens_left: int, bodies: Units, header: int, second_header: int
 ) -> list[int]:
     """One document, or two, whose length comes nearest to the tokens left."""
-    # Sorted by length, the longest that fits is found by bisection.
     counts = bodies.counts[candidates]
     by_length = np.argsort(counts, kind="stable")
     lengths = counts[by_length]
@@ -318,8 +302,7 @@ def _last_documents(
 @lru_cache(maxsize=8)
 def _bodies(data: QASet, encoder: PieceEncoder) -> Units:
     """The documents of a data set in ids."""
-    texts = [document + "\n\n" for document in data.documents]
-    return encode_units(texts, encoder)
+    return encode_units([document + "\n\n" for document in data.documents], encoder)
 
 
 @lru_cache(maxsize=8)
@@ -327,11 +310,10 @@ def _question_order(data: QASet, seed: int | None) -> list[int]:
     """The questions in the order of one permutation per seed; without a seed, in that of the
     file."""
     # Questions with very long gold documents would not fit at the short lengths.
-    short = [
-        i
-        for i, question in enumerate(data.questions)
-        if sum(len(data.documents[number]) for number in question.gold) <= _LONGEST_GOLD
-    ]
+    short = []
+    for i, question in enumerate(data.questions):
+        if sum(len(data.documents[number]) for number in question.gold) <= _LONGEST_GOLD:
+            short.append(i)
     if not short:
         raise UserError(
             f"{data.source.name}: the gold documents of each question have more than "

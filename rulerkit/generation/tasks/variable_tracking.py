@@ -56,9 +56,6 @@ _PREFIX = (
     "{value}, they are: "
 )
 
-_LINES_ADDED, _FEW_LINES_ADDED = 10, 5
-"""By how many lines upstream lengthens a context, and since 2025 one below 4096 tokens."""
-_SHORT = 4096
 _MOST_CHAINS = 100
 """And names in each: 10,000 of the 17,576 names of three letters that a demonstration has."""
 
@@ -69,12 +66,9 @@ _Chains = dict[str, list[str]]
 
 def _variables_of_other_chains(answer: JudgedAnswer) -> str | None:
     # Distractors of this family are the statements of other chains.
-    names = {
-        str(piece.key).lower(): str(piece.key)
-        for piece, _ in answer.needles
-        if piece.role == "distractor"
-    }
-    return " ".join(names[word] for word in dict.fromkeys(answer.words) if word in names) or None
+    names = {str(piece.key) for piece, _ in answer.needles if piece.role == "distractor"}
+    written = [word.upper() for word in dict.fromkeys(answer.words)]
+    return " ".join(name for name in written if name in names) or None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -103,15 +97,23 @@ class VariableTracking(Task):
 
     def make(self, stream: ExampleStream, length: int) -> Draft:
         # The demonstration of `paper` is one and the same; its values are not asked for again.
-        fixed = self._fixed_chains() if self.protocol == "paper" else ()
-        chains = self._chains(stream.random, 5, fixed)
-
-        # The first chain is the one that is asked for.
+        shown: _Chains = {}
+        if self.protocol == "paper":
+            shown = self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3)
+        chains = self._chains(stream.random, 5, shown)
         statements = _statements(stream.random, chains)
 
+        demonstration = ""
+        if self.demonstration and self.protocol == "paper":
+            demonstration = self._solved(shown, Random("places in the demonstration"))
+        elif self.demonstration:
+            shown = self._chains(stream.random, 3, chains)
+            demonstration = self._solved(shown, stream.random)
+
+        # The first chain is the one that is asked for.
         value, names = next(iter(chains.items()))
         return Draft(
-            demonstration=self._demonstration(stream, chains),
+            demonstration=demonstration,
             instruction=_OPENING + "\n\n",
             question=_QUESTION.format(value=value),
             answer_prefix=self._prefix(value),
@@ -123,11 +125,9 @@ class VariableTracking(Task):
         return fill_with_sentences(draft.hidden, budget, blanks=self.protocol == "paper")
 
     def growth(self, draft: Draft, length: int) -> Growth:
-        if self.protocol != "paper":
-            step = _LINES_ADDED if length >= _SHORT else _FEW_LINES_ADDED
-            return Growth(step, step, searched=True)
-        names = list(draft.references)
-        return Growth(_LINES_ADDED, _LINES_ADDED, answer=f" {names}")
+        # Since 2025 by five lines below 4096 tokens.
+        step = 5 if length < 4096 and self.protocol != "paper" else 10
+        return Growth(step, step, f" {list(draft.references)}", draws=1)
 
     @staticmethod
     def read_context(text: str, question: re.Match[str]) -> Reading:
@@ -155,9 +155,8 @@ class VariableTracking(Task):
         assigned = "assgined" if self.protocol == "paper" else "assigned"  # upstream's spelling
         return _PREFIX.format(n=self.num_items, value=value, assigned=assigned)
 
-    def _chains(self, random: Random, letters: int, taken: Iterable[str]) -> _Chains:
-        """Chains with distinct names and values; upstream gives all chains of its demonstration one
-        value."""
+    def _chains(self, random: Random, letters: int, taken: Iterable[str] = ()) -> _Chains:
+        """Chains with distinct names and values."""
         # All names are drawn at once, so that none stands in two chains.
         size = self.num_items
         count = self.num_chains * size
@@ -169,25 +168,13 @@ class VariableTracking(Task):
                 chains[value] = names[len(chains) * size :][:size]
         return chains
 
-    def _fixed_chains(self) -> _Chains:
-        """The chains of the one demonstration of the protocol `paper`."""
-        return self._chains(Random(f"demonstration/{self.num_chains}/{self.num_hops}"), 3, ())
-
-    def _demonstration(self, stream: ExampleStream, taken: Iterable[str]) -> str:
-        """A solved example of about 500 tokens before the question: a fresh one, or in the protocol
-        `paper` one for all."""
-        if not self.demonstration:
-            return ""
-
-        is_of_2024 = self.protocol == "paper"
-        random = Random("places in the demonstration") if is_of_2024 else stream.random
-        chains = self._fixed_chains() if is_of_2024 else self._chains(random, 3, taken)
+    def _solved(self, chains: _Chains, random: Random) -> str:
+        """A solved example of about 500 tokens, to stand before the question."""
         statements = _statements(random, chains)
 
-        # About 500 tokens, whatever the number of statements is.
-        least_lines = max(5, 16 - 2 * len(statements) // 5)
-        if self.protocol != "clean":  # as many as upstream takes
-            least_lines = 10 if is_of_2024 else 16
+        # As many lines as upstream takes, or about 500 tokens whatever the number of statements is.
+        upstreams = {"paper": 10, "upstream": 16}
+        least_lines = upstreams.get(self.protocol, max(5, 16 - 2 * len(statements) // 5))
 
         # From the last statement to the first, so that inserting one does not move the others.
         num_lines = max(len(statements), least_lines)
@@ -197,7 +184,7 @@ class VariableTracking(Task):
         value, names = next(iter(chains.items()))
         question = _QUESTION.format(value=value)
         answer = f"{self._prefix(value)} {self.join(names)}"
-        if is_of_2024:
+        if self.protocol == "paper":
             context = " ".join(line + "\n" if line == LINE else line for line in lines)
             question = question.removesuffix(" above.")
             return f" {_OPENING} {context} {question}{answer}\n\n\n\n"

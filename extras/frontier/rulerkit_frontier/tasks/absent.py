@@ -211,6 +211,7 @@ class Absent(Frontier):
         taken = [
             text for key in asked for word in key.split("-") for text in with_word.get(word, ())
         ]
+        taken += [f" {needle.value}\n" for needle in needles]
         before, between, _ = _NEEDLE.format(key="|", value="|").split("|")
         return fill_with_needles(
             [replace(needle, text=needle.text + "\n") for needle in needles],
@@ -218,7 +219,7 @@ class Absent(Frontier):
             (before.rstrip(' "'), between.strip('"').rstrip()),
             keys,
             values,
-            (taken, [f" {needle.value}\n" for needle in needles]),
+            taken,
         )
 
     @classmethod
