@@ -13,13 +13,7 @@ import rulerkit as rk
 from rulerkit.generation import corpora
 from rulerkit.report.tables import task_table_text
 
-SMALL = {
-    "model": "perfect",
-    "tasks": ["niah_single_2"],
-    "lengths": [1024],
-    "num_examples": 1,
-    "corpora": "original",
-}
+SMALL = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 1, "corpora": "original"}
 SCRIPT = Path(__file__).parents[1] / "scripts" / "make_corpora.py"
 
 
@@ -28,28 +22,24 @@ SCRIPT = Path(__file__).parents[1] / "scripts" / "make_corpora.py"
 
 def test_the_script_writes_what_the_package_holds():
     spec = importlib.util.spec_from_file_location("make_corpora", SCRIPT)
-    assert spec
-    assert spec.loader
     script = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(script)
     for name, content in script.corpora().items():
-        held = gzip.decompress(
-            (Path(corpora.__file__).parents[1] / f"data/{name}.json.gz").read_bytes()
-        )
+        packed = Path(corpora.__file__).parents[1] / f"data/{name}.json.gz"
+        held = gzip.decompress(packed.read_bytes())
         assert held == json.dumps(content, separators=(",", ":")).encode(), name
 
 
 @pytest.mark.parametrize(
-    ("name", "digest"),
+    ("kind", "name", "digest"),
     [
-        ("prose", "d49d2ef2c54c5822"),
-        ("fictional", "988069f2cebe8a9c"),
-        ("fictional_two_hop", "2d497409e3aa16c2"),
+        ("essay", "prose", "d49d2ef2c54c5822"),
+        ("qa", "fictional", "988069f2cebe8a9c"),
+        ("qa", "fictional_two_hop", "2d497409e3aa16c2"),
     ],
 )
-def test_the_built_in_corpora_never_change(name, digest):
-    kind = "essay" if name == "prose" else "qa"
-    assert corpora.load(kind, name).source == corpora.Source(name, digest, stand_in=True, note="")
+def test_the_built_in_corpora_never_change(kind, name, digest):
+    assert corpora.load(kind, name).source == corpora.Source(name, digest)
 
 
 # Originals, read where RULERKIT_DATA holds them
@@ -57,9 +47,7 @@ def test_the_built_in_corpora_never_change(name, digest):
 
 def test_paul_graham(data):
     haystack = corpora.load("essay", "paul_graham")
-    assert haystack.source == corpora.Source(
-        "paul_graham", "bbebcf5a2e7e74c5", stand_in=False, note=""
-    )
+    assert haystack.source == corpora.Source("paul_graham", "bbebcf5a2e7e74c5", stand_in=False)
     assert len(haystack.words) == 525_449
     first = (data / "essays/gkamradt/addiction.txt").read_text(encoding="utf-8").split()
     second = (data / "essays/gkamradt/aord.txt").read_text(encoding="utf-8").split()
@@ -98,18 +86,13 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
     monkeypatch.setenv("RULERKIT_DATA", str(empty))
     file = empty / corpora.ESSAYS
     file.parent.mkdir(parents=True)
+    original = json.loads((data / corpora.ESSAYS).read_text())["text"]
+    substitute = "paul_graham is a substitute: PaulGrahamEssays.json with the content "
+    known = "essays: 49 from their repository, 169 as fetched from the author's"
     for text, stand_in, note in (
-        (
-            "The first sentence. The second.",
-            True,
-            "paul_graham is a substitute: PaulGrahamEssays.json with the content ",
-        ),
-        (
-            original_text(data) + " more",
-            False,
-            "essays: 49 from their repository, 169 as fetched from the author's",
-        ),
-        (original_text(data)[1:], True, "paul_graham is a substitute: "),
+        ("The first sentence. The second.", True, substitute),
+        (original + " more", False, known),
+        (original[1:], True, substitute),
     ):
         file.write_text(json.dumps({"text": text}))
         corpora.LOADED.clear()
@@ -117,12 +100,8 @@ def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch
         assert source.stand_in == stand_in
         assert source.note.startswith(note)
     corpora.LOADED.clear()
-    scores = rk.score(rk.evaluate(rk.study(**SMALL, outputs=empty / "outputs"), progress=False))
+    study = rk.study(model="perfect", **SMALL, outputs=empty / "outputs")
+    scores = rk.score(rk.evaluate(study, progress=False))
     table = " ".join(task_table_text(rk.summarize(scores), "perfect", "main").split())
     assert "Not comparable with the paper: reference readers, synthetic texts" in table
     assert "aul_graham is a substitute" in table
-
-
-def original_text(folder):
-    text = json.loads((folder / corpora.ESSAYS).read_text())["text"]
-    return text

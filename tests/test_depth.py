@@ -85,8 +85,8 @@ def test_bins_add_up_and_have_intervals(recall):
 def test_nothing_to_show_is_an_error(tmp_path):
     asked = {"models": ["perfect"], "tasks": ["niah_single_1"], "lengths": [1024]}
     study = rk.study(asked, num_examples=1, outputs=tmp_path)
-    results = rk.load(tmp_path) if rk.evaluate(study, progress=False) else None
-    assert results is not None
+    rk.evaluate(study, progress=False)
+    results = rk.load(tmp_path)
     with pytest.raises(UserError, match="no depths to show"):
         recall_by_depth(results[:0])
     with pytest.raises(UserError, match="name one that was asked"):
@@ -105,14 +105,8 @@ def test_what_a_thought_names_is_not_recalled(tmp_path):
             answers.append(f"<think>{' '.join(items)}</think>{items[0]}")
         return answers
 
-    model = rk.model(
-        thinks,
-        name="thinks",
-        tokenizer="builtin",
-        template="{{ messages[0].content }}<think>",
-        thinking_tokens=500,
-        thinking_marks=["<think>", "</think>"],
-    )
+    about = {"template": "{{ messages[0].content }}<think>", "thinking_tokens": 500}
+    model = rk.model(thinks, name="thinks", tokenizer="builtin", **about)
     asked = {"tasks": ["niah_multivalue"], "lengths": [2048], "num_examples": 5}
     study = rk.study(asked, models=[model], outputs=tmp_path)
     cells = rk.evaluate(study, progress=False)

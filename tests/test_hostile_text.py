@@ -53,28 +53,23 @@ class Outputs:
         )
         example = replace(example, blocks=blocks, task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
-        samples = (
-            failures.samples(labels, width=500).assign(detail=text).rename(columns={"detail": text})
-        )
-        self.frames = {
-            "samples": samples,
-            "tidy": pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]}),
-        }
+        samples = failures.samples(labels, width=500).assign(detail=text)
+        samples = samples.rename(columns={"detail": text})
+        tidy = pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})
+        self.frames = {"samples": samples, "tidy": tidy}
         self.html = {
             "example": show(example).text,
             "verdicts": rk.tables.show(verdicts).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),
         }
-        self.markdown = {
-            "leaderboard": rk.tables.table_text(summary, "markdown"),
-            "tasks": rk.tables.task_table_text(summary, "m", format="markdown"),
-            "board": board.text("markdown"),
-        }
-        self.latex = {
-            "leaderboard": rk.tables.table_text(summary, "latex"),
-            "tasks": rk.tables.task_table_text(summary, "m", format="latex"),
-            "board": board.text("latex"),
-        }
+        self.markdown, self.latex = (
+            {
+                "leaderboard": rk.tables.table_text(summary, form),
+                "tasks": rk.tables.task_table_text(summary, "m", format=form),
+                "board": board.text(form),
+            }
+            for form in ("markdown", "latex")
+        )
         self.plain = {
             "leaderboard": rk.tables.table_text(summary),
             "tasks": rk.tables.task_table_text(summary, "m"),
@@ -109,19 +104,10 @@ def browse(parts, folder):
     file = folder / "page.html"
     body = "".join(f'<div data-part="{name}">{part}</div>' for name, part in parts.items())
     file.write_text(f"<meta charset=utf-8><title></title>{body}{report}", encoding="utf-8")
-    call = [
-        str(BROWSER),
-        "--headless",
-        "--no-sandbox",
-        "--disable-gpu",
-        f"--user-data-dir={folder / 'user'}",
-    ]
-    call += ["--virtual-time-budget=3000", "--dump-dom", file.as_uri()]
+    call = [str(BROWSER), "--headless", "--no-sandbox", "--disable-gpu", "--dump-dom"]
+    call += [f"--user-data-dir={folder / 'user'}", "--virtual-time-budget=3000", file.as_uri()]
     dump = subprocess.run(call, capture_output=True, text=True, timeout=120, check=True).stdout
-    title = re.search(r"<title>(.*?)</title>", dump)
-    assert title
-    ran, seen = json.loads(unquote(title[1]))
-    return ran, seen
+    return json.loads(unquote(re.search(r"<title>(.*?)</title>", dump)[1]))
 
 
 def letters(text):
@@ -164,17 +150,10 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
     if shutil.which("pdflatex") is None:
         return
     body = "\n\n".join(made.latex.values())
-    (tmp_path / "t.tex").write_text(
-        "\\documentclass{article}\\usepackage{booktabs,array,graphicx}\\begin{document}\\tiny\n"
-        + body
-        + "\n\\end{document}\n"
-    )
-    done = subprocess.run(
-        ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"],
-        cwd=tmp_path,
-        capture_output=True,
-        check=False,
-    )
+    head = r"\documentclass{article}\usepackage{booktabs,array,graphicx}\begin{document}\tiny"
+    (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n")
+    call = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
+    done = subprocess.run(call, cwd=tmp_path, capture_output=True, check=False)
     assert done.returncode == 0, done.stdout.decode("latin-1")[-1500:]
 
 
@@ -182,15 +161,9 @@ def test_csv_reads_back_and_holds_no_formula(outputs):
     made = outputs
     for name, frame in made.frames.items():
         back = pd.read_csv(made.saved[name], keep_default_na=False)
-        texts = [
-            *back.columns,
-            *(value for value in back.to_numpy().ravel() if isinstance(value, str)),
-        ]
-        assert not [
-            value
-            for value in texts
-            if value[:1] in "=+-@\t\r" and value and not re.fullmatch(r"-?\d+", value)
-        ]
+        texts = [*back.columns, *(v for v in back.to_numpy().ravel() if isinstance(v, str))]
+        formulas = [text for text in texts if re.match(r"[=+\-@\t\r]", text)]
+        assert all(re.fullmatch(r"-?\d+", text) for text in formulas)
         plain = back.rename(columns=unquoted).map(unquoted)
         # Controls are written as the signs that stand for them.
         assert list(plain.columns) == list(map(escape.terminal, frame.columns))
@@ -215,13 +188,8 @@ def test_the_command_line_shows_names_and_errors_harmlessly(hostile, tmp_path, r
     name = hostile.replace("/", "∕")
     folder = tmp_path / name / "niah_single_1"
     folder.mkdir(parents=True)
-    row = {
-        "index": 0,
-        "pred": hostile,
-        "outputs": [hostile],
-        "task": "niah_single_1",
-        "length": 4096,
-    }
+    row = {"index": 0, "pred": hostile, "outputs": [hostile]}
+    row |= {"task": "niah_single_1", "length": 4096}
     (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
     for arguments in (
         ["report", str(folder / "4096.jsonl")],

@@ -42,16 +42,12 @@ def home(tmp_path, monkeypatch):
     (tmp_path / "texts/more").mkdir(parents=True)
     (tmp_path / "texts/a.txt").write_text(text("chinese"), encoding="utf-8-sig")
     (tmp_path / "texts/more/b.md").write_text(text("arabic"), encoding="utf-8")
-    questions = [
-        {
-            "question": f"{city}的塔建于哪一年？",
-            "answers": [f"公元{1000 + i}年", str(1000 + i)],
-            "gold_documents": [f"{city}有一座塔，建于公元{1000 + i}年。"],
-            "other_documents": [f"{city}有{i}座桥。"] * (i % 2),
-        }
-        for i, city in enumerate(CITIES)
-    ]
-    lines = [json.dumps(question, ensure_ascii=False) for question in questions]
+    lines = []
+    for year, city in enumerate(CITIES, 1000):
+        question = {"question": f"{city}的塔建于哪一年？", "answers": [f"公元{year}年", str(year)]}
+        question["gold_documents"] = [f"{city}有一座塔，建于公元{year}年。"]
+        question["other_documents"] = [f"{city}有{year}座桥。"] * (year % 2)
+        lines.append(json.dumps(question, ensure_ascii=False))
     (tmp_path / "qa.jsonl").write_text("\n".join(lines), encoding="utf-8")
     words = ["".join(parts) for parts in product(PARTS, PARTS)]
     (tmp_path / "words.txt").write_text("\n".join(words), encoding="utf-8")
@@ -104,11 +100,8 @@ def test_all_tasks_over_own_corpora(home, rulerkit):
 def test_a_changed_file_is_noticed_and_a_moved_one_is_not_another(home):
     asked = {"tasks": ["niah_single_2", "qa_1", "cwe"]}
     rk.evaluate(study(home, **asked), progress=False)
-    for name, old, new in (
-        ("texts/more/b.md", "هل", "لا"),
-        ("qa.jsonl", "塔", "桥"),
-        ("words.txt", "ba", "bo"),
-    ):
+    changes = {"texts/more/b.md": ("هل", "لا"), "qa.jsonl": ("塔", "桥"), "words.txt": ("ba", "bo")}
+    for name, (old, new) in changes.items():
         file = home / name
         content = file.read_text(encoding="utf-8")
         file.write_text(content.replace(old, new), encoding="utf-8")

@@ -11,55 +11,11 @@ from rulerkit.generation.pieces import PieceEncoder, piece_encoder
 from rulerkit.generation.tokenizers import Tokenizer
 
 WHITE = [" ", "  ", "   ", "\n", "\n\n", "\t", "\r\n", "\u00a0", "\u3000", "\u2009", "\u200b"]
-ATOMS = [
-    *WHITE,
-    *[
-        ".",
-        ",",
-        "'",
-        "'s",
-        "’",
-        '"',
-        "(",
-        ")",
-        "$",
-        "%",
-        "-",
-        "_",
-        "—",
-        "…",
-        "...",
-        "Q",
-        "a",
-        "The",
-        "word",
-        "Wörter",
-        "ab-cd",
-        "don't",
-    ],
-]
-ATOMS += [
-    "1",
-    "23",
-    "4567",
-    "3.5",
-    "²",
-    "½",
-    "é",
-    "é",
-    "ß",
-    "İ",
-    "ﬁ",
-    "Ω",
-    "中",
-    "文字",
-    "ﷺ",
-    "नमस्ते",
-    "🙂",
-    "👩\u200d👩\u200d👧",
-    "\ufeff",
-]
-ATOMS += ["e\u0301", "x" * 60]
+ATOMS = """
+. , ' 's ’ " ( ) $ % - _ — … ... Q a The word Wörter ab-cd don't 1 23 4567 3.5 ² ½ é é ß İ ﬁ Ω 中
+文字 ﷺ नमस्ते 🙂 👩\u200d👩\u200d👧 \ufeff e\u0301
+"""
+ATOMS = [*WHITE, *ATOMS.split(), "x" * 60]
 BORDERS = ["\n|  \n", "ß| \n", "\t| a", "\xa0| a", "\n\n| a", " \n| a", "\n| a", ".|  a", "a| 's"]
 BORDERS += ["\n|a", "\r\n|a", "1|  2", "\n| \n"]
 """Cuts that some vocabulary takes amiss, or nearly; the bar is where to cut if that is called

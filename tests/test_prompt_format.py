@@ -74,11 +74,7 @@ def test_ids_of_every_form(vocabulary, name):
     before = TABLE_6[name].partition("{t}")[0]
     for where in ("assistant", "user"):
         form = PromptFormat(vocabulary, template=name, prefix_in=where)
-        for spec in (
-            "niah_single_1",
-            task("vt", "paper"),
-            {"base": "qa_1", "context": "none"},
-        ):
+        for spec in ("niah_single_1", task("vt", "paper"), {"base": "qa_1", "context": "none"}):
             made = example(form, spec)
             ids = made.ids.tolist()
             assert ids == [*form.bos, *vocabulary.encode(made.prompt).tolist()]

@@ -111,8 +111,7 @@ def test_what_is_put_around_a_text_is_what_transformers_puts(
 def test_a_server_reads_two_leading_tokens_once(tmp_path, path, adds, template):
     small_tokenizer(tmp_path, "[gMASK] <sop> $A")
     with serving(ReaderServer(load_tokenizer(str(tmp_path)), adds)) as server:
-        about = {"tokenizer": str(tmp_path), "template": template}
-        model = client(server, prompt_path=path, **about)
+        model = client(server, prompt_path=path, tokenizer=str(tmp_path), template=template)
         examples, _ = ask_and_check(model)
         prompts = [each.ids.tolist() for each in examples]
         for body in server.real:
@@ -128,8 +127,7 @@ def test_a_server_that_ends_each_prompt_is_refused(tmp_path):
     """Where the tokenizer puts a token behind a text, the model would read an end."""
     small_tokenizer(tmp_path, "<s> $A </s>")
     with serving(ReaderServer(load_tokenizer(str(tmp_path)), 2)) as server:
-        about = {"tokenizer": str(tmp_path), "prompt_path": "text"}
-        model = client(server, **about)
+        model = client(server, tokenizer=str(tmp_path), prompt_path="text")
         answers, problem = ask(model, some(model))
         assert (answers, server.real) == ({}, [])
         assert "use `prompt_path: chat`" in problem
@@ -187,11 +185,7 @@ TEKKEN = json.dumps({"config": {}, "vocab": [{"rank": 0, "token_bytes": "AA=="}]
 @pytest.mark.parametrize("as_folder", [True, False])
 @pytest.mark.parametrize(
     ("name", "content"),
-    [
-        ("tokenizer.model", RANKS),
-        ("tekken.json", TEKKEN),
-        ("vocab.json", "{}"),
-    ],
+    [("tokenizer.model", RANKS), ("tekken.json", TEKKEN), ("vocab.json", "{}")],
 )
 def test_a_folder_without_a_whole_tokenizer_names_what_is_needed(
     tmp_path, name, content, as_folder

@@ -13,6 +13,7 @@ from rulerkit.generation.prompt_format import KNOWN, PromptFormat
 from rulerkit.generation.tasks import task
 from rulerkit.report.tables import usage_notes
 from rulerkit.scoring.scores import answer_of
+from rulerkit.store.comparable import check_same
 from tests.records import predict
 from tests.test_openai import client, server, some  # noqa: F401
 
@@ -48,6 +49,7 @@ TEMPLATES = {  # each family's way to open and to close a thought: template, end
     ),
 }
 VT = task("vt").with_corpora("builtin")
+NUMBER = re.compile(r"is: (\d{7})\.")
 
 
 def prompt(**settings):
@@ -101,25 +103,16 @@ def test_a_thought_of_every_known_kind_is_no_answer(tmp_path, marks):
         f"{beginning}{{right}}": 0,
         f"{beginning}quotes {end} and {{right}}{end}none": 0,
     }
-    template = "{{ messages[0].content }}" + f"{{# {end} #}}"
+    asked = {"tasks": ["niah_single_1"], "lengths": [2048], "num_examples": 2, "outputs": tmp_path}
+    about = {"template": f"{{{{ messages[0].content }}}}{{# {end} #}}", "tokenizer": "builtin"}
     for number, (text, score) in enumerate(written.items()):
 
         def answer(prompts, text=text):
-            return [text.format(right=" ".join(gold(prompt))) for prompt in prompts]
+            return [text.format(right=NUMBER.search(prompt)[1]) for prompt in prompts]
 
-        model = rk.model(
-            answer, name=f"m{number}", tokenizer="builtin", template=template, thinking_tokens=64
-        )
-        study = rk.study(
-            model=model, tasks=["niah_single_1"], lengths=[2048], num_examples=2, outputs=tmp_path
-        )
-        scores = rk.score(rk.evaluate(study, progress=False))
+        model = rk.model(answer, name=f"m{number}", **about, thinking_tokens=64)
+        scores = rk.score(rk.evaluate(rk.study(model=model, **asked), progress=False))
         assert (100 * scores["score"]).tolist() == [score] * 2, text
-
-
-def gold(prompt):
-    """The number in the needle."""
-    return re.findall(r"is: (\d{7})\.", prompt)[:1]
 
 
 @pytest.mark.parametrize(
@@ -140,16 +133,10 @@ def gold(prompt):
 )
 def test_a_thought_that_nobody_asked_for_is_no_answer(tmp_path, form, score):
     def answer(prompts):
-        found = (re.search(r"is: (\d+)", prompt) for prompt in prompts)
-        return [form.format(match[1]) for match in found]
+        return [form.format(NUMBER.search(prompt)[1]) for prompt in prompts]
 
-    study = rk.study(
-        model=rk.model(answer, name="m"),
-        tasks=["niah_single_1"],
-        lengths=[1024],
-        num_examples=2,
-        outputs=tmp_path,
-    )
+    asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 2, "outputs": tmp_path}
+    study = rk.study(model=rk.model(answer, name="m"), **asked)
     assert rk.score(rk.evaluate(study))["score"].tolist() == [score] * 2
 
 
@@ -169,33 +156,24 @@ def test_a_thought_with_unknown_marks_is_refused_or_its_marks_are_given():
         rk.model(list, **spec, thinking_marks=["<reason>"])
 
 
-FORMS = {  # what the model writes, the score, whether its thought was cut
-    "think": ("<think>{answer}?</think>no", 0, False),
-    "think, right": ("<think>no</think>{answer}", 1, False),
-    "think, cut": ("<think>it is {answer}", 0, True),
-    "seed, cut": ("<seed:think>it is {answer}", 0, True),
-    "mistral": ("[THINK]no[/THINK]{answer}", 1, False),
-    "analysis": ("<|channel|>analysis<|message|>it is {answer}", 0, True),
-    "final": ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", 1, False),
-    "at once": ("{answer}", 1, False),
-}
-
-
 @pytest.mark.parametrize(
-    ("form", "path"), [*((form, "chat") for form in FORMS), ("think, right", "ids")]
+    ("text", "path", "score", "is_cut"),
+    [
+        ("<think>no</think>{answer}", "ids", 1, False),
+        ("<think>{answer}?</think>no", "chat", 0, False),
+        ("<seed:think>it is {answer}", "chat", 0, True),
+        ("<|channel|>analysis<|message|>x<|channel|>final<|message|>{answer}", "chat", 1, False),
+        ("{answer}", "chat", 1, False),
+    ],
 )
-def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  # noqa: F811
-    text, score, is_cut = FORMS[form]
-
+def test_a_thought_is_counted_and_never_scored(server, tmp_path, text, path, score, is_cut):  # noqa: F811
     def amend(body, reply):
         choice = reply["choices"][0]
-        answer = choice.get("message", {}).get("content") or choice.get("text")
-        written = text.format(answer=answer)
         choice["finish_reason"] = "length" if is_cut else "stop"
         if "message" in choice:
-            choice["message"]["content"] = written
+            choice["message"]["content"] = text.format(answer=choice["message"]["content"])
         else:
-            choice["text"] = written
+            choice["text"] = text.format(answer=choice["text"])
 
     server.amend = amend
     marks = ["<think>", "</think>"]
@@ -204,7 +182,7 @@ def test_a_thought_is_counted_and_never_scored(server, tmp_path, form, path):  #
     scores = rk.score([cell])
     assert scores["score"].tolist() == [score] * 2
     assert scores["cut_thought"].tolist() == [is_cut] * 2
-    assert (scores["reasoning_tokens"] > 0).tolist() == [form != "at once"] * 2
+    assert (scores["reasoning_tokens"] > 0).tolist() == [text != "{answer}"] * 2
     assert server.real[-1]["max_tokens"] == some(model, 1)[0].max_new_tokens + 64
 
 
@@ -255,16 +233,10 @@ def test_room_beside_and_inside_never_share_a_table(tmp_path):
     asked = {"tasks": ["vt"], "lengths": [2048], "num_examples": 1, "outputs": tmp_path}
     cells = []
     for place in ("beside", "inside"):
-        spec = {
-            "thinking_tokens": 100,
-            "thinking_room": place,
-            "thinking_marks": ["<think>", "</think>"],
-            "tokenizer": "builtin",
-        }
+        spec = {"thinking_tokens": 100, "thinking_room": place, "tokenizer": "builtin"}
+        spec["thinking_marks"] = ["<think>", "</think>"]
         study = rk.study(model=rk.model(echo, name=place, **spec), **asked)
         cells += rk.evaluate(study, progress=False)
-    from rulerkit.store.comparable import check_same
-
     check_same(cells[:1])
     with pytest.raises(UserError, match="thinking_room"):
         check_same(cells)
