@@ -111,20 +111,11 @@ class Examples:
     def _example(self, index: int) -> Example | None:
         """What the task makes of the index, its context filled up to the length; None where not
         even the needles fit."""
-        with errors_of(
-            type(self.task), f"example {index} of {self.task.name} at {self.length} tokens"
-        ):
+        what = f"example {index} of {self.task.name} at {self.length} tokens"
+        with errors_of(type(self.task), what):
             made = self._make(index)
             if self.task.protocol != "clean" and self._upstreams_size:
-                # The size of upstream's first example, shortened in its steps until it fits. Where
-                # no step is left upstream would try the smallest size for ever.
-                size, step = self._upstreams_size
-                while size > 0:
-                    example = self._fill(made, size=size)
-                    if example is None or example.num_tokens <= self._most_tokens:
-                        return example
-                    size -= step if size > step else 1
-                return None
+                return self._as_upstream(made, *self._upstreams_size)
 
             # Where ids of pieces can be joined, tokens are counted and nothing is encoded twice.
             if piece_encoder(self.prompt_format.tokenizer).exact:
@@ -164,13 +155,10 @@ class Examples:
         # context are clean cuts. Without context all is one text.
         encoder = piece_encoder(form.tokenizer)
         if draft.instruction:
-            role = "demonstration" if draft.demonstration else "instruction"
-            # blanks at the end of the template go to what follows
-            frame, content = settle([before, draft.demonstration or draft.instruction])
-            head += _joint([(frame, "template"), (content, role)], encoder, starts=True)
-            # The solved example ends in newlines, so the instruction begins at a clean cut.
-            if draft.demonstration:
-                head += _joint([(draft.instruction, "instruction")], encoder)
+            # Blanks at the end of the template go to what follows.
+            texts = settle([before, draft.demonstration, draft.instruction])
+            parts = list(zip(texts, ("template", "demonstration", "instruction"), strict=True))
+            head += _joint(parts, encoder, starts=True)
             blocks = [*head, *_joint(tail, encoder, ends=True)]
         else:
             whole = [(before, "template"), *tail]
@@ -252,6 +240,17 @@ class Examples:
         return np.concatenate([bos, self.prompt_format.tokenizer.encode(text)])
 
     # --- the protocols `paper` and `upstream` -----------------------------------------------------
+
+    def _as_upstream(self, made: _Made, size: int, step: int) -> Example | None:
+        """The example in the size that upstream finds with its first one, shortened in upstream's
+        steps until it fits."""
+        while size > 0:
+            example = self._fill(made, size=size)
+            if example is None or example.num_tokens <= self._most_tokens:
+                return example
+            # Upstream would try the smallest size for ever.
+            size -= step if size > step else 1
+        return None
 
     @cached_property
     def _upstreams_size(self) -> tuple[int, int] | None:

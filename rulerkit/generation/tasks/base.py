@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 from pydantic.dataclasses import dataclass
 
-from rulerkit.common.errors import UserError, shortened, unknown
+from rulerkit.common.errors import UserError, shortened
 from rulerkit.common.plugins import errors_of, is_outside
 from rulerkit.generation.corpora import BASES, KINDS, choices
 from rulerkit.generation.example import ContextBudget, Draft, Example, ExampleStream, Piece
@@ -219,14 +219,10 @@ class Task(ABC):
         except ValidationError as error:
             first = error.errors(include_url=False)[0]
         name = f"the task {(given.kwargs or {}).get('name', cls.family)}"
-        setting = str(first["loc"][0]) if first["loc"] else ""
-        seen = first["input"]
-        if first["type"] == "unexpected_keyword_argument":
-            raise unknown(f"setting of {name}", setting, cls.setting_names())
         if first["type"] == "value_error":  # what a family says of several settings
             raise UserError(f"{name}: {first['ctx']['error']}")
         expected = first["msg"].replace("Input should be", "it must be")
-        raise UserError(f"{setting} of {name} is {shortened(seen)}: {expected}")
+        raise UserError(f"{first['loc'][0]} of {name} is {shortened(first['input'])}: {expected}")
 
     @classmethod
     def tasks(cls) -> "Sequence[Task]":
