@@ -82,10 +82,10 @@ def _value_of_other_key(answer: JudgedAnswer, within: float = inf) -> str | None
         if piece.role == "needle" and piece.value in answer.missing:
             missed.append(start)
 
-    other_key = None
-    nearest = inf
+    nearest, other_key = inf, None
+    written = answer.text.lower()
     for piece, start in answer.needles:
-        if piece.role == "distractor" and str(piece.value).lower() in answer.text.lower():
+        if piece.role == "distractor" and str(piece.value).lower() in written:
             distance = min((abs(start - needle) for needle in missed), default=inf)
             if distance < nearest:
                 nearest, other_key = distance, piece.key
