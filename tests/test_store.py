@@ -43,12 +43,10 @@ def expire(path, seconds=0.0):
     os.utime(path, (time.time() + seconds, time.time() + seconds))
 
 
-@pytest.fixture
-def foreign(lock_file):
-    """The lock of a process on another host, refreshed just now."""
-    lock_file.write_text(f"{lock_file}|node7,,812|17|1")
-    expire(lock_file, locks.LIFETIME)
-    return lock_file
+def claim(path, owner="node7,,812", pid=17, seconds=locks.LIFETIME):
+    """Write the lock of another process, which counts as alive for so many seconds."""
+    path.write_text(f"{path}|{owner}|{pid}|1")
+    expire(path, seconds)
 
 
 def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
@@ -72,21 +70,22 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
     assert list(lock_file.parent.iterdir()) == []
 
 
-def test_another_host_is_dead_when_its_lifetime_is_over(foreign):
-    with pytest.raises(UserError, match=r"process 17 on host node7, job 812: .* or 120 seconds"):
-        Lock(foreign).__enter__()
-    expire(foreign, -1)
-    with Lock(foreign):
+@pytest.mark.parametrize(
+    ("owner", "pid", "said"),
+    [
+        ("node7,,812", 17, "process 17 on host node7, job 812"),
+        # A container has the host's name, and process numbers of its own.
+        (f"{socket.gethostname()},another,", 2**22 + 5, f"process {2**22 + 5} on host "),
+    ],
+)
+def test_another_machine_is_dead_when_its_lifetime_is_over(lock_file, owner, pid, said):
+    claim(lock_file, owner, pid)
+    with pytest.raises(UserError, match=f"{said}.* or 120 seconds"):
+        Lock(lock_file).__enter__()
+    expire(lock_file, -1)
+    with Lock(lock_file):
         pass
-    assert list(foreign.parent.iterdir()) == []
-
-
-def test_a_container_of_the_same_host_name_is_another_machine(foreign):
-    gone = 2**22 + 5
-    foreign.write_text(f"{foreign}|{socket.gethostname()},another,|{gone}|1")
-    expire(foreign, locks.LIFETIME)
-    with pytest.raises(UserError, match=f"process {gone}"):
-        Lock(foreign).__enter__()
+    assert list(lock_file.parent.iterdir()) == []
 
 
 @pytest.mark.parametrize("garbage", [b"\xff", b"/tmp/4096.lock|node7|seventeen|1"])
@@ -121,8 +120,7 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     """Threads are as good as processes here: each has its own token, and the files are all they
     share."""
     for _ in range(2):
-        lock_file.write_text(f"{lock_file}|node7,,|17|1")
-        expire(lock_file, -1)
+        claim(lock_file, seconds=-1)
         won = []
         barrier = threading.Barrier(8)
 
@@ -146,11 +144,9 @@ def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
         assert list(lock_file.parent.iterdir()) == []
 
 
-def test_a_process_that_died_while_it_took_a_lock_over_is_no_obstacle(foreign):
-    expire(foreign, -1)
-    breaking = foreign.with_name("4096.lock.break")
-    breaking.write_text(f"{breaking}|node7|17|1")
-    expire(breaking, -20)
-    with Lock(foreign):
-        assert locks.holder(foreign)
-    assert list(foreign.parent.iterdir()) == []
+def test_a_process_that_died_while_it_took_a_lock_over_is_no_obstacle(lock_file):
+    claim(lock_file, seconds=-1)
+    claim(lock_file.with_name("4096.lock.break"), seconds=-20)
+    with Lock(lock_file):
+        assert locks.holder(lock_file)
+    assert list(lock_file.parent.iterdir()) == []

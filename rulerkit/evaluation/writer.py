@@ -179,7 +179,7 @@ class CellWriter:
         stored = load_cell(self.path)
         self._compare(stored)
         if not self.missing:
-            self._write_record()
+            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             return
         # Failed requests of what was asked otherwise say nothing about this cell.
         if stored and stored.result != self._digest:
@@ -212,9 +212,6 @@ class CellWriter:
         most = max(len(self.examples), before.get("num_examples", 0))
         self._record = {"format": FORMAT, **before, **self._settings, "num_examples": most}
 
-    def _write_record(self) -> None:
-        write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
-
     def write(self, example: Example, answer: Answer | Failure, bar: Any) -> None:
         """Append the row of an example, which moves the progress bar, or the attempt that left it
         without an answer. The record is written before the first line."""
@@ -229,7 +226,7 @@ class CellWriter:
         assert self._lock is not None
         self._lock.check()
         if self._log is None:
-            self._write_record()
+            write_whole(self.path.with_suffix(".json"), json.dumps(self._record, indent=2) + "\n")
             self._log = self._held.enter_context(closing(Log(self.path)))
 
         if isinstance(answer, Failure):
