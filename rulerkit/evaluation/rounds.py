@@ -65,35 +65,28 @@ def counts_of(study: Study, anew: Collection[int] = ()) -> "Counts":
 def state_of(study: Study, anew: Collection[int] = ()) -> "State":
     """Where the adaptive run of one model stands, by the rows on disk. Rows at the lengths of
     `anew` do not count, as they are moved aside."""
+    import numpy as np
+
     from rulerkit.scoring.adaptive import replay
 
     assert study.adaptive
     scores = dict[tuple[str, int], "NDArray[np.float64]"]()
     aligned, claimed = "chat", None
-    for asked, stored in stored_cells(study):
-        cell = None if asked.length in anew else stored
-        scores[asked.task.name, asked.length] = _scores_by_index(cell)
-        if cell:
+    for asked, cell in stored_cells(study):
+        score_of = dict[int, float]()
+        if cell and asked.length not in anew:
             aligned, claimed = cell.about.aligned, cell.about.claimed_length
+            # A failed request counts as asked; its score is NaN.
+            rows = judged(cell)
+            score_of = dict.fromkeys(cell.coverage.failed, np.nan)
+            score_of |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
+
+        # Rows may have gaps: what follows the first gap was not asked in this order.
+        in_a_row = list[float]()
+        while len(in_a_row) in score_of:
+            in_a_row.append(score_of[len(in_a_row)])
+        scores[asked.task.name, asked.length] = np.array(in_a_row)
     return replay(study.adaptive, scores, aligned, claimed, study.max_failures)
-
-
-def _scores_by_index(cell: Cell | None) -> "NDArray[np.float64]":
-    """The scores of a cell by index, up to the first example that was not asked. A failed request
-    counts as asked; its score is NaN."""
-    import numpy as np
-
-    score_of = dict[int, float]()
-    if cell:
-        rows = judged(cell)
-        score_of = dict.fromkeys(cell.coverage.failed, np.nan)
-        score_of |= zip(rows["index"].tolist(), rows["score"].tolist(), strict=True)
-
-    # Rows may have gaps: what follows the first gap was not asked in this order.
-    in_a_row = list[float]()
-    while len(in_a_row) in score_of:
-        in_a_row.append(score_of[len(in_a_row)])
-    return np.array(in_a_row)
 
 
 def wanted(

@@ -125,7 +125,18 @@ def find_cells(
     for place in places:
         for file in _files_of(place):
             cells += read_predictions(_path_of(file, outputs), report)
-    return _each_once(cells, report)
+
+    # Each file and each cell of ours counts once. Files of other programs, which do not say how
+    # they were made, stay apart, and one of them may hold several lengths and repetitions.
+    copies: dict[tuple[object, ...], dict[Path, Cell]] = {}
+    for cell in cells:
+        path = cell.path.resolve()
+        key = (cell.run, cell.model, cell.task, cell.length, None if cell.about.format else path)
+        copies.setdefault(key, {}).setdefault(path, cell)
+    once = []
+    for of_cell in copies.values():
+        once += _union([*of_cell.values()], report)
+    return once
 
 
 def _files_of(place: str | Path) -> list[str | Path]:
@@ -159,25 +170,6 @@ def _path_of(place: str | Path, outputs: str | Path) -> Path:
         f"lie in {root}"
     )
     raise unknown("model or folder of predictions", place, names, where)
-
-
-# --- cells in several places ----------------------------------------------------------------------
-
-
-def _each_once(cells: Iterable[Cell], report: Report) -> list[Cell]:
-    """Cells, each file and each cell of ours once. Files of other programs, which do not say how
-    they were made, stay apart."""
-    copies: dict[tuple[object, ...], dict[Path, Cell]] = {}
-    for cell in cells:
-        file = cell.path.resolve()
-        # One file of another program may hold several lengths and repetitions.
-        key = (cell.run, cell.model, cell.task, cell.length, None if cell.about.format else file)
-        copies.setdefault(key, {}).setdefault(file, cell)
-
-    once = []
-    for of_cell in copies.values():
-        once += _union([*of_cell.values()], report)
-    return once
 
 
 def _union(copies: list[Cell], report: Report) -> list[Cell]:
