@@ -57,7 +57,6 @@ class Study:
     run: str
     corpora: str
     """`builtin` or `original`: the corpora that are no files of the user's."""
-    protocol: str
     outputs: Path
     max_failures: float = 0
     """How many examples of a cell, as a share below 1 or a number, may fail so that a mean is taken
@@ -215,7 +214,6 @@ def study(
         seed=values.seed,
         run=values.run,
         corpora=choices(values.corpora)["base"],
-        protocol=values.protocol,
         outputs=resolve(values.outputs),
         max_failures=values.max_failures,
         adaptive=rule,
