@@ -61,7 +61,7 @@ def __getattr__(name):
             with (FOLDER / "journal.jsonl").open("a") as journal:
                 for prompt in prompts:
                     row = {"model": name, "prompt": sha256(prompt.encode()).hexdigest()[:16], "begin": begin}
-                    row |= {"end": time.time(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES"), "pid": os.getpid()}
+                    row |= {"end": time.time(), "pid": os.getpid()}
                     journal.write(json.dumps(row) + chr(10))
             return ["" if said(name, "wrong") else read_answer(prompt) or "" for prompt in prompts]
 
@@ -97,7 +97,6 @@ class Row(NamedTuple):
     prompt: str
     begin: float
     end: float
-    gpus: str | None
     pid: int
 
 
@@ -123,11 +122,8 @@ class Project:
 
     def notebook(self, name, more="", source=""):
         """A notebook that asks; `more` arguments of its study, `source` behind its question."""
-        notebook(
-            self.root / f"notebooks/{name}.ipynb",
-            PARAMETERS,
-            ASKS.format(name=name, more=more) + source,
-        )
+        asks = ASKS.format(name=name, more=more) + source
+        notebook(self.root / f"notebooks/{name}.ipynb", PARAMETERS, asks)
 
     def batch(self, content, name="mine"):
         """A batch file."""
@@ -137,21 +133,16 @@ class Project:
 
     @property
     def environment(self):
-        """That of its commands: GPUs are locked in a folder of its own."""
-        plain = {
-            k: v
-            for k, v in os.environ.items()
-            if not k.startswith("SLURM_") and k != "CUDA_VISIBLE_DEVICES"
-        }
+        """That of its commands."""
+        plain = {k: v for k, v in os.environ.items() if not k.startswith("SLURM_")}
         return {**plain, "RULERKIT_HOME": str(self.root), "TMPDIR": str(self.root / "tmp")}
 
     def call(self, *arguments, cwd=None, **environment):
         """A command, to its end. Whatever it is, it says no traceback."""
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
-        env = {**self.environment, **environment}
-        where = cwd or self.root.parent
+        env, where = {**self.environment, **environment}, cwd or self.root.parent
         ended = subprocess.run(
-            command, capture_output=True, text=True, timeout=300, cwd=where, env=env, check=False
+            command, capture_output=True, text=True, timeout=300, cwd=where, env=env
         )
         assert "Traceback" not in ended.stdout + ended.stderr, ended.stdout + ended.stderr
         return ended
@@ -182,11 +173,8 @@ class Project:
     def journal(self):
         """Every question that was answered, in order."""
         file = self.root / "journal.jsonl"
-        return (
-            [Row(**json.loads(line)) for line in file.read_text().splitlines()]
-            if file.exists()
-            else []
-        )
+        lines = file.read_text().splitlines() if file.exists() else []
+        return [Row(**json.loads(line)) for line in lines]
 
     def pid(self, model):
         """The process in which a model answers."""
@@ -217,8 +205,7 @@ class Project:
 
     def book(self, name, run="main"):
         """An executed notebook."""
-        book = json.loads((self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text())
-        return book
+        return json.loads((self.root / f"outputs/notebooks/{run}/{name}.ipynb").read_text())
 
     def said(self, name, run="main"):
         """What an executed notebook printed."""

@@ -24,6 +24,7 @@ EXAMPLES = 20
 def project(tmp_path, monkeypatch):
     project = Project(tmp_path / "project")
     monkeypatch.setenv("RULERKIT_HOME", str(project.root))
+    monkeypatch.delenv("SLURM_JOB_ID", raising=False)
     project.notebook("50_asks")
     return project
 
@@ -223,29 +224,49 @@ def lock_elsewhere(lock, expires):
     os.utime(lock, (expires, expires))
 
 
-def test_a_job_of_a_dead_host_is_taken_over(project):
+def test_a_job_of_a_living_host_is_left_to_it_and_that_of_a_dead_one_taken_over(project):
     job = job_of(project)
     lock = job.lock
+    lock_elsewhere(lock, time.time() + 600)
+    (running,) = statuses([job])
+    assert (running.state, running.message) == ("running", "process 1 on host node7, job 12")
+    (locked,) = outcomes(execute([job]))
+    assert locked.state == "locked"
+    assert "a is locked by process 1 on host node7" in locked.message
     lock_elsewhere(lock, time.time() - 60)
     assert [step.state for step in statuses([job])] == ["missing"]
     assert [status.state for status in outcomes(execute([job]))] == ["done"]
     assert not lock.exists()
 
 
+# --- two batches on one machine -------------------------------------------------------------------
+
+
 @pytest.mark.slow
-def test_a_job_of_a_living_host_is_left_to_it_and_others_are_done(project):
-    content = {"models": [told("a"), told("b")], "together": ["50_asks"]}
-    batch = project.batch(content)
-    jobs = read_batch(batch).jobs
-    lock_elsewhere(jobs[0].lock, time.time() + 600)
-    (running, *_) = statuses(jobs)
-    assert (running.state, running.message) == ("running", "process 1 on host node7, job 12")
-    ended = project.call("batch", batch)
-    assert ended.returncode == 75
-    found = re.findall(r"^(locked|done) +(\S+ \S+)", ended.stdout, re.MULTILINE)
-    assert found == [
-        ("locked", "a predictions"),
-        ("done", "b predictions"),
-        ("locked", "all 50_asks"),
-    ]
-    assert "a is locked by process 1 on host node7" in ended.stdout
+def test_one_model_answers_after_the_other(project):
+    for name in "ab":
+        project.set(name, "pace", 0.1)
+    batch = project.batch({"models": [told("a"), told("b")], "together": ["50_asks"]})
+    jobs = [job for job in read_batch(batch).jobs if job.model]
+    assert [status.state for status in outcomes(execute(jobs))] == ["done", "done"]
+    rows = project.journal()
+    assert [row.model for row in rows] == ["a", "a", "b", "b"]
+    assert rows[1].end <= rows[2].begin
+
+
+@pytest.mark.slow
+def test_a_job_is_done_by_one_process_and_left_to_it_by_the_other(project):
+    batch = project.batch({"models": [told("a"), told("b")], "together": ["50_asks"]})
+    project.set("a", "meets", "go")
+    with project.started("batch", batch) as first:
+        project.wait_for("a")
+        second = project.call("batch", batch)
+        assert second.returncode == 75
+        assert f"a is locked by process {first.process.pid} on host " in second.stdout
+        assert "2 steps are not done: a predictions (locked), all 50_asks" in second.stderr
+        assert project.call("status", batch).returncode == 3
+        project.go()
+        assert first.end()[0] == 0
+    assert [set(project.asked(name).values()) for name in "ab"] == [{1}] * 2
+    assert "a+b 4 rows" in project.said("all/50_asks")
+    assert list(project.root.rglob("*.lock")) == []

@@ -12,6 +12,7 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
+from rulerkit.common.gpus import visible_gpus
 from rulerkit.common.plugins import load_plugins
 from rulerkit.generation.generate import generate
 from rulerkit.generation.tasks import THIRTEEN, task
@@ -186,3 +187,14 @@ def test_the_error_of_a_log_is_the_cause_with_what_pydantic_says_of_it():
     assert last_error(log) == "ValueError: no room for 4 GiB"
     log = "pydantic_core.ValidationError: 1 validation error for ModelConfig\n  Value error, bad rope\n    more"
     assert last_error(log).endswith("for ModelConfig Value error, bad rope")
+
+
+def test_what_nvidia_smi_lists_is_visible(tmp_path, monkeypatch):
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES")
+    tool = tmp_path / "nvidia-smi"
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    tool.write_text("#!/bin/sh\necho 'No devices were found'\nexit 6\n")
+    tool.chmod(0o755)
+    assert visible_gpus() == []
+    tool.write_text('#!/bin/sh\ncase "$*" in *query-gpu=index*) echo 0; echo 1 ;; esac\n')
+    assert visible_gpus() == ["0", "1"]
