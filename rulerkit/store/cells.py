@@ -28,6 +28,7 @@ from rulerkit.store.records import (
     FORMER,
     RECORD,
     ROW,
+    check_seed,
     checked,
     checked_text,
     parse_json,
@@ -140,7 +141,7 @@ class Cell:
         self.snapshots.discard("")
 
     def _read(self, parse: bool) -> Iterator[JSON]:
-        """The row of each example. Without `parse` only their indices are read."""
+        """The row of each example. Without `parse` indices are read, no row is given."""
         seen = set[int]()
         for number, index, row in self._lines(self.path, ROW, parse):
             # Of two answers nobody knows which one the model gave.
@@ -151,7 +152,7 @@ class Cell:
                     "files aside"
                 )
             seen.add(index)
-            if index < self.wanted:
+            if parse and index < self.wanted:
                 yield row
         have = frozenset(index for index in seen if index < self.wanted)
         # Most cells are whole: a million rows need not be a million numbers more.
@@ -169,13 +170,14 @@ class Cell:
             return
         except OSError as error:
             raise DamagedCell(f"cannot read {path}: {_reason(error)}") from error
+        seed, is_former = check_seed(self.result), self.about.format == FORMER
         # A crash tore what follows the last line end.
         for number, line in enumerate(content.split(b"\n")[:-1], 1):
             line = line.strip()
             if not line:
                 continue
             try:
-                text = checked_text(line, self.result, self.about.format == FORMER)
+                text = checked_text(line, seed, is_former)
                 # The index comes first: it is read without parsing the row.
                 if not parse and (found := _INDEX.match(text)):
                     yield number, int(found[1]), {}
@@ -229,10 +231,10 @@ def load_cell(path: Path) -> Cell | None:
 
     # It lies at predictions/<run>/<model>/<task>/<length>.jsonl, or in a folder of another name;
     # links to a folder may have any.
-    said = (cell.run, cell.model, cell.task, str(cell.length))
+    said = [cell.run, cell.model, cell.task, f"{cell.length}{path.suffix}"]
     for file_of in (Path.absolute, Path.resolve):
-        folder, *place = file_of(path).with_suffix("").parts[-5:]
-        if folder != "predictions" or tuple(place) == said:
+        folder, *place = file_of(path).parts[-5:]
+        if folder != "predictions" or place == said:
             return cell
     raise DamagedCell(
         f"{path} lies in the place of {'/'.join(place)}, and its record says "

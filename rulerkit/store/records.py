@@ -268,10 +268,15 @@ def row_line(row: JSON, result: str) -> bytes:
     A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
     """
     text = json.dumps(row).encode()
-    return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, zlib.crc32(result.encode())))
+    return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, check_seed(result)))
 
 
-def checked_text(line: bytes, result: str, is_former: bool) -> bytes:
+def check_seed(result: str) -> int:
+    """What the checks of the rows under a result begin with."""
+    return zlib.crc32(result.encode())
+
+
+def checked_text(line: bytes, seed: int, is_former: bool) -> bytes:
     """The row of a line without its `check`; ValueError where the check is wrong, or where there is
     none and the line is not of a former version."""
     text, mark, check = line.rpartition(_CHECK)
@@ -280,7 +285,7 @@ def checked_text(line: bytes, result: str, is_former: bool) -> bytes:
             return line
         raise ValueError("it has no check")
     text += b"}"
-    if check != b'%08x"}' % zlib.crc32(text, zlib.crc32(result.encode())):
+    if check != b'%08x"}' % zlib.crc32(text, seed):
         raise ValueError(
             "its check is wrong: it is damaged, or was made under another record than the one "
             "beside it"
