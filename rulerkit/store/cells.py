@@ -21,6 +21,7 @@ from typing import Any
 from pydantic import TypeAdapter
 
 from rulerkit.common.errors import UserError, listed, remark, shorten
+from rulerkit.common.json_text import parse_json
 from rulerkit.common.settings import JSON
 from rulerkit.inference.model import Failure
 from rulerkit.store.records import (
@@ -31,7 +32,6 @@ from rulerkit.store.records import (
     check_seed,
     checked,
     checked_text,
-    parse_json,
     parse_record,
     result_digest,
 )

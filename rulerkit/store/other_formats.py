@@ -21,6 +21,7 @@ from pydantic import ConfigDict, TypeAdapter, with_config
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import UserError, first_line, remark
+from rulerkit.common.json_text import parse_json
 from rulerkit.common.lengths import parse_length
 from rulerkit.common.paths import completed
 from rulerkit.common.plugins import by_name, use
@@ -29,7 +30,7 @@ from rulerkit.generation.generate import Examples
 from rulerkit.generation.tasks import Task, family_of
 from rulerkit.store.cells import Cell, Report, read_cells
 from rulerkit.store.files import disk
-from rulerkit.store.records import Count, Whole, checked, parse_json
+from rulerkit.store.records import Count, Whole, checked
 
 PATTERNS = ("pred/*.jsonl", "samples_*.jsonl")
 """The files of others below a folder, beside those with a suffix of a plug-in."""

@@ -26,8 +26,7 @@ from pydantic import (
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
-from rulerkit.common.json_text import digest
-from rulerkit.common.json_text import parse_json as parse_json
+from rulerkit.common.json_text import digest, parse_json
 from rulerkit.common.paths import home, package_version
 from rulerkit.common.settings import JSON
 
