@@ -43,7 +43,7 @@ def lab(tmp_path_factory):
     for path in NOTEBOOKS:
         known = notebook_parameters(path)
         given = {name: value for name, value in SMALL.items() if name in known} | {
-            "outputs": str(folder / "outputs")
+            "outputs": str(folder / "outputs" / path.stem)
         }
         nbformat.write(
             parameterize_notebook(load_notebook_node(str(path)), given), folder / path.name
@@ -116,7 +116,7 @@ def test_all_cells_run_without_an_error(path, lab, browser):
     # What was asked is one line; a widget would be lost in the saved notebook.
     data = [output.data for output in outputs if "data" in output]
     assert not any("application/vnd.jupyter.widget-view+json" in shown for shown in data)
-    if "num_examples" in notebook_parameters(path) and "rk.evaluate(" in path.read_text("utf-8"):
+    if list((folder / "outputs" / path.stem).rglob("*.jsonl")):
         texts = [shown.get("text/plain", "") for shown in data]
         assert any(re.fullmatch(r"[\d.]+[kM]? tokens in \d+ s", text) for text in texts), texts
 
