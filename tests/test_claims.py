@@ -213,7 +213,12 @@ FALLS = ("lower", "falls", "rises", "loses", "largest", "abrupt", "linear", "out
 
 @pytest.mark.parametrize("mean", [100, pytest.param(0, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "section", [section for section in SECTIONS if not section.endswith(("errors", "correlation"))]
+    "section",
+    [
+        pytest.param(one, marks=pytest.mark.slow) if one == "4, main results" else one
+        for one in SECTIONS
+        if not one.endswith(("errors", "correlation"))
+    ],
 )
 def test_a_perfect_and_a_mute_reader_make_no_fall_hold(section, mean):
     key = next(start for start in TASKS if section.startswith(start))

@@ -13,7 +13,7 @@ from rulerkit.report.plots import score_by_length
 from rulerkit.store.cells import read_cells
 
 LENGTHS = [4096, 8192]
-ASKED = {"lengths": LENGTHS, "num_examples": 4, "seed": 3}
+ASKED = {"lengths": LENGTHS, "num_examples": 2, "seed": 3}
 LIMITS = ["low", "high"]
 
 

@@ -12,7 +12,7 @@ from rulerkit.common.errors import UserError
 SECONDS = 60
 
 cases = settings(
-    max_examples=int(os.environ.get("RULERKIT_FAULTS", "25")),
+    max_examples=int(os.environ.get("RULERKIT_FAULTS", "15")),
     deadline=None,
     derandomize=True,
     print_blob=True,

@@ -253,7 +253,7 @@ def test_a_server_that_is_swapped_between_two_calls_is_judged_anew(nowhere, serv
 
 def test_resume_goes_on_with_the_last_gate_of_the_same_two(nowhere, rulerkit):
     """Not with a later one of the baseline and another candidate, or of the baseline alone."""
-    few = (*GRID, "-n", "10")
+    few = ("--tasks", "vt", "--lengths", "1K", "-n", "10")
     first = rulerkit("gate", "perfect", "reader-1024", *few)
     run = re.search(r"run (gate-[\w-]+):", first.err)[1]
     rulerkit("gate", "perfect", "reader-4096", *few)
