@@ -114,11 +114,7 @@ def test_upstreams_list_adds_the_models_that_the_paper_lacks():
 # --- ours beside the paper ------------------------------------------------------------------------
 
 
-COMPARABLE = {
-    "protocol": "paper",
-    "tokenizer": "llama3",
-    "template": "llama3",
-}
+COMPARABLE = {"protocol": "paper", "tokenizer": "llama3", "template": "llama3"}
 
 
 @pytest.mark.parametrize(

@@ -33,18 +33,10 @@ def write_cell(outputs, length=1024, have=4, model="m", **record):
 
 
 def row(index, version="m-1", pred="A"):
-    return {
-        "index": index,
-        "pred": pred,
-        "outputs": ["A"],
-        "length": 1020,
-        "task": "vt",
-        "digest": f"{index:x}",
-        "num_prompt_tokens": 1000,
-        "finish_reason": "stop",
-        "depths": [],
-        "usage": {"server_model": version, "system_fingerprint": None},
-    }
+    usage = {"server_model": version, "system_fingerprint": None}
+    row = {"index": index, "pred": pred, "outputs": ["A"], "task": "vt", "digest": f"{index:x}"}
+    row |= {"length": 1020, "num_prompt_tokens": 1000, "finish_reason": "stop"}
+    return row | {"depths": [], "usage": usage}
 
 
 def scored(outputs):
@@ -69,15 +61,9 @@ def test_failed_requests_are_counted_and_means_are_over_the_rest_where_allowed(t
     cells = scored(tmp_path)[0]
     for allowed, second in ((None, ""), (1, ""), (2, 100.0), (0.5, 100.0), (0.49, "")):
         table = summarize(score(cells, max_failures=allowed), ["vt"], [1024, 2048, 4096]).cells
-        haves = [
-            "",
-            "" if second else "2/4, 1 refused by the service, 1 failed",
-            "0/4, 1 refused by the service, 3 failed",
-        ]
-        assert (list(table["have"]), list(table["complete"])) == (
-            haves,
-            [True, bool(second), False],
-        )
+        lacks = "" if second else "2/4, 1 refused by the service, 1 failed"
+        assert list(table["have"]) == ["", lacks, "0/4, 1 refused by the service, 3 failed"]
+        assert list(table["complete"]) == [True, bool(second), False]
     folder = str(tmp_path / "predictions")
     words = "0/4, 1 refused by the service, 3 failed"
     assert words in rulerkit("report", "--by", "task", folder).out

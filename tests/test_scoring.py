@@ -24,14 +24,8 @@ def cell(rows, task="vt", length=4096, match="all", thinking=0, model="m", **rec
 
 
 def row(pred, outputs, index=0, reason="stop"):
-    return {
-        "index": index,
-        "pred": pred,
-        "outputs": outputs,
-        "finish_reason": reason,
-        "num_prompt_tokens": 4000,
-        "digest": "d",
-    }
+    row = {"index": index, "pred": pred, "outputs": outputs, "finish_reason": reason}
+    return row | {"num_prompt_tokens": 4000, "digest": "d"}
 
 
 def test_models_that_share_a_label_are_told_apart_by_their_names():
@@ -128,11 +122,8 @@ def test_string_match(pred, references, all_, part):
 
 
 def test_score_gives_a_row_per_example():
-    rows = [
-        row("AB, CD", ["ab", "cd"]),
-        row("", ["ab", "cd"], 1),
-        row("AB, X", ["ab", "cd"], 2, "length"),
-    ]
+    answers = [("AB, CD", "stop"), ("", "stop"), ("AB, X", "length")]
+    rows = [row(pred, ["ab", "cd"], i, reason) for i, (pred, reason) in enumerate(answers)]
     found = score([cell(rows, num_examples=5)])
     assert list(found.columns) == list(COLUMNS)
     assert found["score"].tolist() == [1.0, 0.0, 0.5]
@@ -195,11 +186,8 @@ def test_a_cell_counts_once():
 
 
 def test_task_names():
-    assert [task_name(n) for n in ("ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot")] == [
-        "vt",
-        "qa_1",
-        "qa_2",
-    ]
+    names = ["ruler_vt", "ruler_qa_squad", "ruler_qa_hotpot"]
+    assert [task_name(name) for name in names] == ["vt", "qa_1", "qa_2"]
     assert category_of("vt-num_hops=8") == "vt"
     with pytest.raises(UserError, match="unknown task"):
         task_name("vtt")

@@ -23,20 +23,9 @@ K4, K8, K16, K32 = 4096, 8192, 16384, 32768
 def scores_of(share, tasks=THIRTEEN, n=50, **columns):
     """Scores of cells with the same share right on every task: {(model, length): share}; `n` may be
     a function of model, length and task."""
-    blank = {
-        "run": "main",
-        "aligned": "chat",
-        "suite": "ruler",
-        "own_threshold": NAN,
-        "claimed_length": NAN,
-    }
-    blank |= {
-        "wanted": 50,
-        "failed": 0,
-        "failed_refused": 0,
-        "max_failures": 0.0,
-        "adaptive": "",
-    }
+    blank = {"run": "main", "aligned": "chat", "suite": "ruler", "own_threshold": NAN}
+    blank |= {"claimed_length": NAN, "wanted": 50, "failed": 0, "failed_refused": 0}
+    blank |= {"max_failures": 0.0, "adaptive": ""}
     blank |= dict.fromkeys(("empty", "cut_off", "cut_thought", "stand_in"), False)
     blank |= {"engine": "reader", "seed": 42, "prompt_version": 1, "note": ""} | columns
     frames = []
@@ -269,13 +258,10 @@ def test_the_grid_can_be_asked_for():
 
 def test_examples_of_a_group_are_drawn_together():
     scores = scores_of({("a", K4): 0.5})
+    articles = [f"article {i // 25}" for i in scores["index"]]
     alone, pairs, none = (
         row(summarize(scores.assign(group=group)).cells, task="vt")
-        for group in (
-            scores["index"],
-            [f"article {i // 25}" for i in scores["index"]],
-            float("nan"),
-        )
+        for group in (scores["index"], articles, NAN)
     )
     assert alone["high"] - alone["low"] == pytest.approx(none["high"] - none["low"])
     assert pairs["high"] - pairs["low"] > 2 * (alone["high"] - alone["low"])

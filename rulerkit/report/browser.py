@@ -69,25 +69,30 @@ def browse(scores: Any, most: int = MOST_EXAMPLES) -> Page:
     if "prediction" not in rows:
         rows = answers_of(rows, cells=stored.values())
     remake = {key: remaker(cell) for key, cell in stored.items()}
-    digest, prompt = "", None  # of the last row: models are asked the same
+    digest, made = "", None  # of the last row: models are asked the same
     examples = []
     for row in progress_bar(rows.to_dict("records"), "answers", delay=3):
-        if digest != row["digest"] or prompt is None:
-            key = tuple(row[name] for name in CELL)
-            digest, prompt = row["digest"], _prompt(remake[key], row)
-        example = {
-            "m": row["m"],
-            "t": row["t"],
-            "l": int(row["length"]),
-            "i": int(row["index"]),
-            "s": round(100 * float(row["score"]), 1),
-            "f": row["finish_reason"],
-            "p": str(row["prediction"])[:_WRITTEN],
-            "r": [shorten(reference, _WITHIN) for reference in row["references"]],
-            "d": row["depths"][:1],
-            "w": _windows(row, prompt),
-        }
-        examples.append(example)
+        if digest != row["digest"] or made is None:
+            digest = row["digest"]
+            try:
+                example = remake[tuple(row[name] for name in CELL)](row)
+                made = example.prompt, places(example)
+            except (UserError, IndexError):
+                made = None  # it cannot be made again, or comes out differently
+        examples.append(
+            {
+                "m": row["m"],
+                "t": row["t"],
+                "l": int(row["length"]),
+                "i": int(row["index"]),
+                "s": round(100 * float(row["score"]), 1),
+                "f": row["finish_reason"],
+                "p": str(row["prediction"])[:_WRITTEN],
+                "r": [shorten(reference, _WITHIN) for reference in row["references"]],
+                "d": row["depths"][:1],
+                "w": _windows(row, *made) if made else [],
+            }
+        )
     deep = scores if "depths" in scores else rows
     deep = deep[deep["depths"].map(len) == 1]
     content = {
@@ -126,26 +131,9 @@ def _means(rows: "pd.DataFrame", *by: Any) -> list[Any]:
     ]
 
 
-# --- what is shown of a prompt --------------------------------------------------------------------
-
-
-def _prompt(remake: Any, row: Any) -> tuple[str, list[Position]] | None:
-    """The text of a prompt and the places of its pieces; None where it cannot be made again, or
-    comes out differently."""
-    try:
-        example = remake(row)
-    except (UserError, IndexError):
-        return None
-    return example.prompt, places(example)
-
-
-def _windows(row: Any, made: tuple[str, list[Position]] | None) -> list[Any]:
+def _windows(row: Any, prompt: str, pieces: list[Position]) -> list[Any]:
     """Windows of the prompt around needles: [role, depth, before, text, after]. What is missing in
     the answer comes first, where there is no room for all."""
-    if made is None:
-        return []
-    prompt, pieces = made
-
     # By their text: a word of a list stands in many places.
     needles: dict[str, Position] = {}
     for place in pieces:

@@ -58,12 +58,13 @@ def _notes(comparison: Comparison) -> list[str]:
     """What a reader of the differences must know: the two sides, and what differs."""
     a, b, rows = comparison.a, comparison.b, comparison.rows
     examples = counted(number_range(rows.loc[rows["level"] == "cell", "n"]), "pair")
-    sides = (
+    notes = [
         f"A: {a.name} ({a.label}); B: {b.name} ({b.label}); {examples} per task and length; in "
         "brackets the 95 % interval, marked where it leaves out 0."
-    )
-    about = [f"Note: {'; '.join(comparison.notes)}."] if comparison.notes else []
-    return [sides, *about]
+    ]
+    if comparison.notes:
+        notes.append(f"Note: {'; '.join(comparison.notes)}.")
+    return notes
 
 
 def flips_text(comparison: Comparison) -> str:
@@ -71,13 +72,12 @@ def flips_text(comparison: Comparison) -> str:
     lines = []
     groups: Any = comparison.flips.groupby(["task", "length"], sort=False)
     for (task, length), flips in groups:
-        ways = {"better": flips["difference"] > 0, "worse": flips["difference"] < 0}
-        parts = [
-            f"{way} {count} (example{'s' if count > 1 else ''} "
-            f"{listed(flips.loc[rows, 'index'], _MOST_FLIPS)})"
-            for way, rows in ways.items()
-            if (count := rows.sum())
-        ]
+        parts = []
+        for way, sign in (("better", 1), ("worse", -1)):
+            indices = flips.loc[sign * flips["difference"] > 0, "index"]
+            noun = "example" if len(indices) == 1 else "examples"
+            if len(indices):
+                parts.append(f"{way} {len(indices)} ({noun} {listed(indices, _MOST_FLIPS)})")
         lines.append(f"{task} at {length_name(length)}: {'; '.join(parts)}")
     return "\n".join(lines) or "No example changed."
 
@@ -91,9 +91,10 @@ def json_text(comparison: Comparison, verdict: Decision | None = None, **more: A
         json.loads(frame.to_json(orient="records", double_precision=4))
         for frame in (comparison.rows, comparison.flips)
     )
-    sides = {"a": comparison.a, "b": comparison.b}
+    a, b = comparison.a, comparison.b
     content: JSON = {
-        **{name: {"name": side.name, "label": side.label} for name, side in sides.items()},
+        "a": {"name": a.name, "label": a.label},
+        "b": {"name": b.name, "label": b.label},
         "verdict": {**verdict._asdict(), "status": verdict.status},
         "margin": comparison.margin,
         "paired_by": comparison.by,

@@ -42,18 +42,17 @@ def hub_text(cells: Sequence[Cell], tallies: "pd.DataFrame", dataset: str) -> st
     lengths = summary.lengths
     is_complete = (lengths["category"] == "all") & lengths["whole"] & lengths["score"].notna()
     time = max(cell.path.stat().st_mtime for cell in of_ruler)
-    entries = [
-        {
-            "dataset": {
-                "id": dataset,
-                "task_id": f"ruler_{length_name(int(row['length'])).lower()}",
-            },
-            "value": round(float(row["score"]), 2),
-            "date": datetime.fromtimestamp(time, UTC).date().isoformat(),
-            "notes": _notes(of_ruler[0], row, summary),
-        }
-        for row in lengths[is_complete].to_dict("records")
-    ]
+    entries = []
+    for row in lengths[is_complete].to_dict("records"):
+        task = f"ruler_{length_name(row['length']).lower()}"
+        entries.append(
+            {
+                "dataset": {"id": dataset, "task_id": task},
+                "value": round(float(row["score"]), 2),
+                "date": datetime.fromtimestamp(time, UTC).date().isoformat(),
+                "notes": _notes(of_ruler[0], row, summary),
+            }
+        )
     if not entries:
         raise UserError("there is no length at which all thirteen tasks are complete")
     text: str = yaml.safe_dump(entries, sort_keys=False, allow_unicode=True)

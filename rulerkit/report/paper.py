@@ -12,7 +12,7 @@ row is added.
 import math
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -94,12 +94,6 @@ def _printed(version: str, category: str) -> "pd.DataFrame":
     """`paper_summary` with the scores under their lengths as integers."""
     scores = paper_scores(version, category).pivot(index="slug", columns="length", values="score")
     return paper_summary(version, category).join(scores, on="slug")
-
-
-def _upstream_list() -> "pd.DataFrame":
-    """Upstream's list of models, with the scores under their lengths as integers."""
-    lengths = {f"score_{length_name(n)}": n for n in PAPER_LENGTHS}
-    return _table("leaderboard").rename(columns=lengths)
 
 
 # --- one model ------------------------------------------------------------------------------------
@@ -191,7 +185,8 @@ def listed_rows(version: str = "v3", category: str = "all13") -> "pd.DataFrame":
 def _upstream_only(papers: "pd.DataFrame") -> "pd.DataFrame":
     """Rows of upstream's list that are not among the paper's."""
     lengths: list[Any] = [*PAPER_LENGTHS]
-    listed = _upstream_list().rename(columns={"reported_by": "source"})
+    names = {f"score_{length_name(n)}": n for n in lengths}
+    listed = _table("leaderboard").rename(columns={**names, "reported_by": "source"})
     listed = listed.drop(columns=[*AVERAGES, *RANKS.values()])
 
     # The list spells some models otherwise than the paper: six equal scores are the same model.
@@ -260,7 +255,12 @@ def published_table(format: str = "text") -> str:
         return render(rows, format)
 
     numbers = {source: n for n, source in enumerate(rows["source"].unique(), 1)}
-    lengths = [length for length in sorted(rows["length"].unique()) if _is_column(length)]
+    # Cards also print 96K, 640K and the like: columns are powers of two, and 1000K.
+    lengths = [
+        length
+        for length in sorted(rows["length"].unique())
+        if length.bit_count() == 1 or length_name(length) == "1000K"
+    ]
     body = []
     # Base models stand before chat models.
     groups: Any = rows.sort_values("aligned", kind="stable").groupby(SERIES, sort=False)
@@ -282,11 +282,6 @@ def published_table(format: str = "text") -> str:
     return render(table, format, notes, table["kind"].str.split().str[0])
 
 
-def _is_column(length: int) -> bool:
-    """Whether the table has a column of this length; cards also print 96K, 640K and the like."""
-    return length.bit_count() == 1 or length_name(length) == "1000K"
-
-
 # --- our models beside the paper's ----------------------------------------------------------------
 
 
@@ -299,73 +294,46 @@ def against_paper(summary: Summary) -> "pd.DataFrame":
     'differs', or 'not comparable: ' and what differs from the paper's set-up (protocol, tokenizer,
     template, examples, tasks).
     """
-    of_models = summary.models.rename(
-        columns={"avg": "score", "avg_low": "low", "avg_high": "high"}
-    )
-    of_lengths = summary.lengths.merge(
-        summary.models[["run", "model", "category", "effective_length"]]
-    )
-    ours = pd.concat([of_lengths, of_models.assign(length=0)])
+    averages = summary.models.rename(columns={"avg": "score", "avg_low": "low", "avg_high": "high"})
+    effective = summary.models[["run", "model", "category", "effective_length"]]
+    ours = pd.concat([summary.lengths.merge(effective), averages.assign(length=0)])
     ours = ours[ours["category"].isin(["all", *PAPER_CATEGORIES])]
-    ours = ours.dropna(subset="score")
 
     all_lengths = list(summary.lengths["length"].unique())
     rows = []
-    for _, row in ours.iterrows():
+    for row in ours.dropna(subset="score").to_dict("records"):
         lengths = [row["length"]] if row["length"] else all_lengths
         paper = paper_row(row["model"], row["category"])
         if paper is None:
             paper = paper_row(row["label"], row["category"])
         if paper is None or paper.reindex(lengths).isna().any():
             continue
+        printed = paper[lengths].to_numpy(dtype=float) / 100
 
-        paper_score = 100 * (paper[lengths].to_numpy(dtype=float) / 100).mean()
-        z = _z_of_difference(row, paper[lengths], summary.confidence)
-        verdict = "differs"
-        if abs(z) < critical_value(summary.confidence):
-            verdict = "agrees"
-        reasons = _not_comparable(summary, row, lengths, paper["slug"])
+        # The paper prints no intervals: its error is that of right-or-wrong answers.
+        variance = (printed * (1 - printed)).sum() / (PAPER_EXAMPLES * row["tasks"])
+        variance /= len(lengths) ** 2
+        our_error = (row["high"] - row["low"]) / (2 * critical_value(summary.confidence))
+        error = math.hypot(our_error, 100 * math.sqrt(variance))
+        z = (row["score"] - 100 * printed.mean()) / error
+        row["verdict"] = "agrees" if abs(z) < critical_value(summary.confidence) else "differs"
+
+        # Without all tasks of a category there is no effective length of it.
+        cells = summary.cells[summary.cells["length"].isin(lengths)]
+        cells = cells[(cells["run"] == row["run"]) & (cells["model"] == row["model"])]
+        found = departures(cells, paper["slug"])
+        reasons = [reason for reason, is_so in found.items() if is_so.any()]
+        reasons += ["tasks"] if row["effective_length"] == "" else []
         if reasons:
-            verdict = f"not comparable: {', '.join(reasons)}"
+            row["verdict"] = f"not comparable: {', '.join(reasons)}"
 
-        row["paper"] = paper_score
-        row["verdict"] = verdict
+        row["paper"] = 100 * printed.mean()
         row["paper_effective_length"] = paper["effective_length"]
         rows.append(row)
 
     columns = ["model", "category", "length", "score", "low", "high", "paper"]
     columns += ["verdict", "effective_length", "paper_effective_length"]
-    return pd.DataFrame([{**row} for row in rows], columns=columns)
-
-
-def _z_of_difference(row: "pd.Series[Any]", printed: "pd.Series[Any]", confidence: float) -> float:
-    """Our score less the mean of the printed ones, in standard errors of the difference.
-
-    `row` has score, low and high in percent, and the number of tasks; `printed` has a score for
-    each length, in percent. The paper prints no intervals, so its error is that of a share of 500
-    right-or-wrong answers for each task and length.
-    """
-    shares = printed.to_numpy(dtype=float) / 100
-    examples = PAPER_EXAMPLES * row["tasks"]
-    variance = (shares * (1 - shares)).sum() / examples / len(shares) ** 2
-
-    our_error = (row["high"] - row["low"]) / (2 * critical_value(confidence))
-    error = math.hypot(our_error, 100 * math.sqrt(variance))
-    return float((row["score"] - 100 * shares.mean()) / error)
-
-
-def _not_comparable(
-    summary: Summary, row: "pd.Series[Any]", lengths: Sequence[int], slug: str
-) -> list[str]:
-    """Why a score of ours cannot be held against the paper's; empty where it can."""
-    cells = summary.cells.merge(row[["run", "model"]].to_frame().T)
-    cells = cells[cells["length"].isin(lengths)]
-    found = departures(cells, slug)
-    reasons = [reason for reason, is_so in found.items() if is_so.any()]
-    # Without all tasks of a category there is no effective length of it.
-    if row["effective_length"] == "":
-        reasons.append("tasks")
-    return reasons
+    return pd.DataFrame(rows, columns=columns)
 
 
 def departures(cells: "pd.DataFrame", slug: str = "") -> "dict[str, pd.Series[bool]]":

@@ -33,18 +33,14 @@ def footnotes(cells: Sequence[Cell], scores: pd.DataFrame | None = None) -> list
     its GPU) is no difference.
     """
     # The names of the table, so that a note can be held against its rows.
-    models = pd.DataFrame(
-        [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells],
-        columns=["run", "model", "label"],
-    )
+    models = [(cell.run, cell.model, cell.about.label or cell.model) for cell in cells]
+    names = names_of(pd.DataFrame(models, columns=["run", "model", "label"]))
     by_name: dict[str, list[Cell]] = {}
-    for name, cell in zip(names_of(models), cells, strict=True):
+    for name, cell in zip(names, cells, strict=True):
         by_name.setdefault(name, []).append(cell)
 
-    notes = _environment_notes(by_name)
     answered = [cell for cell in cells if cell.coverage.have]
-    notes += snapshot_notes(answered)
-    notes += version_notes(answered)
+    notes = _environment_notes(by_name) + snapshot_notes(answered) + version_notes(answered)
     for name, of_model in by_name.items():
         notes += _server_notes(name, of_model)
 

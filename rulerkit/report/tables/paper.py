@@ -35,11 +35,11 @@ def paper_table(number: int, format: str = "latex") -> str:
     """
     makers = {2: _examples, 4: _models, 5: _settings}
     check_known("table of the paper without scores", number, makers)
-    frame, notes = makers[number]()
-    return render(frame, format, notes)
+    frame, note = makers[number]()
+    return render(frame, format, [note])
 
 
-def _examples() -> tuple[pd.DataFrame, list[str]]:
+def _examples() -> tuple[pd.DataFrame, str]:
     rows = []
     for name, named in _EXAMPLES.items():
         task = make_task(named)
@@ -58,45 +58,34 @@ def _examples() -> tuple[pd.DataFrame, list[str]]:
                 "answer": textwrap.shorten(", ".join(example.references), _WIDTH, placeholder=" …"),
             }
         )
-    notes = [
+    return pd.DataFrame(rows), (
         f"Examples of {_LENGTH} tokens over synthetic texts, made by this kit, not those that the "
         "paper prints; of each what is hidden, or the beginning of its list, and the question."
-    ]
-    return pd.DataFrame(rows), notes
-
-
-def _models() -> tuple[pd.DataFrame, list[str]]:
-    rows = printed_models()
-    frame = pd.DataFrame(
-        {
-            "model": rows["model"],
-            "aligned": rows["aligned"].map({True: "✓", False: "✗"}),
-            "size": rows["parameters"],
-            "context length": rows["context_length"],
-            "checkpoint": rows["checkpoint"],
-        }
     )
-    return frame, [
+
+
+def _models() -> tuple[pd.DataFrame, str]:
+    rows = printed_models()
+    rows["aligned"] = rows["aligned"].map({True: "✓", False: "✗"})
+    rows = rows[["model", "aligned", "parameters", "context_length", "checkpoint"]]
+    titles = {"parameters": "size", "context_length": "context length"}
+    return rows.rename(columns=titles), (
         "As printed in version 3 of the paper, but for a row per checkpoint of a series. Its "
         "tables of scores claim other lengths of Mixtral-8x22B, 64K, and DBRX, 32K."
-    ]
+    )
 
 
-def _settings() -> tuple[pd.DataFrame, list[str]]:
+def _settings() -> tuple[pd.DataFrame, str]:
     rows = printed_tasks()
     settings = rows.loc[:, "type_haystack":"dataset"]
     texts = []
     for _, row in settings.iterrows():
         texts.append(", ".join(f"{name}={value}" for name, value in row.items() if value))
-    names = rows["task"] + " " + rows["subtask"]
-    frame = pd.DataFrame(
-        {
-            "task": names.str.strip(),
-            "known as": rows["known_as"],
-            "settings": texts,
-            "name here": rows["slug"].replace({"qa_squad": "qa_1", "qa_hotpotqa": "qa_2"}),
-        }
-    )
-    return frame, [
-        "As printed in version 3 of the paper; of a full haystack all lines are needles."
-    ]
+    columns = {
+        "task": (rows["task"] + " " + rows["subtask"]).str.strip(),
+        "known as": rows["known_as"],
+        "settings": texts,
+        "name here": rows["slug"].replace({"qa_squad": "qa_1", "qa_hotpotqa": "qa_2"}),
+    }
+    note = "As printed in version 3 of the paper; of a full haystack all lines are needles."
+    return pd.DataFrame(columns), note
