@@ -29,7 +29,7 @@ def package_data(name: str) -> Any:
     """What a YAML file of the package's own data says."""
     import yaml
 
-    return yaml.safe_load(package_text(name))
+    return yaml.safe_load((PACKAGE / "data" / name).read_text(encoding="utf-8"))
 
 
 def package_version(name: str) -> str | None:
