@@ -162,13 +162,9 @@ def tasks_of(texts: Sequence[str]) -> list[Any]:
 
     tasks: list[Any] = []
     for text in texts:
-        if text.lstrip().startswith(("{", "[")):
-            content = parse_yaml(text, f"--tasks {text!r}")
-            tasks += content if isinstance(content, list) else [content]
-            continue
-        for name in filter(None, re.split(r"[,\s]+", text)):
-            tasks += without_suites(["ruler" if name == "all" else name])
-    return tasks
+        is_list = text.lstrip().startswith("[")
+        tasks += parse_yaml(text if is_list else f"[{text}]", f"--tasks {text!r}")
+    return without_suites("ruler" if task == "all" else task for task in tasks)
 
 
 def lengths_of(texts: Sequence[str]) -> list[int]:
