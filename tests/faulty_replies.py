@@ -8,10 +8,7 @@ import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
-from tests.text_server import HALF, RESET
-
 HTML = "<html><head><title>504 Gateway Time-out</title></head><body>nginx</body></html>"
-JSON_TYPE = {"Content-Type": "application/json"}
 
 
 def deep(levels, brackets="[]"):
@@ -28,6 +25,16 @@ def _changed(answer, **choice):
 def _counted(answer, **usage):
     """The right answer with other counts."""
     return 200, {}, {**answer, "usage": {**answer["usage"], **usage}}
+
+
+def _in_another_order(answer):
+    first = answer["choices"][0]
+    choices = [{**first, "text": "something else", "index": 1}, {**first, "index": 0}]
+    return 200, {}, {**answer, "choices": choices}
+
+
+def _typed(text, kind="application/json", status=200):
+    return status, {"Content-Type": kind}, text
 
 
 def _error(status, message="no", headers=None, **more):
@@ -84,34 +91,38 @@ def _whole(answer):
     return json.dumps(answer).encode()
 
 
+def _sized(answer, size):
+    return _raw(_head(f"Content-Length: {size}"), _whole(answer))
+
+
+def _chunked(*parts):
+    return _raw(_head("Transfer-Encoding: chunked"), *parts)
+
+
+def _trickle(answer):
+    head = _head(f"Content-Length: {len(_whole(answer))}")
+    return _raw(head, *[bytes([byte]) for byte in _whole(answer)], pause=0.2)
+
+
+def _half(answer):
+    """Cut in the middle, where a reset would follow."""
+    return _head("Content-Length: 900"), _whole(answer)[:20]
+
+
 KINDS = {
     # The connection.
-    "reset before the reply": lambda a: (RESET,),
+    "reset before the reply": lambda a: _raw(),
     "reset within the head": lambda a: _raw(b"HTTP/1.1 200 O", reset=True),
-    "reset within the body": lambda a: _raw(
-        _head("Content-Length: 900"), _whole(a)[:20], reset=True
-    ),
-    "cut in the middle": lambda a: (HALF,),
-    "content length too long": lambda a: _raw(
-        _head(f"Content-Length: {len(_whole(a)) + 7}"), _whole(a)
-    ),
-    "content length too short": lambda a: _raw(
-        _head(f"Content-Length: {len(_whole(a)) - 9}"), _whole(a)
-    ),
-    "content length no number": lambda a: _raw(_head("Content-Length: many"), _whole(a)),
+    "reset within the body": lambda a: _raw(*_half(a), reset=True),
+    "cut in the middle": lambda a: _raw(*_half(a)),
+    "content length too long": lambda a: _sized(a, len(_whole(a)) + 7),
+    "content length too short": lambda a: _sized(a, len(_whole(a)) - 9),
+    "content length no number": lambda a: _sized(a, "many"),
     "no HTTP": lambda a: _raw(b"SSH-2.0-OpenSSH_9.6\r\n"),
-    "a chunk that ends early": lambda a: _raw(
-        _head("Transfer-Encoding: chunked"), b"400\r\n", _whole(a)[:30]
-    ),
-    "a chunk size that is none": lambda a: _raw(
-        _head("Transfer-Encoding: chunked"), b"zz\r\n", _whole(a)
-    ),
+    "a chunk that ends early": lambda a: _chunked(b"400\r\n", _whole(a)[:30]),
+    "a chunk size that is none": lambda a: _chunked(b"zz\r\n", _whole(a)),
     "chunks without an end": lambda a: _endless(b" " * 64, 0.02),
-    "a slow trickle": lambda a: _raw(
-        _head(f"Content-Length: {len(_whole(a))}"),
-        *(bytes([byte]) for byte in _whole(a)),
-        pause=0.2,
-    ),
+    "a slow trickle": _trickle,
     "no reply": lambda a: _hangs,
     "gzip that is none": lambda a: (200, {"Content-Encoding": "gzip"}, json.dumps(a)),
     # Statuses.
@@ -120,9 +131,9 @@ KINDS = {
     "429 with a date": lambda a: _error(429, headers={"Retry-After": _in_a_second()}),
     "429 with nonsense": lambda a: _error(429, headers={"Retry-After": "soon"}),
     "500": lambda a: _error(500),
-    "502 with HTML": lambda a: (502, {"Content-Type": "text/html"}, HTML),
+    "502 with HTML": lambda a: _typed(HTML, "text/html", 502),
     "503": lambda a: _error(503, "overloaded"),
-    "504 with HTML": lambda a: (504, {"Content-Type": "text/html"}, HTML),
+    "504 with HTML": lambda a: _typed(HTML, "text/html", 504),
     "404 once": lambda a: _error(404, "no such route"),
     "401 once": lambda a: _error(401, "unauthorized"),
     "408": lambda a: _error(408),
@@ -131,20 +142,18 @@ KINDS = {
     "redirect to nowhere": lambda a: (302, {"Location": "http://127.0.0.1:9/"}, ""),
     "redirect without a place": lambda a: (301, {}, ""),
     # What stands in a reply.
-    "HTML in place of JSON": lambda a: (200, {"Content-Type": "text/html"}, HTML),
-    "nothing": lambda a: (200, JSON_TYPE, ""),
-    "half of a JSON": lambda a: (200, JSON_TYPE, json.dumps(a)[:-12]),
-    "two JSONs": lambda a: (200, JSON_TYPE, json.dumps(a) * 2),
-    "null": lambda a: (200, JSON_TYPE, "null"),
+    "HTML in place of JSON": lambda a: _typed(HTML, "text/html"),
+    "nothing": lambda a: _typed(""),
+    "half of a JSON": lambda a: _typed(json.dumps(a)[:-12]),
+    "two JSONs": lambda a: _typed(json.dumps(a) * 2),
+    "null": lambda a: _typed("null"),
     "a list": lambda a: (200, {}, [a]),
     "an error with 200": lambda a: _error(200, "engine died"),
-    "an event stream": lambda a: (
-        200,
-        {"Content-Type": "text/event-stream"},
-        f"data: {json.dumps(a)}\n\ndata: [DONE]\n\n",
+    "an event stream": lambda a: _typed(
+        f"data: {json.dumps(a)}\n\ndata: [DONE]\n\n", "text/event-stream"
     ),
-    "100,000 nested brackets": lambda a: (200, JSON_TYPE, deep(100_000)),
-    "5,000 nested objects": lambda a: (200, JSON_TYPE, '{"a":' * 5000 + "1" + "}" * 5000),
+    "100,000 nested brackets": lambda a: _typed(deep(100_000)),
+    "5,000 nested objects": lambda a: _typed('{"a":' * 5000 + "1" + "}" * 5000),
     "another encoding": lambda a: _raw(
         _head("Content-Type: application/json; charset=utf-16"), _whole(a)
     ),
@@ -154,28 +163,10 @@ KINDS = {
     "no choices": lambda a: (200, {}, {**a, "choices": []}),
     "choices without a list": lambda a: (200, {}, {**a, "choices": 5}),
     "a choice that is null": lambda a: (200, {}, {**a, "choices": [None]}),
-    "choices in another order": lambda a: (
-        200,
-        {},
-        {
-            **a,
-            "choices": [
-                {**a["choices"][0], "text": "something else", "index": 1},
-                {**a["choices"][0], "index": 0},
-            ],
-        },
-    ),
+    "choices in another order": _in_another_order,
     "a text that is null": lambda a: _changed(a, text=None),
     "a text that is a number": lambda a: _changed(a, text=4812093),
-    "an empty text of no tokens": lambda a: (
-        200,
-        {},
-        {
-            **a,
-            "choices": [{**a["choices"][0], "text": ""}],
-            "usage": {**a["usage"], "completion_tokens": 0},
-        },
-    ),
+    "an empty text of no tokens": lambda a: _changed(_counted(a, completion_tokens=0)[2], text=""),
     "an end that is unknown": lambda a: _changed(a, finish_reason="magic"),
     "an end that is an object": lambda a: _changed(a, finish_reason={"a": 1}),
     "no end": lambda a: _changed(a, finish_reason=None),
@@ -190,7 +181,7 @@ KINDS = {
     "ids that do not match the text": lambda a: _changed(
         a, token_ids=[1, 2, 3], prompt_token_ids=[5]
     ),
-    "keys that stand twice": lambda a: (200, JSON_TYPE, '{"choices": [], ' + json.dumps(a)[1:]),
-    "lone surrogates": lambda a: (200, JSON_TYPE, json.dumps({**a, "note": "\ud800"})),
+    "keys that stand twice": lambda a: _typed('{"choices": [], ' + json.dumps(a)[1:]),
+    "lone surrogates": lambda a: _typed(json.dumps({**a, "note": "\ud800"})),
 }
 """Name -> what is sent in place of the right answer, once."""

@@ -170,13 +170,10 @@ def test_why_nothing_answers(server, monkeypatch):
         assert "behind a proxy, NO_PROXY=model.test leads around it" in reason
 
 
-def test_a_page_of_a_gateway_is_read(recorders, server):
+def test_a_page_of_a_gateway_is_read(server):
     server.listing = "<!doctype html><html><body>Open Chat</body></html>"
     with pytest.raises(UserError, match=r"no list of models \(HTTP 200: an HTML page, Open"):
         load_model(server.url)
-    server.behave = lambda body: (502, {}, "<html><b>Bad Gateway</b></html>")
-    with pytest.raises(UserError, match="HTTP 502: an HTML page, Bad Gateway"):
-        _ = client(server, max_retries=0).prompt_format
 
 
 # --- keys and headers -----------------------------------------------------------------------------
@@ -339,20 +336,6 @@ def test_thoughts_and_refusals_among_parts_are_what_they_are():
     only = read({"content": [thought]})
     assert (only.text, only.thought) == (None, "hm")
     assert read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
-
-
-@pytest.mark.parametrize(
-    ("choices", "field"),
-    [
-        ([{"message": {"content": 4812093}, "finish_reason": "stop"}], "its content is"),
-        ([], "choices is"),
-    ],
-)
-def test_a_field_that_matters_is_named(choices, field, server):
-    server.behave = lambda body: (200, {}, {"choices": choices})
-    with pytest.raises(UserError, match="without a completion") as caught:
-        _ = client(server, max_retries=0).prompt_format
-    assert field in str(caught.value)
 
 
 # --- lists of models ------------------------------------------------------------------------------

@@ -10,7 +10,6 @@ line of the journal is the digest of a prompt, the id of the process and the GPU
 import argparse
 import json
 import os
-import socket
 import threading
 import time
 from contextlib import suppress
@@ -21,7 +20,6 @@ from rulerkit.generation.prompt_format import DIRECT
 from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import load_tokenizer
 
-RESET, HALF = (0, 1)  # in place of a status: the connection is cut before, or within, the reply
 PROBE = 16  # the tokens that requests ask for which only find out what the server takes
 
 
@@ -126,17 +124,7 @@ class Handler(BaseHTTPRequestHandler):
             with suppress(OSError):
                 reaction(self)
             return
-        if reaction[0] == HALF:
-            self.send_response(200)
-            self.send_header("Content-Length", "1000")
-            self.end_headers()
-            self.wfile.write(b'{"choices": [{"text": "half of an')
-        if reaction[0] in (HALF, RESET):
-            self.close_connection = True
-            with suppress(OSError):
-                self.connection.shutdown(socket.SHUT_RDWR)
-        else:
-            self.reply(*reaction)
+        self.reply(*reaction)
 
     def reply(self, status, headers, body):
         data = body.encode() if isinstance(body, str) else json.dumps(body).encode()
