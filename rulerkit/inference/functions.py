@@ -15,6 +15,7 @@ import reprlib
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from dis import get_instructions
 from functools import cached_property
 from importlib.util import find_spec
@@ -63,7 +64,6 @@ class Function(Model):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
-        self._has_said = False
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
             self.protocol_note = spec.get("protocol_note", COMPRESSED)
@@ -88,10 +88,8 @@ class Function(Model):
 
         source = source_of(function)
         if source:
-            what |= {"source": digest(source), **self.given(("version",))}
-        else:
-            what["version"] = self._version
-        return what
+            return what | {"source": digest(source), **self.given(("version",))}
+        return what | {"version": self._version}
 
     @cached_property
     def _version(self) -> str:
@@ -111,9 +109,6 @@ class Function(Model):
     def answer(self, examples: Iterable[Example]) -> Answers:
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
-        if not self._has_said and source_of(self._code()) is None:
-            ask_for_version(self.spec)
-        self._has_said = True
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
@@ -230,21 +225,17 @@ def version_of(spec: Spec, thing: Any) -> str:
     that it lives, so that the answers of another one are never used."""
     if "version" in spec:
         return str(spec["version"])
-    try:
-        run = _RUNS.setdefault(thing, uuid4().hex[:8])
-    except TypeError:  # nothing can refer to it weakly
-        run = uuid4().hex[:8]
+    with suppress(KeyError, TypeError):  # TypeError: nothing can refer to it weakly
+        return f"{NO_VERSION}{_RUNS[thing]}"
+    remark(
+        f"{spec['name']}: its source does not say all that it does, so another run uses its "
+        'answers again only with the same `version`: give one, such as version="1", and change it '
+        "with the code"
+    )
+    run = uuid4().hex[:8]
+    with suppress(TypeError):
+        _RUNS[thing] = run
     return f"{NO_VERSION}{run}"
-
-
-def ask_for_version(spec: Spec) -> None:
-    """Say that answers without a `version` are used again in this run alone."""
-    if "version" not in spec:
-        remark(
-            f"{spec['name']}: its source does not say all that it does, so another run uses its "
-            'answers again only with the same `version`: give one, such as version="1", and change '
-            "it with the code"
-        )
 
 
 def source_of(function: Any) -> str | None:

@@ -69,6 +69,8 @@ class Connection:
 
     def __init__(self, address: Address, concurrency: int, retries: int) -> None:
         self.address, self.concurrency = address, concurrency
+        self.room: int | None = None
+        """The tokens of a prompt and its answer that fit, once a server of vLLM has said so."""
         self._retries = retries
         self._silent = 0  # requests in a row
         self._has_answered = False  # a prompt of a task

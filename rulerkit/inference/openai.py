@@ -233,11 +233,11 @@ class OpenAI(ServerEngine):
         Errors: `UserError` where it cannot be reached, refuses, or counts unlike the tokenizer.
         """
         entry = self._entry(self.wait_until_ready().address)
-        self.longest = entry.get("max_model_len")
-        listed = about_model(entry) | {"max_model_len": self.longest}
+        limit = entry.get("max_model_len")
+        listed = about_model(entry) | {"max_model_len": limit}
         shown = ("owned_by", "root", "max_model_len")
         about = {key: listed[key] for key in shown if listed.get(key)}
-        facts = ServerFacts(entry.get("id", self.path), self.longest, about)
+        facts = ServerFacts(entry.get("id", self.path), limit, about)
 
         wanted = self.spec.get("prompt_path", "auto")
         paths = ["ids", "text", "chat"] if wanted == "auto" else [str(wanted)]

@@ -78,8 +78,6 @@ class ServerEngine(Model):
         self.connection: Connection | None = None
         self.process: ServerProcess | None = None
         """The server, where this process started it."""
-        self.longest: int | None = None
-        """The tokens of prompt and answer together that the server takes, once it has said so."""
         self._ended_by = ""
         """Why no more is asked."""
 

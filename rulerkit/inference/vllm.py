@@ -74,10 +74,11 @@ class Vllm(CheckpointEngine, ServerEngine):
         has room for."""
         need = length + self.beside
         limit = self.limit() or need
-        if self.longest and self.longest < need <= limit:
+        room = self.connection.room if self.connection else None
+        if room and room < need <= limit:
             return (
-                f"{need} tokens are needed, and its keys and values have room for "
-                f"{self.longest} here; {MORE_MEMORY}"
+                f"{need} tokens are needed, and its keys and values have room for {room} here; "
+                f"{MORE_MEMORY}"
             )
         return super().too_long(length)
 
@@ -94,19 +95,19 @@ class Vllm(CheckpointEngine, ServerEngine):
             return None
 
         address = address_of(self.spec["base_url"], self.spec, f"model {self.name}: ")
-        entries = address.models()
-        for entry in entries:
+        seen: list[str] = []
+        for entry in address.models():
             # vLLM says under `root` what it has loaded, under whatever name it serves it.
             loaded = str(entry.get("root") or entry["id"])
-            folder = resolve(loaded)
-            mine = self.checkpoint.folder
+            folder, mine = resolve(loaded), self.checkpoint.folder
             if loaded == self.path or (mine and folder.is_dir() and folder.samefile(mine)):
                 self._served_as = entry["id"]
                 return address
-        seen = listed([str(entry.get("root") or entry["id"]) for entry in entries], 3)
+            seen.append(loaded)
         raise UserError(
-            f"model {self.name}: {address} serves {seen or 'no model'}, and not {self.path}: start "
-            "it with the same `path`, or ask it as a model of its own by its address"
+            f"model {self.name}: {address} serves {listed(seen, 3) or 'no model'}, and not "
+            f"{self.path}: start it with the same `path`, or ask it as a model of its own by its "
+            "address"
         )
 
     def copies(self) -> int:
@@ -117,8 +118,7 @@ class Vllm(CheckpointEngine, ServerEngine):
         if not visible or "base_url" in self.spec or self.spec.get("nodes", 1) > 1:
             return 1
         gpus = self.spec.get("gpus") or len(visible)
-        copies = max(1, gpus // num_shares(self.spec))
-        return int(self._engine_args.get("data_parallel_size", copies))
+        return int(self._engine_args.get("data_parallel_size", gpus // num_shares(self.spec) or 1))
 
     def arguments(self) -> JSON:
         """The arguments of vLLM's engine, by name. No tokenizer: ids go in and out. No sampling
@@ -210,29 +210,22 @@ class Vllm(CheckpointEngine, ServerEngine):
         `batch_invariant`, which is part of the record."""
         defaults = {"VLLM_NO_USAGE_STATS": "1"}
         bounds = {"gpu_memory_utilization", "kv_cache_memory_bytes"}
-        is_bounded = not bounds.isdisjoint(self._engine_args)
-        if not is_bounded and self.device() == "cpu":
+        if self.device() == "cpu" and bounds.isdisjoint(self._engine_args):
             # In GiB; vLLM would take nearly all memory of the machine.
             defaults["VLLM_CPU_KVCACHE_SPACE"] = "2"
-
         values = {name: os.environ.get(name, value) for name, value in defaults.items()}
-        invariant = "1" if self._engine_args.get("batch_invariant") else "0"
-        return values | {"VLLM_BATCH_INVARIANT": invariant}
+        is_invariant = bool(self._engine_args.get("batch_invariant"))
+        return values | {"VLLM_BATCH_INVARIANT": str(int(is_invariant))}
 
     def is_ready(self) -> bool:
         """Also asks a server that became ready for how many tokens it has room."""
         is_ready = super().is_ready()
-        if is_ready and self.connection and self.longest is None:
-            self.longest = 0
+        if is_ready and self.connection and self.connection.room is None:
+            self.connection.room = 0
             for model in self.connection.address.models():
                 if model["id"] == self._served_as:
-                    self.longest = model["max_model_len"] or 0
+                    self.connection.room = model["max_model_len"] or 0
         return is_ready
-
-    def close(self) -> None:
-        """As of any server; the next one says anew what it has room for."""
-        super().close()
-        self.longest = None
 
     # --- answering --------------------------------------------------------------------------------
 
