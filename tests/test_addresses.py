@@ -147,7 +147,7 @@ def test_a_certificate_is_what_is_wrong(tls, monkeypatch):
     for reason in reasons(f"https://localhost:{port}/v1"):
         assert "self-signed" in reason
         assert "SSL_CERT_FILE" in reason
-    assert "write https://" in reasons(f"http://localhost:{port}/v1")[0]
+    assert "with TLS an address begins with https://" in reasons(f"http://localhost:{port}/v1")[0]
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     assert load_model(f"https://localhost:{port}").spec["path"] == "m"
 
@@ -157,9 +157,9 @@ def test_why_nothing_answers(server, monkeypatch):
     for name in ("NO_PROXY", "no_proxy"):
         monkeypatch.delenv(name, raising=False)
     said = {
-        f"https://127.0.0.1:{port}/v1": "write http:// in place of https://",
+        f"https://127.0.0.1:{port}/v1": "without it with http://",
         "http://127.0.0.1:1/v1": "start the server",
-        "http://no-such-host.invalid/v1": "name no-such-host.invalid is unknown",
+        "http://no-such-host.invalid/v1": "correct the address",
     }
     for address, words in said.items():
         for reason in reasons(address):
@@ -167,7 +167,7 @@ def test_why_nothing_answers(server, monkeypatch):
             assert words in reason
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     for reason in reasons("http://model.test/v1"):
-        assert "behind a proxy, NO_PROXY=model.test leads around it" in reason
+        assert "NO_PROXY=model.test leads around a proxy" in reason
 
 
 def test_a_page_of_a_gateway_is_read(server):

@@ -64,6 +64,7 @@ class Function(Model):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
+        self._has_said = False
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
             self.protocol_note = spec.get("protocol_note", COMPRESSED)
@@ -109,6 +110,9 @@ class Function(Model):
     def answer(self, examples: Iterable[Example]) -> Answers:
         """A batch at a time, in the order given. An example for which the function returns None or
         raises has failed."""
+        if not self._has_said and source_of(self._code()) is None:
+            ask_for_version(self.spec)
+        self._has_said = True
         if "entry" in self.spec:
             yield from self._load().answer(examples)
             return
@@ -225,17 +229,20 @@ def version_of(spec: Spec, thing: Any) -> str:
     that it lives, so that the answers of another one are never used."""
     if "version" in spec:
         return str(spec["version"])
-    with suppress(KeyError, TypeError):  # TypeError: nothing can refer to it weakly
-        return f"{NO_VERSION}{_RUNS[thing]}"
-    remark(
-        f"{spec['name']}: its source does not say all that it does, so another run uses its "
-        'answers again only with the same `version`: give one, such as version="1", and change it '
-        "with the code"
-    )
     run = uuid4().hex[:8]
-    with suppress(TypeError):
-        _RUNS[thing] = run
+    with suppress(TypeError):  # nothing can refer to it weakly
+        run = _RUNS.setdefault(thing, run)
     return f"{NO_VERSION}{run}"
+
+
+def ask_for_version(spec: Spec) -> None:
+    """Say that answers without a `version` are used again in this run alone."""
+    if "version" not in spec:
+        remark(
+            f"{spec['name']}: its source does not say all that it does, so another run uses its "
+            'answers again only with the same `version`: give one, such as version="1", and change '
+            "it with the code"
+        )
 
 
 def source_of(function: Any) -> str | None:

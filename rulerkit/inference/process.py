@@ -22,7 +22,6 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -115,21 +114,20 @@ class ServerProcess:
         return self.address.without_secrets(self.log.read_bytes()[-size:].decode(errors="replace"))
 
 
-_STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
-"""The time, level and process that vLLM and torch put before a line."""
+_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit): (?:.*validation error.*\n)?.*")
+"""With the line behind it where pydantic says there what is wrong."""
 _CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
 """What an error says that another one caused."""
 
 
 def last_error(log: str) -> str:
-    """The last line of a log that begins with an error and is no consequence of another, with the
-    line behind it, where pydantic says what is wrong; else the last line."""
-    lines = [_STAMP.sub("", line).strip() for line in log.splitlines() if line.strip()]
+    """The last error in a log that is no consequence of another; else the last line."""
+    lines = log.strip().splitlines()
     text = lines[-1] if lines else "it wrote nothing"
-    for line, following in pairwise([*lines, ""]):
-        if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) and not _CONSEQUENCE.search(line):
-            text = f"{line} {following}" if "validation error" in line else line
-    return text[:500].rstrip(". ")
+    for error in _ERROR.findall(log):
+        if not _CONSEQUENCE.search(error):
+            text = error
+    return " ".join(text.split())[:500].rstrip(". ")
 
 
 # --- the script -----------------------------------------------------------------------------------

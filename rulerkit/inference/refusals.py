@@ -46,31 +46,19 @@ class RequestError(Exception):
 
 # --- why there is no connection -------------------------------------------------------------------
 
-_WAYS_OUT = {
-    "CERTIFICATE_VERIFY_FAILED": "set SSL_CERT_FILE to a file with the server's certificate, or "
-    "correct the host",
-    "SSL": "TLS fails: write http:// in place of https:// where the server has none",
-    "gaierror": "the host name {host} is unknown: correct the address (`base_url`)",
-    "Timeout": "is it still loading, or is a firewall between?",
-    "ReadError|RemoteProtocolError|WriteError": "it closed the connection: write https:// if it "
-    "uses TLS",
-    "": "start the server, or correct the address (`base_url`)",
-}
-"""What the errors of a lost connection hold -> what to do about it; the first that fits counts."""
-
 
 def why_unreachable(url: str, error: BaseException) -> str:
-    """Why there is no connection to a URL: TLS, the name, nobody there, or it hung up."""
+    """Why there is no connection to a URL, and what to do: TLS, a proxy, the name, nobody there."""
     words = shorten(str(error) or type(error).__name__, 160)
-    found = ""
-    cause: BaseException | None = error
-    while cause is not None:
-        found += repr(cause)
-        cause = cause.__cause__ or cause.__context__
-    host = urlsplit(url).hostname or ""
-    way_out = next(way for sign, way in _WAYS_OUT.items() if re.search(sign, found))
-    hint = f"; behind a proxy, NO_PROXY={host} leads around it" if getproxies() else ""
-    return f"{words}; {way_out.format(host=host)}{hint}"
+    ways_out = ["start the server, or correct the address (`base_url`)"]
+    # What hangs up may have expected TLS.
+    if "SSL" in words or "Connect" not in type(error).__name__:
+        ways_out.append("with TLS an address begins with https://, without it with http://")
+    if "CERTIFICATE" in words:
+        ways_out.append("SSL_CERT_FILE names the file of a server's own certificate")
+    if getproxies():
+        ways_out.append(f"NO_PROXY={urlsplit(url).hostname} leads around a proxy")
+    return "; ".join([words, *ways_out])
 
 
 def status_words(status: int, message: str) -> str:

@@ -23,7 +23,7 @@ from rulerkit.common.paths import cache_dir, missing_extra
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
-from rulerkit.inference.functions import version_of
+from rulerkit.inference.functions import ask_for_version, version_of
 from rulerkit.inference.model import Answer, Answers, Failure
 
 READ_AHEAD = 32  # examples among which batches are formed
@@ -52,6 +52,7 @@ class Transformers(CheckpointEngine):
                     "already: leave it out"
                 )
             self.checkpoint = Checkpoint(self.name, str(_small_files(*loaded)))
+            ask_for_version(spec)
 
     def identity(self) -> JSON:
         """As of any checkpoint; of a loaded model its class, its dtype and its `version`."""
