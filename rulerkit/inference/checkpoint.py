@@ -67,7 +67,7 @@ class Checkpoint:
             raise UserError(
                 f"model {self.who}: {self.path} is no model: there is no config.json in it"
             )
-        return self._json("config.json")
+        return self.read_json("config.json")
 
     @property
     def vocab_size(self) -> int | None:
@@ -111,21 +111,13 @@ class Checkpoint:
             content.append(f"{path.name} ".encode() + file_ends(path))
         return {"fingerprint": digest(b"".join(content))}
 
-    def stop_ids(self) -> set[int]:
-        """The ids that end an answer, as generation_config.json and config.json name them."""
-        ids: set[int | None] = set()
-        for settings in (self._json("generation_config.json"), self.config):
-            value = settings.get("eos_token_id")
-            ids.update(value if isinstance(value, list) else [value])
-        return {token for token in ids if token is not None}
-
     @cached_property
     def special_ids(self) -> set[int]:
         """The ids that are no part of a text. The marks of a thought are: scoring removes the
         thought by them."""
         return {
             entry["id"]
-            for entry in self._json("tokenizer.json").get("added_tokens") or []
+            for entry in self.read_json("tokenizer.json").get("added_tokens") or []
             if entry.get("special") and "think" not in entry["content"]
         }
 
@@ -133,7 +125,8 @@ class Checkpoint:
         who = f"model {self.who}: there is no folder {resolve(self.path)}; as a hub id"
         return download(who, self.path, revision, patterns)
 
-    def _json(self, name: str) -> JSON:
+    def read_json(self, name: str) -> JSON:
+        """What a file holds; {} where there is none."""
         path = self.file(name)
         try:
             return dict(json.loads(path.read_bytes())) if path else {}
@@ -292,8 +285,15 @@ class CheckpointEngine(Model):
         """The ids that end an answer: those of the checkpoint's files, and the end token of the
         tokenizer."""
         tokenizer = self.prompt_format.tokenizer
-        ids = tokenizer.encode(tokenizer.eos_token or "").tolist()
-        return sorted(self.checkpoint.stop_ids().union(ids if len(ids) == 1 else []))
+        own = tokenizer.encode(tokenizer.eos_token or "").tolist()
+        ids = set(own if len(own) == 1 else [])
+        for settings in (
+            self.checkpoint.read_json("generation_config.json"),
+            self.checkpoint.config,
+        ):
+            value = settings.get("eos_token_id")
+            ids.update(value if isinstance(value, list) else [value])
+        return sorted(ids - {None})
 
     def read_ids(self, ids: list[int], finish: str = "length", usage: Spec | None = None) -> Answer:
         """The answer in the ids that were generated: the text before the first stop token, without

@@ -36,7 +36,6 @@ from rulerkit.generation.example import Example, split_prompt
 from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import (
     COMPRESSED,
-    Answer,
     Answers,
     Failure,
     Model,
@@ -128,21 +127,19 @@ class Function(Model):
                     "again"
                 )
             for example, text in zip(batch, said, strict=True):
-                yield example, self._checked(example, text)
-
-    def _checked(self, example: Example, said: Any) -> Answer | Failure:
-        """What the function returned or raised for an example, as its answer."""
-        if isinstance(said, str):
-            refuse_echo(self.name, example, said)  # before it is cut
-            return cut(said, self.prompt_format.tokenizer, self.most_tokens(example))
-        if said is None or isinstance(said, Exception):
-            what = "returned None" if said is None else f"raised {raised(said)}"
-            return Failure(f"example {example.index}: the function {what}")
-        raise UserError(
-            f"model {self.name}: the function returned {reprlib.repr(said)} for example "
-            f"{example.index} of {example.task}; it must return a text (str), or None where there "
-            "is no answer"
-        )
+                if isinstance(text, str):
+                    refuse_echo(self.name, example, text)  # before it is cut
+                    most = self.most_tokens(example)
+                    yield example, cut(text, self.prompt_format.tokenizer, most)
+                elif text is None or isinstance(text, Exception):
+                    what = "returned None" if text is None else f"raised {raised(text)}"
+                    yield example, Failure(f"example {example.index}: the function {what}")
+                else:
+                    raise UserError(
+                        f"model {self.name}: the function returned {reprlib.repr(text)} for "
+                        f"example {example.index} of {example.task}; it must return a text (str), "
+                        "or None where there is no answer"
+                    )
 
     def _call(self, batch: list[Example]) -> list[Any]:
         """What the function returns for a batch; in place of a text the exception that it
