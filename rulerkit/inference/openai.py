@@ -74,13 +74,17 @@ class ServerFacts:
     ratios: dict[str, float] = field(default_factory=dict)
     """The same by task."""
 
-    def check_read(self, example: Example, sent: int, reply: Reply) -> None:
-        """Raise `RequestError` where the server read fewer than the `sent` tokens of an example."""
+    def check_read(self, example: Example, form: PromptFormat, reply: Reply) -> None:
+        """Raise `RequestError` where the server read fewer tokens than it was sent."""
         counted = reply.prompt_tokens
         if not self.counts or counted is None:
             return
+        # What the server puts around a prompt is not sent.
+        unsent = len(form.leading_ids) if self.adds_bos else 0
+        if self.path == "chat":
+            unsent = len(form.bos) + sum(map(form.tokenizer.count, form.around))
         ratio = 1.0 if self.exact else self.ratios.get(example.task, self.ratio)
-        expected = round(self.frame + ratio * sent)
+        expected = round(self.frame + ratio * (example.num_tokens - unsent))
         slack = _SLACK if self.exact else (1 - _LEAST_SHARE) * expected
 
         # Some services count apart what they had cached.
@@ -395,14 +399,6 @@ class OpenAI(ServerEngine):
         said = [{"role": role, "content": content} for role, content in roles.items() if content]
         return {"messages": said}
 
-    @cached_property
-    def _num_unsent(self) -> int:
-        """The tokens of a prompt that its server puts around it."""
-        form = self.prompt_format
-        if self.server.path == "chat":
-            return len(form.bos) + sum(map(form.tokenizer.count, form.around))
-        return len(form.leading_ids) if self.server.adds_bos else 0
-
     def read(self, example: Example, reply: Reply) -> Answer:
         """The text, why it ended, its tokens (the server's count, else ours) and what it took.
 
@@ -417,7 +413,7 @@ class OpenAI(ServerEngine):
             declined = f"the service declined ({reply.refusal or reason})"
             raise RequestError(declined[:300], "declined")
 
-        self.server.check_read(example, example.num_tokens - self._num_unsent, reply)
+        self.server.check_read(example, form, reply)
         if self.server.counts and reply.prompt_tokens is None and not self._has_doubts:
             self._has_doubts = True
             remark(

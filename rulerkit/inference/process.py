@@ -82,9 +82,10 @@ class ServerProcess:
         status, now, reason = self._process.poll(), time.monotonic(), ""
         if status is not None:
             what = "ended" if self.ready else "did not start"
+            text = self.log.read_bytes()[-200_000:].decode(errors="replace")
             reason = (
-                f"{what} (exit status {status}): {last_error(self._log_text(200_000))}; its log is "
-                f"{self.log}; answers so far are kept"
+                f"{what} (exit status {status}): {last_error(self.address.without_secrets(text))}; "
+                f"its log is {self.log}; answers so far are kept"
             )
         elif not self.ready and now > self._next_check:
             self.ready, self._next_check = self.address.healthy(), now + 0.5
@@ -109,9 +110,6 @@ class ServerProcess:
         self._process.wait()
         if not self._failed:
             self.log.unlink(missing_ok=True)
-
-    def _log_text(self, size: int) -> str:
-        return self.address.without_secrets(self.log.read_bytes()[-size:].decode(errors="replace"))
 
 
 _ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit): (?:.*validation error.*\n)?.*")

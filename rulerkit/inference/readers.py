@@ -24,9 +24,8 @@ class Reader(Model):
     on_gpu = False
 
     def __init__(self, spec: Spec) -> None:
-        super().__init__(
-            {"aligned": "chat", **spec}
-        )  # the thresholds of the paper's chat models apply
+        # The thresholds of the paper's chat models apply.
+        super().__init__({"aligned": "chat", **spec})
         self.window: int | None = spec.get("window")
         self.label = spec.get("label", self._label())
         self.claimed_length = spec.get("claimed_length", self.window or None)

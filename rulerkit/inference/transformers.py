@@ -153,8 +153,10 @@ class Transformers(CheckpointEngine):
             size = 1
         batch = window[: min(size, self._most_per_batch)]
 
-        # Padding would be read into the state of a recurrent model.
-        if _is_recurrent(network):
+        # Padding would be read into the state of a recurrent model. transformers does not mark all
+        # such models, and of mixed ones only some layers.
+        layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
+        if getattr(network, "_is_stateful", False) or "linear_attention" in layers:
             batch = [example for example in batch if example.num_tokens == longest.num_tokens]
         return batch
 
@@ -236,14 +238,6 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
         with suppress(OSError):  # it is there already
             Path(made).rename(folder)
     return folder
-
-
-def _is_recurrent(network: Any) -> bool:
-    """Whether a state, not only keys and values, carries the prompt; transformers does not mark all
-    such models."""
-    # Mixed models mark only some of their layers.
-    layers = getattr(network.config.get_text_config(), "layer_types", None) or ()
-    return getattr(network, "_is_stateful", False) or "linear_attention" in layers
 
 
 def _transformers() -> Any:

@@ -181,29 +181,26 @@ class Vllm(CheckpointEngine, ServerEngine):
 
     def _command(self, http: Spec, rank: int) -> list[str]:
         """`vllm serve`; where only vLLM's build for CPUs is there, whose name `vllm serve` does not
-        know, its module."""
-        arguments = {**http, **self.arguments(), **self._nodes(rank)}
+        know, its module. Of several nodes, that of one."""
+        arguments = {**http, **self.arguments()}
+        nodes = self.spec.get("nodes", 1)
+        if nodes > 1:
+            # The first node's address is known when the job starts, not when it is written.
+            host, _, port = os.environ.get(MASTER, "").rpartition(":")
+            if not host or not port.isdecimal():
+                raise UserError(
+                    f"model {self.name} is spread over {nodes} nodes: it needs {MASTER}=HOST:PORT "
+                    "on all of them, a name of the first node and a free port on it; `rulerkit "
+                    "batch --slurm` writes scripts that do so"
+                )
+            place = {"node_rank": rank, "master_addr": host, "master_port": port}
+            arguments |= {"nnodes": nodes, **place}
+
         model = str(arguments.pop("model"))
         module = ["vllm.entrypoints.cli.main", "serve"]
         if rank == 0 and not package_version("vllm"):
             module = ["vllm.entrypoints.openai.api_server", "--model"]
         return [sys.executable, "-m", *module, model, *_flags(arguments)]
-
-    def _nodes(self, rank: int) -> JSON:
-        """The arguments of one of several nodes."""
-        nodes = self.spec.get("nodes", 1)
-        if nodes == 1:
-            return {}
-
-        # The first node's address is known when the job starts, not when it is written.
-        host, _, port = os.environ.get(MASTER, "").rpartition(":")
-        if not host or not port.isdecimal():
-            raise UserError(
-                f"model {self.name} is spread over {nodes} nodes: it needs {MASTER}=HOST:PORT on "
-                "all of them, a name of the first node and a free port on it; `rulerkit batch "
-                "--slurm` writes scripts that do so"
-            )
-        return {"nnodes": nodes, "node_rank": rank, "master_addr": host, "master_port": port}
 
     def variables(self) -> dict[str, str]:
         """Environment variables of vLLM. A value that the user exported wins, except for
