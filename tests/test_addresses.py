@@ -10,7 +10,6 @@ from contextlib import ExitStack
 import pytest
 
 import rulerkit as rk
-import rulerkit.inference.http as requests
 from rulerkit.common.errors import UserError
 from rulerkit.common.settings import MODEL_KEYS
 from rulerkit.common.urls import is_address, url_of
@@ -21,11 +20,12 @@ from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
 from tests.records import predict
-from tests.test_openai import ask_and_check, client, error, serving, some
+from tests.test_openai import ask_and_check, client, error, server, serving, some
 from tests.text_server import Handler, ReaderServer
 
 ASKED = ("--tasks", "vt", "--lengths", "1K", "-n", "1", "-y", "tokenizer: builtin")
 KEY = "Tulip4711Ochre"
+__all__ = ["server"]
 
 
 class Recorder(ReaderServer):
@@ -56,13 +56,6 @@ class _Recording(Handler):
 def recorders():
     with ExitStack() as stack:
         yield [stack.enter_context(serving(Recorder())) for _ in "ab"]
-
-
-@pytest.fixture
-def server(monkeypatch):
-    monkeypatch.setattr(requests, "FIRST_WAIT", 0.02)
-    with serving(ReaderServer(load_tokenizer("builtin"))) as server:
-        yield server
 
 
 @pytest.fixture
