@@ -234,7 +234,7 @@ def test_lines_are_dashed_past_the_training_length():
     (axes,) = plots.series_by_length(frame, dashed_beyond={"a": 8192})
     dashed, solid = axes.get_lines()
     np.testing.assert_array_equal(solid.get_ydata(), [90, 80, np.nan])
-    np.testing.assert_array_equal(dashed.get_ydata(), [90, 80, 40])
+    np.testing.assert_array_equal(dashed.get_ydata(), [np.nan, 80, 40])
     assert [line.get_linestyle() for line in (solid, dashed)] == ["-", "--"]
 
 

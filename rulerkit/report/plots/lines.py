@@ -312,7 +312,9 @@ def line_with_bars(
     if not inside.all():
         hollow = {"markerfacecolor": axes.get_facecolor(), "markeredgewidth": 0.8}
         dashed = {**properties, **hollow, "linestyle": BEYOND_DASHES}
-        axes.plot(x, rows["score"], clip_on=False, zorder=2.9, **dashed)
+        # From the last point within it on: below the solid line dashes would be seen at its edge.
+        outside = ~(inside & inside.shift(-1, fill_value=True))
+        axes.plot(x, rows["score"].where(outside), clip_on=False, zorder=2.9, **dashed)
     axes.plot(x, rows["score"].where(inside), label=label, clip_on=False, zorder=3, **properties)
 
 
