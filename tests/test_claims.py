@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import rulerkit as rk
 from rulerkit.analysis import correlation
-from rulerkit.analysis.claims import FAILS, HOLDS, UNKNOWN, Verdict, share_of, within
+from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN, Verdict, share_of, within
 from rulerkit.common.errors import UserError
 from rulerkit.common.paths import package_data
 
@@ -255,18 +255,18 @@ def test_no_claim_is_judged_by_what_happens_to_be_there():
 
 def test_a_claim_of_ones_own_and_what_is_refused():
     frame = pd.concat([rows({4 * K: 90}, model="new"), rows({4 * K: 60}, model="old")])
-    own = {"claim": "better", "kind": "higher", "by": [20, 40], "together": True}
-    own |= {"rows": {"models": ["new"]}, "than": {"models": ["old"]}}
+    own = {"claim": "better", "kind": "higher", "limit": [20, 40], "together": True}
+    own |= {"rows": "model == 'new'", "than": "model == 'old'"}
     (found,) = rk.claims(frame, listed=[own]).itertuples()
     assert found.verdict == HOLDS
     assert found.seen.startswith("higher by: 30 [")
     for wrong, match in (
         ({"kind": "fall"}, "unknown kind of a claim 'fall': did you mean 'falls'"),
-        ({"steadly": True}, "unknown key of a claim 'steadly'"),
-        ({"rows": {"lengths": "long"}}, "a claim has the condition 'long'"),
-        ({"than": None}, "the claim better cannot be read: 'NoneType'"),
-        ({"than": {"length": [4096]}}, "unknown key of the rows of a claim 'length'"),
-        ({"share": 0.5}, "the claim better cannot be read: 'float'"),
+        ({"alnog": "length"}, "the claim better: alnog is invalid: Extra inputs"),
+        ({"rows": "long"}, "a claim has the condition 'long'"),
+        ({"than": None}, "the claim better: than is invalid: Input should be a valid string"),
+        ({"every": {"lengths": "all"}}, "the claim better: every.lengths.* is invalid"),
+        ({"share": 0.5}, "the claim better: share is invalid: Input should be a valid tuple"),
     ):
         with pytest.raises(UserError, match=match):
             rk.claims(frame, listed=[own | wrong])
@@ -383,7 +383,7 @@ def test_intervals_of_correlations_cover_the_truth():
     ],
 )
 def test_limits_on_both_sides(low, high, least, most, letter):
-    assert within(((low + high) / 2, low, high), least, most).word == LETTERS[letter]
+    assert within(((low + high) / 2, low, high), (least, most)).word == LETTERS[letter]
 
 
 @given(st.text("HFU", min_size=1, max_size=8), st.floats(0, 1), st.floats(0, 1))

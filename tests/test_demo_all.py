@@ -11,7 +11,7 @@ import pandas as pd
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.claims import FAILS, HOLDS, UNKNOWN
+from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.common.paths import package_data, project_files
@@ -138,7 +138,7 @@ def test_a_sample_misleads_where_frequencies_are_close(outputs):
     assert verdicts(outputs, "06_frequent_words", "reader-sample") == [FAILS]
     scores = rk.score(str(outputs / "predictions/demo-all/reader-sample"))
     (claim,) = (one for one in package_data("paper/claims.yaml") if one.get("along") == "alpha")
-    narrower = claim | {"rows": {"tasks": ["fwe", "fwe-*"]}}
+    narrower = claim | {"rows": "task.str.match('fwe(-|$)')", "needs": []}
     assert list(rk.claims(scores, listed=[narrower])["verdict"]) == [HOLDS]
 
 

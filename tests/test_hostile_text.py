@@ -44,7 +44,7 @@ class Outputs:
         scores = scores_of({("m", 4096): 1.0, ("n", 4096): 0.5}, n=2).assign(wanted=2)
         scores["label"] = scores["model"].map({"m": text, "n": "n"})
         summary = rk.summarize(scores.assign(task=scores["task"].replace("vt", text), note=text))
-        claim = {"section": text, "claim": text, "kind": "above", "limit": 50, "rows": {}}
+        claim = {"section": text, "claim": text, "kind": "above", "limit": 50}
         verdicts = rk.claims(scores[scores["task"] == "vt"].assign(task=text), listed=[claim])
         example = rk.generate("niah_single_1", 1024, 1)[0]
         blocks = tuple(

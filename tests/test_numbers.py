@@ -5,8 +5,9 @@ import numpy as np
 import pytest
 
 import rulerkit as rk
-from rulerkit.analysis.claims import estimate
 from rulerkit.analysis.compare import compare, interval_text
+from rulerkit.analysis.selection import tidy
+from rulerkit.analysis.verdicts import estimate
 from rulerkit.report.comparison import difference_table
 from rulerkit.report.leaderboard import boards
 from rulerkit.report.plots import score_by_length
@@ -31,6 +32,12 @@ def scores(outputs):
     return rk.score(read_cells(outputs / "predictions/main"))
 
 
+def mean_of(rows):
+    """The mean over the cells of some rows, with the interval that claims are judged by."""
+    cells = tidy(rows, None, {})
+    return estimate(cells, cells["weight"] / len(cells))
+
+
 def same(one, other):
     np.testing.assert_allclose(
         np.asarray(one, dtype=float), np.asarray(other, dtype=float), atol=2e-4
@@ -42,19 +49,19 @@ def test_scores_have_one_interval(scores):
     reader = scores[scores["model"] == "reader-4096"]
     cells = summary.cells[summary.cells["model"] == "reader-4096"].set_index(["task", "length"])
     for (task, length), examples in reader.groupby(["task", "length"]):
-        same(cells.loc[(task, length), ["score", *LIMITS]], estimate([(1, examples)]))
+        same(cells.loc[(task, length), ["score", *LIMITS]], mean_of(examples))
     means = summary.lengths[
         (summary.lengths["model"] == "reader-4096") & (summary.lengths["category"] == "all")
     ]
     for _, mean in means.iterrows():
         same(
             mean[["score", *LIMITS]],
-            estimate([(1, reader[reader["length"] == mean["length"]])]),
+            mean_of(reader[reader["length"] == mean["length"]]),
         )
     model = summary.models[
         (summary.models["model"] == "reader-4096") & (summary.models["category"] == "all")
     ].iloc[0]
-    same(model[["avg", "avg_low", "avg_high"]], estimate([(1, reader)]))
+    same(model[["avg", "avg_low", "avg_high"]], mean_of(reader))
     row = boards(scores)[0].rows.query("source == 'ours' and model.str.contains('4K')").iloc[0]
     assert row[["avg", "avg_low", "avg_high"]].isna().all(), "not all six lengths"
     same(
@@ -68,15 +75,12 @@ def test_scores_have_one_interval(scores):
 
 def test_differences_have_one_interval(scores, outputs):
     found = compare("main/perfect", "main/reader-4096", outputs=outputs)
-    perfect, reader = (scores[scores["model"] == name] for name in ("perfect", "reader-4096"))
+    both = tidy(scores, None, {})
     for _, row in found.rows.iterrows():
-        parts = []
-        for weight, side in ((1, reader), (-1, perfect)):
-            chosen = side[side["task"] == row["task"]] if row["task"] else side
-            parts.append(
-                (weight, chosen[chosen["length"] == row["length"]] if row["length"] else chosen)
-            )
-        same(row[["difference", *LIMITS]], estimate(parts))
+        cells = both[both["task"].eq(row["task"]) | (row["task"] == "")]
+        cells = cells[cells["length"].eq(row["length"]) | (row["length"] == 0)]
+        signs = cells["model"].map({"reader-4096": 2.0, "perfect": -2.0})
+        same(row[["difference", *LIMITS]], estimate(cells, signs / len(cells)))
     mean = found.rows.iloc[-1]
     assert f"{mean['low']:+.1f} to {mean['high']:+.1f}" in interval_text(mean)
     limits = f"({mean['low']:+.1f} to {mean['high']:+.1f})"

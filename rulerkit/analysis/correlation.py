@@ -145,13 +145,11 @@ def cohesion(vectors: pd.DataFrame, categories: Mapping[str, str]) -> dict[str, 
 
 
 def judged_intervals(scores: pd.DataFrame, kind: str) -> dict[str, Estimate]:
-    """What the paper's claims of Figure 5 are about, by name, from rows of scores with a column
-    `complete`: `cohesive`, that of each category as in `cohesion`; `redundant`, the coefficient of
-    each task beyond the thirteen with its nearest as in `redundancy`; `moderate`, that of each pair
-    of tasks."""
-    by_cell = scores.groupby(["run", "model", "task", "length"], sort=False)
-    cells = (100 * by_cell["score"].mean()).where(by_cell["complete"].all()).reset_index()
-    vectors = task_vectors(cells)
+    """What the paper's claims of Figure 5 are about, by name, from scores of cells (0..1) with a
+    column `complete`: `cohesive`, that of each category as in `cohesion`; `redundant`, the
+    coefficient of each task beyond the thirteen with its nearest as in `redundancy`; `moderate`,
+    that of each pair of tasks."""
+    vectors = task_vectors(scores.assign(score=100 * scores["score"].where(scores["complete"])))
     coefficients = correlations(vectors)
     if kind == "moderate":
         # The intervals hold for all pairs together (Bonferroni).
