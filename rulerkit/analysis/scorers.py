@@ -12,12 +12,10 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rulerkit.common.errors import UserError, check_known, listed, shorten
-from rulerkit.common.settings import JSON
 from rulerkit.generation.prompt_format import without_thought
 from rulerkit.generation.tasks.base import string_match_all, string_match_part
 from rulerkit.scoring.scores import clean, score
 from rulerkit.scoring.summary import texts_words
-from rulerkit.store.cells import Cell
 from rulerkit.store.places import as_cells, only_rows
 
 if TYPE_CHECKING:
@@ -105,7 +103,11 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
     for name in names:
         check_known("scorer", name, NAMES)
     given, cells = cells, as_cells(cells, "score_as", in_part=True)
-    strange = {cell.task for cell in cells if _match_of(cell) not in ("all", "part")}
+    matches = [str(cell.record["result"]["task"]["match"]) for cell in cells]
+    strange = set()
+    for cell, match in zip(cells, matches, strict=True):
+        if match not in ("all", "part"):
+            strange.add(cell.task)
     if strange:
         raise UserError(
             f"--as: the other harnesses have no rule for {listed(sorted(strange), 5)}; name "
@@ -113,40 +115,27 @@ def score_as(cells: Any, names: str | Sequence[str] = "all") -> "pd.DataFrame":
         )
 
     ours = score(cells)
-    tables = []
-    for cell in cells:
-        rows = sorted(cell.stream(), key=lambda row: row["index"])
-        table: dict[str, Any] = dict.fromkeys(names)
-        for name in names:
-            table[name] = [
-                score_answer(name, _match_of(cell), row["pred"], row["outputs"]) for row in rows
-            ]
-        _check_lm_eval(cell, rows)
-        place: JSON = {"run": cell.run, "model": cell.model, "task": cell.task}
-        place |= {"length": cell.length, "index": [row["index"] for row in rows]}
-        tables.append(pd.DataFrame(place | table))
+    rows = []
+    for cell, match in zip(cells, matches, strict=True):
+        for row in sorted(cell.stream(), key=lambda row: row["index"]):
+            answer, references = row["pred"], row["outputs"]
+            place = (cell.run, cell.model, cell.task, cell.length, row["index"])
+            scored = [score_answer(name, match, answer, references) for name in names]
+            rows.append((*place, *scored))
+
+            # Files of lm-eval hold the scores that it gave: our copy of its rule must give the same
+            own = score_answer(LM_EVAL, match, answer, references)
+            said = row.get("harness_score")
+            if said is not None and abs(said - own) > 1e-6:
+                raise UserError(
+                    f"{cell.path}: example {row['index']} ({shorten(answer)}) has the score "
+                    f"{said:g} in the file, and lm-eval's rule gives {own:g}: the file was made by "
+                    "another version of lm-eval, whose rule is not known here"
+                )
 
     judged = ours[[*PLACE, "score"]]
-    if tables:
-        judged = only_rows(judged.merge(pd.concat(tables), on=PLACE), given)
+    if rows:
+        others = pd.DataFrame(rows, columns=[*PLACE, *names])
+        judged = only_rows(judged.merge(others, on=PLACE), given)
     judged.attrs["texts"] = texts_words(ours)
     return judged
-
-
-def _match_of(cell: Cell) -> str:
-    return str(cell.record["result"]["task"]["match"])
-
-
-def _check_lm_eval(cell: Cell, rows: Sequence[Any]) -> None:
-    """Files of lm-eval hold the scores that it gave: our copy of its rule must give the same."""
-    for row in rows:
-        said = row.get("harness_score")
-        if said is None:
-            continue
-        ours = score_answer(LM_EVAL, _match_of(cell), row["pred"], row["outputs"])
-        if abs(said - ours) > 1e-6:
-            raise UserError(
-                f"{cell.path}: example {row['index']} ({shorten(row['pred'])}) has the score "
-                f"{said:g} in the file, and lm-eval's rule gives {ours:g}: the file was made by "
-                "another version of lm-eval, whose rule is not known here"
-            )

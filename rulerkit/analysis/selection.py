@@ -98,19 +98,20 @@ def hits(cells: pd.DataFrame, claim: Claim) -> pd.DataFrame:
 
 
 def where(cells: pd.DataFrame, condition: str) -> pd.DataFrame:
-    """The cells for which a condition is true, as of pandas' `query`."""
+    """The cells for which a condition is true, as of pandas' `query`; Missing where none is."""
     try:
-        return cells.query(condition, engine="python")
+        found = cells.query(condition, engine="python")
     except Exception as error:
         raise UserError(f"a claim has the condition {condition!r}: {first_line(error)}") from error
+    if found.empty:
+        raise Missing(f"scores where {condition}")
+    return found
 
 
 def select(cells: pd.DataFrame, condition: str, claim: Claim) -> pd.DataFrame:
     """The cells of one side of a claim. Raises Missing where one of them is not there, or without
     all its answers: a mean over what happens to be there would be another one."""
     cells = where(cells, condition)
-    if cells.empty:
-        raise Missing(f"scores where {condition}")
     models, tasks = cells["who"].unique(), cells["task"].unique()
     if lacking := [name for name in claim.needs if name not in tasks]:
         raise Missing(f"the task {listed(lacking, 3)}")

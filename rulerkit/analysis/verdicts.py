@@ -84,7 +84,7 @@ def share_of(parts: Verdicts, limits: Limits) -> Verdict:
     """The share of parts that hold lies between two limits (0..1), however the parts that cannot be
     judged would turn out."""
     if not parts:
-        return Verdict(UNKNOWN, "", "such scores")
+        return Verdict(UNKNOWN, "", "anything to compare")
     words = Counter(part.word for part in parts.values())
     low = words[HOLDS] / len(parts)
     high = low + words[UNKNOWN] / len(parts)
