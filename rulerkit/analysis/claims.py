@@ -75,6 +75,8 @@ def claims(
 def judge(claim: Claim, cells: pd.DataFrame) -> Verdict:
     """What a table of `tidy` says of a claim."""
     try:
+        if lacking := set(claim.needs) - set(cells.loc[cells["each"], "task"]):
+            raise Missing(f"the task {', '.join(sorted(lacking))}")
         if claim.parts:
             found = {str(n): judge(part, cells) for n, part in enumerate(claim.parts, 1)}
         elif claim.every:
@@ -96,12 +98,13 @@ def _for_every(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     (axis, condition), *others = claim.every.items()
     column = "who" if axis == "model" else axis
     found = {}
-    for value in where(cells, condition)[column].unique().tolist():
-        rows = f"({claim.rows}) and {column} == {value!r}"
+    for value in where(cells[cells["each"]], condition)[column].unique().tolist():
         than = claim.than.replace(f"@{column}", repr(value))
-        change = {"rows": rows, "than": than, "every": dict(others), "share": (1, 1)}
+        needs = [] if axis == "task" else claim.needs
+        change = {"than": than, "every": dict(others), "share": (1, 1), "needs": needs}
         name = length_name(int(value)) if axis == "length" else value
-        found[name] = judge(claim.model_copy(update=change), cells)
+        of_value = cells.assign(each=cells["each"] & (cells[column] == value))
+        found[name] = judge(claim.model_copy(update=change), of_value)
     return found
 
 
@@ -110,7 +113,7 @@ def _for_every(claim: Claim, cells: pd.DataFrame) -> Verdicts:
 
 def _level(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     """The mean of `rows` is above or below a limit."""
-    rows, limit = select(cells, claim.rows, claim), claim.limit
+    rows, limit = select(cells, claim), claim.limit
     means = means_of({"mean": rows})
     if limit == "threshold":
         limit = THRESHOLDS[rows["aligned"].iloc[0]]["all"]
@@ -121,7 +124,7 @@ def _level(claim: Claim, cells: pd.DataFrame) -> Verdicts:
 
 def _difference(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     """The mean of `rows` is lower or higher than that of `than`."""
-    ours, theirs = select(cells, claim.rows, claim), select(cells, claim.than, claim)
+    ours, theirs = select(cells, claim), select(cells, claim, claim.than)
     if ours.index.equals(theirs.index):
         raise Missing("a second length")
     names_lengths = re.search("length|shortest|longest", claim.than)
@@ -139,8 +142,8 @@ def _loses(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     `than`."""
     value = 0.0
     weights: Any = 0.0
-    for sign, side in ((1, claim.rows), (-1, claim.than)):
-        means = means_along(claim, cells, side)
+    for sign, than in ((1, None), (-1, claim.than)):
+        means = means_along(cells, claim, than)
         first, last = means.iloc[:, 0], means.iloc[:, -1]
         start, end = estimate(cells, first).value, estimate(cells, last).value
         if not start > 0:
@@ -156,7 +159,7 @@ def _falls(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     """The mean is lower in the last group than in the first, `falls steadily` also without the
     largest step, and no step is certainly up: among many steps of a model that falls, one would
     else be so by chance, so their intervals hold together."""
-    means = means_along(claim, cells, claim.rows)
+    means = means_along(cells, claim)
     names = list(means)[::-1] if claim.kind == "rises" else list(means)
     whole = means[names[0]] - means[names[-1]]
     found = all_within(cells, {f"{names[0]} to {names[-1]} lower by": whole})
@@ -175,7 +178,7 @@ def _falls(claim: Claim, cells: pd.DataFrame) -> Verdicts:
 
 def _out_of_order(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     """Some model is lower than one of a smaller training length."""
-    rows = select(cells, claim.rows, claim)
+    rows = select(cells, claim)
     means = means_of(dict(iter(rows.groupby("who", sort=False))))
     trained: Any = rows.groupby("who")["trained"].first()
     tests = {}
@@ -189,7 +192,7 @@ def _out_of_order(claim: Claim, cells: pd.DataFrame) -> Verdicts:
 
 def _largest_fall(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     """The fall into the first length past a limit is larger than each before it."""
-    means = means_along(claim, cells, claim.rows)
+    means = means_along(cells, claim)
     past = cells["trained"].max() if claim.past == "trained" else parse_length(claim.past)
     num_inside = sum(parse_length(name) <= past for name in means)
     if num_inside < 2 or num_inside == len(means.columns):
@@ -205,7 +208,7 @@ def _largest_fall(claim: Claim, cells: pd.DataFrame) -> Verdicts:
 
 def _linear(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     """The line of least squares in log length falls, and no mean is far from it."""
-    means = means_along(claim, cells, claim.rows, fewest=3)
+    means = means_along(cells, claim, fewest=3)
     doublings = np.log2([parse_length(name) for name in means])
     design = np.stack([np.ones(len(doublings)), doublings], axis=1)
     solution = np.linalg.pinv(design)

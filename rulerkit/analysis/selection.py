@@ -41,7 +41,8 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
     cells["score"] = by_cell["score"].mean().to_numpy()
     cells["answers"] = pd.Series([answers for _, answers in by_cell])
     cells["weight"], cells["complete"] = 1.0, cells["score"].notna()
-    cells["all"] = True
+    # `every` leaves one model, task or length after the other for `rows`
+    cells["all"] = cells["each"] = True
     # of an adaptive run only what was answered was asked
     if {"wanted", "failed", "max_failures", "adaptive"} <= set(cells):
         asked = cells[["wanted", "failed", "max_failures"]].itertuples(index=False)
@@ -108,13 +109,11 @@ def where(cells: pd.DataFrame, condition: str) -> pd.DataFrame:
     return found
 
 
-def select(cells: pd.DataFrame, condition: str, claim: Claim) -> pd.DataFrame:
-    """The cells of one side of a claim. Raises Missing where one of them is not there, or without
-    all its answers: a mean over what happens to be there would be another one."""
-    cells = where(cells, condition)
+def select(cells: pd.DataFrame, claim: Claim, than: str | None = None) -> pd.DataFrame:
+    """The cells of `rows`, or of `than` where it is given. Raises Missing where one of them is not
+    there, or without all its answers: a mean over what happens to be there would be another one."""
+    cells = where(cells[cells["each"]], claim.rows) if than is None else where(cells, than)
     models, tasks = cells["who"].unique(), cells["task"].unique()
-    if lacking := [name for name in claim.needs if name not in tasks]:
-        raise Missing(f"the task {listed(lacking, 3)}")
     if len(cells) < len(models) * len(tasks) * cells["length"].nunique():
         raise Missing(f"{listed(models, 3)} at all lengths of {listed(tasks, 3)}")
     for cell in cells[~cells["complete"]].to_dict("records"):
@@ -146,9 +145,9 @@ def means_of(groups: Mapping[Any, pd.DataFrame]) -> Any:
     return pd.DataFrame(weights).fillna(0.0)
 
 
-def means_along(claim: Claim, cells: pd.DataFrame, condition: str, fewest: int = 2) -> Any:
+def means_along(cells: pd.DataFrame, claim: Claim, than: str | None = None, fewest: int = 2) -> Any:
     """The weights of the mean at each length, training length or setting, from the lowest on."""
-    rows, along = select(cells, condition, claim), claim.along
+    rows, along = select(cells, claim, than), claim.along
     is_length = along in rows
     values = rows[along] if is_length else rows["task"].map(lambda task: setting(task, along))
     groups = {}
