@@ -196,7 +196,7 @@ def test_no_notebook_is_forgotten_whomever_it_asks(project):
         ("perfect", "perfect predictions", ()),
         ("reader-1024", "reader-1024 predictions", ()),
         ("mute-41_beside", "mute 41_beside", ("mute", "perfect")),
-        ("reader-1024-41_beside", "reader-1024 41_beside", ("perfect", "reader-1024")),
+        ("reader-1024-41_beside", "reader-1024 41_beside", ("reader-1024", "perfect")),
         ("mute", "mute 40_asks_nobody", ("mute",)),
         ("reader-1024", "reader-1024 40_asks_nobody", ("reader-1024",)),
     ]

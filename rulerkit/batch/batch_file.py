@@ -11,7 +11,7 @@ import shlex
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rulerkit.batch.jobs import Job, one_line
 from rulerkit.common.errors import UserError, unknown
@@ -67,15 +67,14 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         )
 
     whole = make_study(parameters | {"models": models})
-    runs: list[_Run] = []
+    notebooks = list[Job]()
     for entries, once in ((alone, False), (together, True)):
         for entry in entries:
             values = parameters | entry.parameters | fixed
             shown = {"batch": str(path.absolute()), "settings": settings}
-            runs += _runs_of(path, entry, once, values, shown, models, whole)
-    jobs = _jobs_of(path, settings, whole, runs)
+            notebooks += _notebook_jobs(path, entry, once, values, shown, models, whole)
     written = set[Path]()
-    for job in jobs:
+    for job in notebooks:
         if job.record in written:
             raise UserError(
                 f"{path} runs {job.title} twice: two runs cannot write one notebook; remove one of "
@@ -84,10 +83,15 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         written.add(job.record)
 
     # A parameter of the command line that no notebook takes would have no effect.
-    notebooks = dict.fromkeys(run.notebook for run in runs)
-    taken = [name for notebook in notebooks for name in notebook_parameters(notebook)]
+    files = {job.notebook for job in notebooks if job.notebook}
+    taken = [name for file in sorted(files) for name in notebook_parameters(file)]
     uses = dict.fromkeys([*Parameters.model_fields, *taken])
     check_used(fixed, fixed | {"num_examples": "adaptive"}, uses, "this batch")
+
+    given = ["-y", one_line(settings)] if settings else []
+    again = shlex.join(["rulerkit", "batch", str(path.absolute()), *given, "--only"])
+    jobs = _joined(_model_jobs(path, whole, notebooks), notebooks)
+    jobs = [replace(job, command=f"{again} {shlex.quote(job.name)}") for job in jobs]
     return Batch(path, whole, jobs)
 
 
@@ -121,18 +125,7 @@ def _find(what: str, name: str, folder: str, suffix: str) -> Path:
 # --- what a notebook asks, before it runs ---------------------------------------------------------
 
 
-class _Run(NamedTuple):
-    """A notebook that is to be executed with parameters, what it asks, and what it is about: a
-    model, or `all`. `together` stands for one over all models."""
-
-    subject: str
-    notebook: Path
-    parameters: JSON
-    studies: list[Study]
-    together: bool
-
-
-def _runs_of(
+def _notebook_jobs(
     path: Path,
     entry: NotebookKeys,
     once: bool,
@@ -140,9 +133,9 @@ def _runs_of(
     shown: JSON,
     models: list[Any],
     whole: Study,
-) -> Iterator[_Run]:
-    """The runs of an entry: one for each model where the notebook takes `model` and not `once`,
-    else one. A notebook that shows how far the batch is gets `shown` too."""
+) -> Iterator[Job]:
+    """The executions of an entry: one for each model where the notebook takes `model` and not
+    `once`, else one. A notebook that shows how far the batch is gets `shown` too."""
     notebook = _find("notebook", entry.notebook, "notebooks", ".ipynb")
     known = notebook_parameters(notebook)
     checked = whole
@@ -169,8 +162,26 @@ def _runs_of(
         used = {name: values[name] for name in values if name in {*known, "plugins"}}
         given["all"] = used, used
 
+    folder = whole.outputs / "notebooks" / whole.run
     for subject, (parameters, read) in given.items():
-        yield _Run(subject, notebook, parameters, studies_of(notebook, read), once)
+        studies = studies_of(notebook, read)
+        asked = dict.fromkeys(name_of(model) for study in studies for model in study.models)
+        name = notebook.stem
+        if subject != "all":
+            # It is about one model, whose answers it follows.
+            name = subject if asked.keys() <= {subject} else f"{subject}-{name}"
+            asked = asked or {subject: None}
+        yield Job(
+            name,
+            f"{subject} {notebook.stem}",
+            folder / subject / f"{notebook.stem}.json",
+            tuple(studies),
+            notebook=notebook,
+            parameters=parameters,
+            is_planned=bool(studies),
+            reads_all=once and not asked,
+            after=tuple(asked),
+        )
 
 
 def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
@@ -217,73 +228,46 @@ def studies_of(notebook: Path, parameters: Mapping[str, Any]) -> list[Study]:
 # --- jobs -----------------------------------------------------------------------------------------
 
 
-def _jobs_of(path: Path, settings: JSON, whole: Study, runs: list[_Run]) -> list[Job]:
-    """A job for each model that a notebook asks, then one for each execution of a notebook."""
-    given = ["-y", one_line(settings)] if settings else []
-    again = shlex.join(["rulerkit", "batch", str(path.absolute()), *given, "--only"])
-    folder = whole.outputs / "notebooks" / whole.run
-    jobs = []
-    models = _models_asked(path, runs)
-    for name, (described, studies) in models.items():
-        record, command = folder / name / "predictions.json", f"{again} {shlex.quote(name)}"
-        jobs.append(
-            Job(name, f"{name} predictions", record, tuple(studies), command, model=described)
-        )
-
-    # What shows how far the others are comes last, before it what asks its models itself.
-    for run in sorted(runs, key=lambda run: ("batch" in run.parameters, not run.studies)):
-        asked = {name_of(model) for study in run.studies for model in study.models}
-        # A notebook over all models that asks nobody reads whatever the others have asked.
-        reads_all = run.together and not asked
-        after = [name for name in models if reads_all or name in asked]
-        studies = [study for each in (runs if reads_all else [run]) for study in each.studies]
-        stem = name = run.notebook.stem
-        if run.subject in models and asked <= {run.subject}:
-            # It is about one model, whose answers it follows.
-            name, after = run.subject, [run.subject]
-        elif run.subject != "all":
-            name = f"{run.subject}-{stem}"
-        job = Job(
-            name,
-            f"{run.subject} {stem}",
-            folder / run.subject / f"{stem}.json",
-            tuple(studies),
-            f"{again} {shlex.quote(name)}",
-            notebook=run.notebook,
-            parameters=run.parameters,
-            is_planned=bool(run.studies),
-            after=tuple(after),
-        )
-        if job.is_page:
-            job = replace(job, reads=tuple(other.record for other in jobs))
-        jobs.append(job)
-    return jobs
-
-
-def _models_asked(path: Path, runs: Iterable[_Run]) -> dict[str, tuple[JSON, list[Study]]]:
-    """Every model that a notebook asks, by its name, with what it is asked.
+def _model_jobs(path: Path, whole: Study, notebooks: Iterable[Job]) -> list[Job]:
+    """A job for each model that a notebook asks, with all that it is asked.
 
     Raises `UserError` for two models of one name, and for one that no other process has.
     """
+    jobs: dict[str, Job] = {}
     questions = [
-        (run, study, model) for run in runs for study in run.studies for model in study.models
+        (job, study, model) for job in notebooks for study in job.studies for model in study.models
     ]
-    asked: dict[str, tuple[JSON, list[Study]]] = {}
-    for run, study, model in questions:
+    for asking, study, model in questions:
         name = name_of(model)
         if not isinstance(model, dict):
             raise UserError(
-                f"{path}: {run.subject} {run.notebook.stem} asks {name}, a model made in Python, "
-                "which no other process has: describe it in params/models, a function by `entry: "
+                f"{path}: {asking.title} asks {name}, a model made in Python, which no other "
+                "process has: describe it in params/models, a function by `entry: "
                 "package.module:load`"
             )
+        record = whole.outputs / "notebooks" / whole.run / name / "predictions.json"
+        job = jobs.get(name) or Job(name, f"{name} predictions", record, (), model=model)
         # Their predictions would lie in one folder, and one model would be taken for the other.
-        other, studies = asked.setdefault(name, (model, []))
+        other = job.model or {}
         keys = [key for key in model | other if model.get(key) != other.get(key)]
         if keys:
             raise UserError(
                 f"{path} has two models named {name}, which differ in {', '.join(keys)}: give one "
                 "of them a `name:` of its own"
             )
-        studies.append(replace(study, models=(model,)))
-    return asked
+        jobs[name] = replace(job, studies=(*job.studies, replace(study, models=(model,))))
+    return list(jobs.values())
+
+
+def _joined(models: list[Job], notebooks: list[Job]) -> list[Job]:
+    """The jobs of a batch in their order: models, notebooks on their answers, those that ask their
+    models themselves, and last what shows how far the others are."""
+    jobs = [*models]
+    for job in sorted(notebooks, key=lambda job: (job.is_page, not job.is_planned)):
+        if job.reads_all:
+            studies = tuple(study for model in models for study in model.studies)
+            job = replace(job, studies=studies, after=tuple(model.name for model in models))
+        if job.is_page:
+            job = replace(job, reads=tuple(other.record for other in jobs))
+        jobs.append(job)
+    return jobs

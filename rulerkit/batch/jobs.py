@@ -61,7 +61,7 @@ class Job:
     record: Path
     studies: tuple[Study, ...]
     """What the model is asked, or the notebook reads."""
-    command: str
+    command: str = ""
     """The command that does it again."""
     model: JSON | None = None
     notebook: Path | None = None
@@ -69,6 +69,8 @@ class Job:
     """Those of the notebook."""
     is_planned: bool = True
     """Whether it is known what the notebook asks; one that is not asks its models itself."""
+    reads_all: bool = False
+    """Whether the notebook asks nobody and reads whatever the others have asked."""
     after: tuple[str, ...] = ()
     """The models whose answers the notebook reads."""
     reads: tuple[Path, ...] = ()
