@@ -258,6 +258,7 @@ def source_of(function: Any) -> str | None:
     # The names of an installed module belong to its package.
     if is_installed(function.__module__):
         return source
+
     codes = [function.__code__]
     for code in codes:  # which grows by the functions inside
         codes += [constant for constant in code.co_consts if isinstance(constant, CodeType)]
