@@ -180,6 +180,7 @@ def train(
             part_file.replace(state_file)
             saved = now
 
+    transformers.utils.logging.disable_progress_bar()  # a widget, in a notebook
     network.half().save_pretrained(folder)
     if done == steps:
         how |= {"torch": torch.__version__, "transformers": transformers.__version__}

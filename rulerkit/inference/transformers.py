@@ -20,6 +20,7 @@ from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
 from rulerkit.common.json_text import digest
 from rulerkit.common.paths import cache_dir, missing_extra
+from rulerkit.common.progress import in_notebook
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
 from rulerkit.inference.checkpoint import Checkpoint, CheckpointEngine
@@ -120,6 +121,9 @@ class Transformers(CheckpointEngine):
     def _from_pretrained(self) -> Any:
         """The network and transformers' report of weights that are missing from the files."""
         library, device = _transformers(), self.device()
+        if in_notebook():
+            # A saved notebook cannot show a widget again.
+            library.utils.logging.disable_progress_bar()
         options: JSON = {
             "dtype": self.dtype(),
             "output_loading_info": True,

@@ -5,7 +5,7 @@ long stretches cut short.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from rulerkit.common import escape
@@ -31,7 +31,8 @@ _TINTS = {  # Okabe and Ito's colours, and an ANSI code of 256 that is near
 class Html:
     """A piece of HTML that a notebook shows as it is."""
 
-    text: str
+    text: str = field(repr=False)
+    """Not in its repr, which a saved notebook holds beside the HTML."""
 
     def _repr_html_(self) -> str:
         return self.text
