@@ -83,9 +83,9 @@ def read_batch(path: Path, settings: Mapping[str, Any] | None = None) -> Batch:
         written.add(job.record)
 
     # A parameter of the command line that no notebook takes would have no effect.
-    files = {job.notebook for job in notebooks if job.notebook}
-    taken = [name for file in sorted(files) for name in notebook_parameters(file)]
-    uses = dict.fromkeys([*Parameters.model_fields, *taken])
+    uses = dict.fromkeys(Parameters.model_fields)
+    for file in dict.fromkeys(job.notebook for job in notebooks if job.notebook):
+        uses |= dict.fromkeys(notebook_parameters(file))
     check_used(fixed, fixed | {"num_examples": "adaptive"}, uses, "this batch")
 
     given = ["-y", one_line(settings)] if settings else []

@@ -174,12 +174,16 @@ def thinking(case: Case) -> Finding | None:
     after = form.around[1]
     opened = form.opens_thought
     closed = not opened and ends_thought(after, form.thinking_marks)
+
+    # Without tokens for a thought, the template must not begin one.
     if not form.thinking_tokens:
         if not opened and (closed or not form.thought or form.prefix_in == "assistant"):
             return None
         seen = "the model may think before it answers, and no token is kept free for it"
         fix = "set thinking_tokens, or enable_thinking: false"
         return Finding("thinking", FAIL if opened else NOTE, seen, fix)
+
+    # With tokens for a thought, nothing may have ended it already.
     if closed:
         seen = f"the template ends the thought before it begins: {_short(after)}"
         return Finding("thinking", FAIL, seen, "set enable_thinking: true, or drop thinking_tokens")

@@ -75,6 +75,8 @@ def perform(job: Job, stop: Event) -> Status:
     try:
         if job.is_done():
             return Status(job, "done before")
+
+        # What another process does is left to it, and so is what reads its answers.
         answering = [job.predictions(name).with_suffix(".lock") for name in job.after]
         for lock in (job.lock, *answering):
             owner = holder(lock)
@@ -82,6 +84,7 @@ def perform(job: Job, stop: Event) -> Status:
                 name = lock.parent.name
                 reason = f"{name} is locked by {owner}: run the same command again later"
                 return Status(job, "locked", reason)
+
         with disk(job.lock):
             job.lock.parent.mkdir(parents=True, exist_ok=True)
         with Lock(job.lock):
@@ -182,11 +185,14 @@ except PapermillExecutionError as error:
 def _status_of_ended(job: Job, exit_status: int) -> Status:
     """The status of a job whose process has ended."""
     if exit_status:
-        lines = ["no message"]
+        last, text = "no message", ""
         with suppress(OSError):
-            lines += job.log.read_text(encoding="utf-8", errors="replace").splitlines()[1:]
-        # Neither blank nor a progress bar.
-        last = [line.strip() for line in lines if line.strip() and "%|" not in line][-1]
+            text = job.log.read_text(encoding="utf-8", errors="replace")
+        for line in text.splitlines()[1:]:
+            # Neither blank nor a progress bar.
+            if line.strip() and "%|" not in line:
+                last = line.strip()
+
         if last.startswith("rulerkit: "):
             return Status(job, "failed", last.removeprefix("rulerkit: "))
         with suppress(ValueError):

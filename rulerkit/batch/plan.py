@@ -35,10 +35,14 @@ def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
         if checkpoint := getattr(model, "checkpoint", None):
             checkpoint.check_weights()
 
+        own, study_of = list[Study](), dict[str, Study]()
+        for study in studies:
+            own.append(replace(study, models=(described,), adaptive=None))
+            study_of |= dict.fromkeys((task.name for task in study.tasks), study)
         by_length: dict[int, list[Need]] = {}
-        for need in needs_of(replace(one, models=(described,), adaptive=None) for one in studies):
+        for need in needs_of(own):
             by_length.setdefault(need.length, []).append(need)
-        study_of = {task.name: study for study in studies for task in study.tasks}
+
         for length, needs in sorted(by_length.items()):
             if why_not := _too_long(model, length):
                 notes.append(f"{model.name}: {length_name(length)} is not run: {why_not}")
