@@ -27,7 +27,7 @@ HOSTILE = (
     "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
 )
 BACKGROUNDS = {"Light": "rgb(255, 255, 255)", "Dark": "rgb(22, 24, 27)"}
-PATIENCE = 400.0  # seconds for one notebook on a busy machine
+PATIENCE = 900.0  # seconds for one notebook on a busy machine
 pytestmark = pytest.mark.slow
 
 
