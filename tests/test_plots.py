@@ -111,6 +111,19 @@ def test_lines_are_the_scores_and_bars_their_intervals():
     assert [label.get_text() for label in axes.get_xticklabels()] == ["4K", "8K", "16K"]
 
 
+@pytest.mark.slow
+def test_each_of_twenty_models_is_named_and_nothing_overlaps():
+    names = [f"model number {i}" for i in range(20)]
+    summary = summary_of(*names)
+    axes = plots.score_by_length(
+        summary.lengths, plots.thresholds(summary.models), plots.remarks(summary.cells)
+    )
+    said = {text for text, _ in boxes(axes.figure)}
+    assert {name.upper() for name in names} <= said
+    assert axes.figure.get_figwidth() == DOUBLE
+    assert_fit_for_print(axes)
+
+
 def test_threshold_is_drawn_and_named():
     summary = summary_of("a")
     assert plots.thresholds(summary.models) == {"Llama2-7B (chat) at 4K": 85.6}
@@ -262,11 +275,17 @@ def test_a_model_looks_the_same_whatever_stands_beside_it(tmp_path, monkeypatch)
         look = look_of("lwm-7b-chat-1m")
     assert whole["LWM-7B-CHAT-1M"][:2] == (look["color"], look["marker"])
 
-    # In one panel no two share a marker, which tells them apart in grey, whatever their names.
-    crowd = summary_of(*[f"model {i}" for i in range(8)]).lengths
-    looks = looks_in(plots.score_by_length(crowd)).values()
-    assert len({marker for _, marker, _ in looks}) == 8
-    assert len({color for color, _, _ in looks}) == 7
+    # A model keeps its colour in any company, and no two of a panel share colour and marker.
+    crowd = summary_of(*[f"model {i}" for i in range(24)]).lengths
+    looks = looks_in(plots.score_by_length(crowd))
+    with plots.style():
+        alone = {f"MODEL {i}": look_of(f"model {i}") for i in range(24)}
+    assert len({look[:2] for look in looks.values()}) == 24
+    assert {name: color for name, (color, *_) in looks.items()} == {
+        name: look["color"] for name, look in alone.items()
+    }
+    kept = [name for name, look in looks.items() if look[1] == alone[name]["marker"]]
+    assert len(kept) > 12
 
     # Another run of it differs by its dashes alone; its file may name the colour.
     runs = pd.concat([rows, rows.assign(run="again")])

@@ -1,7 +1,6 @@
 """What all figures share: the style, the panels with their note, the look of lines and legends."""
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
@@ -173,25 +172,17 @@ def properties_of(i: int) -> dict[str, Any]:
 
 
 def look_of(model: str, beside: Sequence[Mapping[str, Any]] = ()) -> dict[str, Any]:
-    """Colour and marker of a model: those that follow from its name, or the `color` of its file, so
-    that it looks the same in all figures. Where a line `beside` it has them, those that are free:
-    no two lines of a panel share a marker, which also tells them apart in grey."""
+    """Colour and marker of a model, the same in all figures: those that follow from its name, or
+    the `color` of its file. Only where a line `beside` it has both, it takes a free marker."""
     number = int(digest(f"{model}{_SALT}"), 16)
-    colors = [color_of((number + i) % _NUM_MODEL_COLORS) for i in range(_NUM_MODEL_COLORS)]
-    markers = [_MARKERS[(number // _NUM_MODEL_COLORS + i) % 8] for i in range(8)]
+    look = properties_of(number % _NUM_MODEL_COLORS)
     if is_known_model(model):
-        own = read_spec(model).get("color")
-        colors = [own] if own else colors
+        look["color"] = read_spec(model).get("color", look["color"])
 
-    used = Counter[Any]()
-    for look in beside:
-        used.update([look["color"], look["marker"], (look["color"], look["marker"])])
-
-    def uses(look: tuple[str, str]) -> tuple[int, ...]:
-        return used[look], used[look[1]], used[look[0]]
-
-    color, marker = min(product(colors, markers), key=uses)
-    return properties_of(0) | {"color": color, "marker": marker}
+    taken = [other["marker"] for other in beside if other["color"] == look["color"]]
+    markers = [_MARKERS[(number // _NUM_MODEL_COLORS + i) % 8] for i in range(8)]
+    look["marker"] = min(markers, key=taken.count)
+    return look
 
 
 def add_legend(axes: "Axes", entries: Mapping[str, Any], of_figure: bool = False) -> Any:
