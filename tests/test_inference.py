@@ -244,7 +244,7 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
     "text",
     [
         lambda example: example.prompt[-300:],  # a base model that repeats the question
-        lambda example: "thinking " * 400 + example.prompt[:150],  # a long thought that quotes
+        lambda example: "thinking " * 400 + example.prompt[:400],  # a long thought that quotes
     ],
 )
 def test_quoting_the_prompt_is_an_answer(folder, text):

@@ -221,8 +221,8 @@ def cut(text: str, tokenizer: Tokenizer, most: int) -> Answer:
 
 
 def refuse_echo(name: str, example: Example, text: str) -> None:
-    """Raise `ModelError` where an answer holds the prompt: stretches from three places, in a text
-    at least half as long.
+    """Raise `ModelError` where an answer holds the prompt: stretches from three places, as far
+    apart as in the prompt, in a text at least half as long.
 
     Its end alone is no sign: engines drop special tokens there. Nor is one stretch: a base model
     may repeat the question, and a thinking model quotes what it reads.
@@ -231,13 +231,19 @@ def refuse_echo(name: str, example: Example, text: str) -> None:
         return
     # White space may come back in another form.
     written, prompt = " ".join(text.split()), " ".join(example.prompt.split())
-    starts = [len(prompt) * quarter // 4 for quarter in (1, 2, 3)]
-    if all(prompt[start : start + 100] in written for start in starts):
-        raise ModelError(
-            f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
-            "returns the prompt with its answer, which would be scored; let it return only the new "
-            "text (a transformers pipeline: return_full_text=False)"
-        )
+    quarter = len(prompt) // 4
+    place = 0
+    for start in (quarter, 2 * quarter, 3 * quarter):
+        place = written.find(prompt[start : start + 100], place)
+        if place < 0:
+            return
+        # Where a haystack repeats its sentences, a short quote holds all three stretches.
+        place += quarter * 9 // 10
+    raise ModelError(
+        f"{name} returned the prompt of example {example.index} of {example.task}: the engine "
+        "returns the prompt with its answer, which would be scored; let it return only the new "
+        "text (a transformers pipeline: return_full_text=False)"
+    )
 
 
 def num_shares(spec: Spec) -> int:
