@@ -198,13 +198,20 @@ def study(
             f"models: {', '.join(sorted(repeated))} named twice: give each another `name:`"
         )
 
-    tasks = _tasks_of(values)
-    rule = None
-    if values.num_examples == "adaptive":
+    tasks = each_once(
+        make_task(spec, values.protocol).with_corpora(values.corpora)
+        for spec in without_suites(values.tasks or ["ruler"])
+    )
+    for task in tasks:
+        for kind, setting in task.corpora:
+            name = getattr(task, setting)
+            if name not in KINDS[kind]:
+                load(kind, name)  # what is wrong with the user's files is said first
+
+    rule, num_examples = None, values.num_examples
+    if num_examples == "adaptive":
         rule = _adaptive_rule(values, tasks, notebook, complete)
         num_examples = values.max_examples if rule else DEFAULT_EXAMPLES
-    else:
-        num_examples = values.num_examples
     return Study(
         notebook=notebook,
         models=tuple(checked),
@@ -249,20 +256,6 @@ def _with_source(source: Any, parameters: JSON) -> JSON:
     if isinstance(source, list | tuple | Iterator):
         return {"models": list(source), **parameters}
     return {"model": source, **parameters}
-
-
-def _tasks_of(values: Parameters) -> tuple[Task, ...]:
-    """The tasks of a study, each once."""
-    tasks = [
-        make_task(spec, values.protocol).with_corpora(values.corpora)
-        for spec in without_suites(values.tasks or ["ruler"])
-    ]
-    for task in tasks:
-        for kind, setting in task.corpora:
-            name = getattr(task, setting)
-            if name not in KINDS[kind]:
-                load(kind, name)  # what is wrong with the user's files is said first
-    return each_once(tasks)
 
 
 def _adaptive_rule(

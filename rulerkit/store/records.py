@@ -267,12 +267,7 @@ def row_line(row: JSON, result: str) -> bytes:
     A model may write half a surrogate or a line separator: in ASCII both come back unchanged.
     """
     text = json.dumps(row).encode()
-    return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, check_seed(result)))
-
-
-def check_seed(result: str) -> int:
-    """What the checks of the rows under a result begin with."""
-    return zlib.crc32(result.encode())
+    return b'%s%s%08x"}\n' % (text[:-1], _CHECK, zlib.crc32(text, zlib.crc32(result.encode())))
 
 
 def checked_text(line: bytes, seed: int, is_former: bool) -> bytes:
