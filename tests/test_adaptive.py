@@ -154,6 +154,7 @@ def test_a_killed_run_ends_as_any_other(tmp_path):
     assert rows_of(read_cells(tmp_path / "killed/predictions/main")) == whole
 
 
+@pytest.mark.slow
 def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_path):
     path = evaluate(tmp_path, max_failures=0.5)[-1].path
     *lines, last = path.read_bytes().splitlines(keepends=True)
@@ -166,6 +167,7 @@ def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_pat
     assert "2K, certain" in rk.summarize(scores, ["vt"]).models["adaptive"].iloc[0]
 
 
+@pytest.mark.slow
 def test_rows_beyond_do_not_change_the_end(tmp_path):
     """A run of a fixed number beside an adaptive one: the rows are shared, the answer is not moved,
     and no mean takes one for the other."""

@@ -107,6 +107,7 @@ def test_a_prompt_that_was_cut_once_is_its_own_failure_and_a_row_of_them_ends_th
     assert len(answers) == 4
 
 
+@pytest.mark.slow
 def test_examples_without_answers_end_evaluate_with_3(server, tmp_path, rulerkit):
     """One request that fails, and a server that is gone after its first answers."""
     asked = {

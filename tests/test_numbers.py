@@ -44,6 +44,7 @@ def same(one, other):
     )
 
 
+@pytest.mark.slow
 def test_scores_have_one_interval(scores):
     summary = rk.summarize(scores)
     reader = scores[scores["model"] == "reader-4096"]

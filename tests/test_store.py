@@ -116,6 +116,7 @@ def test_a_lock_is_refreshed_however_long_a_reply_takes(lock_file, monkeypatch):
     assert locks.holder(lock_file) is None
 
 
+@pytest.mark.slow
 def test_of_many_that_find_a_dead_lock_one_goes_on(lock_file):
     """Threads are as good as processes here: each has its own token, and the files are all they
     share."""

@@ -142,6 +142,7 @@ def test_two_addresses_are_enough(nowhere, serve, rulerkit):
     assert {type(body["prompt"]) for server in servers for body in server.seen} == {str}
 
 
+@pytest.mark.slow
 def test_one_line_says_what_pairs_chats_with_completions(nowhere, serve, rulerkit):
     before, after = serve(), serve()
     after.behave = lambda body: (404, {}, {}) if "prompt" in body else None
