@@ -6,6 +6,7 @@ later ones win. A model file holds one key, `model:`. Unknown keys, and strings 
 are errors.
 """
 
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -133,7 +134,10 @@ class Study:
         for model in self.models:
             given = model.get("label") if isinstance(model, dict) else model.label
             labels.append(given or name_of(model))
-        title = ": ".join(filter(None, [name or self.notebook, ", ".join(labels)]))
+        # `01_main_results` and `tasks` are "Main results, tasks".
+        names = [re.sub(r"^\d+_", "", self.notebook), name]
+        words = ", ".join(one.replace("_", " ") for one in names if one)
+        title = ": ".join(filter(None, [words[:1].upper() + words[1:], ", ".join(labels)]))
         software = f"rulerkit {__version__}"
         made = f"run {self.run}, {datetime.now(UTC):%Y-%m-%d}, {software}"
         notes = whole.get_supxlabel().replace("\n", " ")

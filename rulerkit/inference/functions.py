@@ -236,7 +236,7 @@ def ask_for_version(spec: Spec) -> None:
     """Say that answers without a `version` are used again in this run alone."""
     if "version" not in spec:
         remark(
-            f"{spec['name']}: its source does not say all that it does, so another run uses its "
+            f"{spec['name']}: nothing shows whether its code has changed, so another run uses its "
             'answers again only with the same `version`: give one, such as version="1", and change '
             "it with the code"
         )
