@@ -98,6 +98,23 @@ def test_claims_on_the_papers_printed_tables(table, claim, letter, seen):
     assert bool(row.missing) == (letter == "U")
 
 
+def test_points_are_no_shares_of_the_start():
+    rows = []
+    for model, *scores in (("gpt-4", 96.6, 81.2), ("other", 50.0, 40.0)):
+        for length, score in zip((4096, 131072), scores, strict=True):
+            about = {"model": model, "task": "thirteen", "length": length}
+            rows.append({**about, "score": score / 100})
+    found = rk.claims(pd.DataFrame(rows), section="4, version 1")
+    (row,) = found[found["claim"].str.contains("degrades least")].itertuples()
+    assert row.verdict == LETTERS["F"]
+    assert "loses more by: -5.4" in row.seen
+
+
+def test_without_scores_no_claim_can_be_judged():
+    found = rk.claims(rk.paper.score_rows().head(0))
+    assert set(found["verdict"]) == {LETTERS["U"]}
+
+
 # --- made-up scores -------------------------------------------------------------------------------
 
 TASKS = {

@@ -359,6 +359,8 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
 
 @needs_torch
 def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
+    torch = pytest.importorskip("torch")
+
     network, tokenizer = loaded(folder)
     network.generation_config.do_sample = True
     one = model((network, tokenizer), name="mine")
@@ -368,9 +370,18 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     assert one.prompt_format.bos == by_path.prompt_format.bos == (0,)
     assert answers(one, asked) == answers(by_path, asked)
     assert network.generation_config.do_sample  # given back as it came
-    # The same object goes on; another one, or the same in another process, with a version alone.
-    assert one.identity() == model((network, tokenizer), name="mine").identity()
-    assert one.identity()["version"].startswith("none, run ")
+    # The same model goes on, unless it was changed; another one with a version alone.
+    before = one.identity()
+    assert before["version"].startswith("none, run ")
+    assert before == one.identity() != model((network, tokenizer), name="mine").identity()
+    attention = network.model.layers[1].self_attn
+    with monkeypatch.context() as patched:
+        patched.setattr(attention, "forward", lambda **inputs: (inputs["hidden_states"], None))
+        assert one.identity() != before
+    assert one.identity() == before
+    with torch.no_grad():
+        network.model.layers[1].mlp.up_proj.weight.mul_(1.5)
+    assert one.identity() != before
     assert one.identity() != model(loaded(folder), name="mine").identity()
     named = [
         model(pair, name="mine", version="1") for pair in ((network, tokenizer), loaded(folder))

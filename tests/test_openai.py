@@ -401,6 +401,30 @@ def test_a_key_is_sent_and_never_shown(server, monkeypatch):
     assert "secret" not in str(caught.value)
 
 
+def test_secrets_of_a_mapping_stand_in_no_record_and_no_message(server, tmp_path):
+    headers = {"Authorization": "Bearer hush-4-0123"}
+    hidden = {
+        "base_url": server.url.replace("//", "//me:hush-1-0123@") + "?code=hush-2-0123",
+        "extra_body": {"api_key": "hush-3-0123", "headers": headers, "stop_token_ids": [1]},
+    }
+    model = client(server, **hidden)
+    predict(model, some(model, 1), tmp_path / "run", progress=False)
+    assert server.seen[-1]["api_key"] == "hush-3-0123"
+    server.behave = lambda body: (
+        (403, {}, error(f"no access for {body}")) if body["max_tokens"] != PROBE else None
+    )
+    model = client(server, **hidden)  # one that was not answered before
+    problem = ask(model, some(model, 1))[1]
+    assert "refuses: HTTP 403" in problem
+    with pytest.raises(UserError) as caught:
+        client(server, base_url="ftp://me:hush-5-0123@host?key=hush-6-0123")
+    text = (tmp_path / "run/m/niah_single_1/1024.json").read_text()
+    assert all("hush" not in each for each in (problem, str(caught.value), text))
+    record = json.loads(text)
+    assert record["environment"]["base_url"] == server.url.replace("//", "//***@") + "?***"
+    assert record["result"]["model"]["extra_body"]["stop_token_ids"] == [1]
+
+
 @pytest.mark.parametrize(
     ("headers", "code", "words"),
     [

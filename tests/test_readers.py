@@ -48,6 +48,25 @@ def test_a_planted_rate_is_the_one_that_is_scored(effects, spec, items, expected
     assert not within(seen, expected - 0.3, MANY * items), "it would pass for any rate"
 
 
+@pytest.mark.slow
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "half"), [("niah_single_2", 1500), ("vt", 1500)])
+def test_what_fades_is_found_less_often_the_farther_it_stands(name, half):
+    near, far, expected = [], [], []
+    for example, answer in reader(fade=half).answer(asked(name, 4096)):
+        before = 0
+        for piece in example.pieces:
+            if piece.role == "needle":
+                away = example.num_tokens - before
+                found = str(piece.key if name == "vt" else piece.value) in answer.text
+                (near if away < 2048 else far).append(found)
+                expected.append(2 ** (-away / half))
+            before += piece.num_tokens
+    planted = sum(expected) / len(expected)
+    assert within(sum(near + far) / len(expected), planted, len(expected))
+    assert sum(near) / len(near) > sum(far) / len(far) + 0.1
+
+
 def test_effects_read_the_question_in_prompts_that_ask_for_a_direct_answer(tmp_path):
     model = reader(drop=0.0, template="gpt-4")
     one = task("qa_1").with_corpora("builtin")

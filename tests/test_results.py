@@ -283,6 +283,9 @@ def test_all_outputs_below_a_folder_are_found(outputs, tmp_path):
         assert all(1 + len(cell.others) == times for cell in cells)
     run = tmp_path / "outputs/predictions/main"
     assert len(find_cells([run])) == each
+    # What was moved away from there is read no more.
+    shutil.copytree(run, tmp_path / "outputs/old/main")
+    assert all(len(cell.others) == 2 for cell in find_cells([tmp_path / "outputs"]))
     assert len(load(tmp_path / "outputs/a")) == len(load(outputs))
 
 

@@ -115,7 +115,13 @@ def test_any_other_goes_on_with_the_same_version_alone(make, tmp_path, capsys):
     assert asked(make(0.9), named, version="1") == "ratio 0.5"
     with pytest.raises(UserError, match=r'made with model.version "1", now it is "2"'):
         asked(make(0.9), named, version="2")
-    assert "source does not say" not in capsys.readouterr().err
+    assert "with the same `version`" not in capsys.readouterr().err
+
+
+def test_a_function_is_refused_where_what_it_names_may_have_changed(tmp_path):
+    assert asked(names_a_global, tmp_path) == "0.5"
+    with pytest.raises(UserError, match="with the same `version` goes on"):
+        asked(names_a_global, tmp_path)
 
 
 def test_an_entry_needs_a_version_where_it_names_code_of_the_user(tmp_path, monkeypatch):

@@ -1,5 +1,4 @@
-"""Judge what the paper says in Sections 4 to 6 by scores: those of one's own models, or those that
-the paper prints.
+"""Judge what the paper says in Sections 4 to 6 by scores: your own, or those that the paper prints.
 
 `claim_schema` says what a claim is, `selection` takes the cells that it names, and each of KINDS
 compares means of them: a mean is a weight for each cell, and so is a difference of means. A claim
@@ -133,25 +132,25 @@ def _difference(claim: Claim, cells: pd.DataFrame) -> Verdicts:
     means = means_of({"ours": ours, "theirs": theirs})
     lower = means["theirs"] - means["ours"]
     limits = tuple(claim.limit) if isinstance(claim.limit, list) else (claim.limit, inf)
-    name = f"{claim.kind} by"
-    return all_within(cells, {name: lower if claim.kind == "lower" else -lower}, limits)
+    by = lower if claim.kind == "lower" else -lower
+    return all_within(cells, {f"{claim.kind} by": by}, limits)
 
 
 def _loses(claim: Claim, cells: pd.DataFrame) -> Verdicts:
-    """From the shortest to the longest length `rows` lose a greater share of their mean than
-    `than`."""
-    value = 0.0
-    weights: Any = 0.0
+    """From the shortest to the longest length `rows` lose more than `than`, in points or shares."""
+    value, weights = 0.0, pd.Series(dtype=float)
     for sign, than in ((1, None), (-1, claim.than)):
         means = means_along(cells, claim, than)
         first, last = means.iloc[:, 0], means.iloc[:, -1]
-        start, end = estimate(cells, first).value, estimate(cells, last).value
-        if not start > 0:
-            raise Missing("anything right at the shortest length")
-        # The quotient to first order: its derivatives, which add up to 0, are the weights.
-        share = 100 * (end / start**2 * first - last / start)
-        weights = share.mul(sign).add(weights, fill_value=0)
-        value -= sign * 100 * end / start
+        loss = first - last
+        if claim.kind == "loses share":
+            start, end = estimate(cells, first).value, estimate(cells, last).value
+            if not start > 0:
+                raise Missing("anything right at the shortest length")
+            # The quotient to first order: its derivatives, which add up to 0, are the weights.
+            loss = 100 * (end / start**2 * first - last / start)
+            value -= sign * 100 * end / start
+        weights = loss.mul(sign).add(weights, fill_value=0)
     return {"loses more by": within([value + limit for limit in estimate(cells, weights)])}
 
 
@@ -237,7 +236,8 @@ KINDS: dict[str, Callable[[Claim, pd.DataFrame], Verdicts]] = {
     "below": _level,
     "lower": _difference,
     "higher": _difference,
-    "loses more": _loses,
+    "loses points": _loses,
+    "loses share": _loses,
     "falls": _falls,
     "falls steadily": _falls,
     "rises": _falls,

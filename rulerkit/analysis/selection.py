@@ -64,10 +64,11 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
 
     # the paper prints the mean of the thirteen under one name
     tasks_of = cells.groupby("who")["task"].agg(set)
-    is_printed = cells["who"].map(tasks_of.map(lambda tasks: "thirteen" in tasks))
-    is_whole = cells["who"].map(tasks_of.map(lambda tasks: tasks.issuperset(THIRTEEN)))
+    is_printed = cells["who"].map(tasks_of.map(lambda tasks: "thirteen" in tasks)).astype(bool)
+    is_whole = cells["who"].map(tasks_of.map(lambda tasks: tasks.issuperset(THIRTEEN))).astype(bool)
     names = cells["task"]
-    cells["thirteen"] = names.eq("thirteen").where(is_printed, names.isin(THIRTEEN) & is_whole)
+    is_one = names.eq("thirteen").where(is_printed, names.isin(THIRTEEN) & is_whole)
+    cells["thirteen"] = is_one.astype(bool)
     cells["overall"] = cells["thirteen"] | ~(is_printed | is_whole)
 
     lengths = cells["length"]

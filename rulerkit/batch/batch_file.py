@@ -263,7 +263,11 @@ def _joined(models: list[Job], notebooks: list[Job]) -> list[Job]:
     """The jobs of a batch in their order: models, notebooks on their answers, those that ask their
     models themselves, and last what shows how far the others are."""
     jobs = [*models]
+    answering = {job.name for job in models}
     for job in sorted(notebooks, key=lambda job: (job.is_page, not job.is_planned)):
+        if job.notebook and not job.is_planned and not answering.issuperset(job.after):
+            # It asks its model itself, as no other notebook of the batch does.
+            job = replace(job, name=f"{job.name}-{job.notebook.stem}", after=())
         if job.reads_all:
             studies = tuple(study for model in models for study in model.studies)
             job = replace(job, studies=studies, after=tuple(model.name for model in models))

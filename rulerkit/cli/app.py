@@ -44,8 +44,10 @@ def add_plugins() -> None:
             remark(f"left out: the commands of {module}: expected {BRINGS['commands']}")
             continue
         for command in plugin.registered_commands:
-            command.rich_help_panel = command.rich_help_panel or PLUG_INS
-        app.registered_commands += plugin.registered_commands
+            name = command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+            if name not in COMMANDS:
+                command.rich_help_panel = command.rich_help_panel or PLUG_INS
+                app.registered_commands.append(command)
 
 
 _INTERRUPTED = 130  # what typer makes of Ctrl-C

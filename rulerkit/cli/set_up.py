@@ -10,7 +10,7 @@ from rulerkit.cli.app import SET_UP, app
 from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
-from rulerkit.common.errors import UserError, first_line
+from rulerkit.common.errors import UserError
 from rulerkit.common.paths import cache_dir, plugin_projects
 from rulerkit.common.project import FOLDERS, KIT
 
@@ -41,25 +41,23 @@ def notebooks(
     import shutil
 
     copied = there = 0
-
-    def copy(source: str, target: str) -> None:
-        nonlocal copied, there
-        if Path(target).exists():
-            there += 1
-        else:
+    sources = dict[Path, Path]()
+    for root in (*plugin_projects(), KIT):
+        for kind in FOLDERS:
+            for file in sorted(root.glob(f"{kind}/**/[!.]*.*")):
+                if file.is_file() and file.suffix != ".pyc":
+                    sources[folder / file.relative_to(root)] = file
+    try:
+        for target, source in sources.items():
+            if target.exists():
+                there += 1
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(source, target)
             copied += 1
-
-    roots = (KIT, *plugin_projects())
-    sources = [root / kind for root in roots for kind in FOLDERS if (root / kind).is_dir()]
-    ignored = shutil.ignore_patterns(".*", "__pycache__")
-    try:
-        for source in sources:
-            target = folder / source.name
-            shutil.copytree(source, target, ignore=ignored, copy_function=copy, dirs_exist_ok=True)
     except OSError as error:
         raise UserError(
-            f"cannot write into {folder}: {first_line(error)}; choose another folder"
+            f"cannot write into {folder}: {error.strerror}; choose another folder"
         ) from error
     echo(f"{copied} files copied to {folder}, {there} were there before")
 

@@ -53,6 +53,6 @@ def download(who: str, path: str, revision: str | None, patterns: Iterable[str])
         # It says whether the name is wrong, its terms are to be accepted or `hf auth login` helps.
         reason = " ".join(str(error).split())
         raise UserError(
-            f"{who}: {path} cannot be downloaded from {constants.ENDPOINT} ({reason}); complete "
-            "files are kept"
+            f"{who}: {path} cannot be downloaded from {constants.ENDPOINT} ({reason}): run the "
+            "same command again; complete files are kept"
         ) from error

@@ -6,8 +6,8 @@ returns this function, or a loaded checkpoint with its tokenizer; `entry_with` h
 Modules in the project root can be imported too.
 
 A function that names nothing but installed modules is told from a changed one by its source. Any
-other, and a loaded checkpoint, answers freely as long as the object lives; later its answers are
-used again only with the same `version`.
+other, and a loaded checkpoint, answers freely as the model that `rk.model` made of it; later its
+answers are used again only with the same `version`.
 """
 
 import inspect
@@ -15,9 +15,7 @@ import reprlib
 import sys
 import sysconfig
 from collections.abc import Iterable
-from contextlib import suppress
 from dis import get_instructions
-from functools import cached_property
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -26,7 +24,6 @@ from traceback import extract_tb
 from types import CodeType, FunctionType, ModuleType
 from typing import Any
 from uuid import uuid4
-from weakref import WeakKeyDictionary
 
 from rulerkit.common.errors import UserError, first_line, remark
 from rulerkit.common.json_text import digest
@@ -47,7 +44,7 @@ from rulerkit.inference.model import (
 BATCH_SIZE = 8  # prompts of a batch, where the spec does not say
 NO_VERSION = "none, run "
 """How the version of a function begins whose source does not say all and that was given none."""
-_RUNS: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+_PROCESS = uuid4().hex[:8]
 _INSTALLED = (
     *map(sysconfig.get_path, ("stdlib", "purelib", "platlib")),
     str(Path(__file__).parents[1]),
@@ -63,6 +60,8 @@ class Function(Model):
         super().__init__(spec)
         self._function = function
         self._loaded: Model | None = None  # made of what `entry` returns
+        # An entry is found anew by each call of `evaluate`, and is the same in one process.
+        self._run = _PROCESS if "entry" in spec else uuid4().hex[:8]
         self._has_said = False
         self.takes: str = spec.get("takes", "prompts")
         if self.takes == "parts":
@@ -89,11 +88,7 @@ class Function(Model):
         source = source_of(function)
         if source:
             return what | {"source": digest(source), **self.given(("version",))}
-        return what | {"version": self._version}
-
-    @cached_property
-    def _version(self) -> str:
-        return version_of(self.spec, self._code())
+        return what | {"version": version_of(self.spec, self._run)}
 
     def environment(self) -> JSON:
         """That of the checkpoint which the entry returned, if any."""
@@ -221,15 +216,10 @@ def raised(error: Exception) -> str:
     return f"{what} ({places[-1].filename}, line {places[-1].lineno})" if places else what
 
 
-def version_of(spec: Spec, thing: Any) -> str:
-    """The `version` of a function or a loaded checkpoint; where none is given a name for the time
-    that it lives, so that the answers of another one are never used."""
-    if "version" in spec:
-        return str(spec["version"])
-    run = uuid4().hex[:8]
-    with suppress(TypeError):  # nothing can refer to it weakly
-        run = _RUNS.setdefault(thing, run)
-    return f"{NO_VERSION}{run}"
+def version_of(spec: Spec, run: str) -> str:
+    """The `version` of a function or a loaded checkpoint; where none is given that of one run,
+    whose answers no other run uses."""
+    return str(spec.get("version", f"{NO_VERSION}{run}"))
 
 
 def ask_for_version(spec: Spec) -> None:

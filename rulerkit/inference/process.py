@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -82,10 +83,9 @@ class ServerProcess:
         status, now, reason = self._process.poll(), time.monotonic(), ""
         if status is not None:
             what = "ended" if self.ready else "did not start"
-            text = self.log.read_bytes()[-200_000:].decode(errors="replace")
             reason = (
-                f"{what} (exit status {status}): {last_error(self.address.without_secrets(text))}; "
-                f"its log is {self.log}; answers so far are kept"
+                f"{what} (exit status {status}): {last_error(self._log_text(200_000))}; its log is "
+                f"{self.log}; answers so far are kept"
             )
         elif not self.ready and now > self._next_check:
             self.ready, self._next_check = self.address.healthy(), now + 0.5
@@ -111,21 +111,25 @@ class ServerProcess:
         if not self._failed:
             self.log.unlink(missing_ok=True)
 
+    def _log_text(self, size: int) -> str:
+        return self.address.without_secrets(self.log.read_bytes()[-size:].decode(errors="replace"))
 
-_ERROR = re.compile(r"[\w.]*(?:Error|Exception|Exit): (?:.*validation error.*\n)?.*")
-"""With the line behind it where pydantic says there what is wrong."""
+
+_STAMP = re.compile(r"^(\([^)]*\) )?([A-Z]+:? +([\d-]+ [\d:]+ )?(\[[^]]*\] )?)?(\[rank\d+\]:)? *")
+"""The time, level and process that vLLM and torch put before a line."""
 _CONSEQUENCE = re.compile("root cause|onnection (was likely )?(reset|closed)|remote process exit")
 """What an error says that another one caused."""
 
 
 def last_error(log: str) -> str:
-    """The last error in a log that is no consequence of another; else the last line."""
-    lines = log.strip().splitlines()
+    """The last line of a log that begins with an error and is no consequence of another, with the
+    line behind it, where pydantic says what is wrong; else the last line."""
+    lines = [_STAMP.sub("", line).strip() for line in log.splitlines() if line.strip()]
     text = lines[-1] if lines else "it wrote nothing"
-    for error in _ERROR.findall(log):
-        if not _CONSEQUENCE.search(error):
-            text = error
-    return " ".join(text.split())[:500].rstrip(". ")
+    for line, following in pairwise([*lines, ""]):
+        if re.match(r"[\w.]*(Error|Exception|Exit)\b", line) and not _CONSEQUENCE.search(line):
+            text = f"{line} {following}" if "validation error" in line else line
+    return text[:500].rstrip(". ")
 
 
 # --- the script -----------------------------------------------------------------------------------

@@ -50,7 +50,11 @@ class RequestError(Exception):
 def why_unreachable(url: str, error: BaseException) -> str:
     """Why there is no connection to a URL, and what to do: TLS, a proxy, the name, nobody there."""
     words = shorten(str(error) or type(error).__name__, 160)
-    ways_out = ["start the server, or correct the address (`base_url`)"]
+    ways_out = [
+        "start the server (such as `vllm serve MODEL`), or correct the address (`base_url`)"
+    ]
+    if "Timeout" in type(error).__name__:
+        ways_out.append("is it still loading, or is a firewall between?")
     # What hangs up may have expected TLS.
     if "SSL" in words or "Connect" not in type(error).__name__:
         ways_out.append("with TLS an address begins with https://, without it with http://")

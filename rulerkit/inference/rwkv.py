@@ -120,8 +120,9 @@ class RWKV(Model):
     @cached_property
     def _strategy(self) -> str:
         """The spec's, else half precision on the GPU if there is one."""
-        usual = "cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"
-        return str(self.spec.get("strategy", usual))
+        if "strategy" in self.spec:
+            return str(self.spec["strategy"])
+        return "cuda fp16" if torch_module().cuda.is_available() else "cpu fp32"
 
     def _package(self) -> Path:
         """The folder of the rwkv package."""

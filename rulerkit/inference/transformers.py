@@ -15,6 +15,7 @@ from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from uuid import uuid4
 
 from rulerkit.common.errors import UserError, first_line
 from rulerkit.common.gpus import free_memory, gpu_name, loading, torch_module
@@ -40,7 +41,7 @@ class Transformers(CheckpointEngine):
 
     def __init__(self, spec: Spec, loaded: tuple[Any, Any] | None = None) -> None:
         super().__init__(spec)
-        self._loaded = loaded
+        self._loaded, self._run = loaded, uuid4().hex[:8]
         self._network: Any = loaded[0] if loaded else None
         self._most_per_batch = sys.maxsize  # lowered when a batch does not fit
 
@@ -64,7 +65,7 @@ class Transformers(CheckpointEngine):
             "loaded": type(self._network).__name__,
             "dtype": str(self._network.dtype).removeprefix("torch."),
             **self.given(("sampling",)),
-            "version": version_of(self.spec, self._network),
+            "version": version_of(self.spec, f"{self._run}-{_state_of(self._network)}"),
         }
 
     def environment(self) -> JSON:
@@ -242,6 +243,17 @@ def _small_files(network: Any, tokenizer: Any) -> Path:
         with suppress(OSError):  # it is there already
             Path(made).rename(folder)
     return folder
+
+
+def _state_of(network: Any) -> str:
+    """A digest that is another one when weights were changed in place, or layers replaced; within
+    one process."""
+    parts: list[tuple[object, int]] = []
+    for layer in network.modules():
+        parts.append((type(layer).__qualname__, id(vars(layer).get("forward"))))
+    for weight in network.parameters():
+        parts.append((id(weight), weight._version))
+    return digest(str(parts))[:8]
 
 
 def _transformers() -> Any:

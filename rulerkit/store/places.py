@@ -3,6 +3,7 @@
 `as_cells` decides it for all functions that read answers.
 """
 
+import os
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,8 @@ def find_cells(
     cells: list[Cell] = []
     for place in places:
         for file in _files_of(place):
-            cells += read_predictions(_path_of(file, outputs), report)
+            for path in _with_predictions(_path_of(file, outputs)):
+                cells += read_predictions(path, report)
 
     # Each file and each cell of ours counts once. Files of other programs, which do not say how
     # they were made, stay apart, and one of them may hold several lengths and repetitions.
@@ -144,6 +146,19 @@ def _files_of(place: str | Path) -> list[str | Path]:
     if isinstance(place, str) and AND in place and not resolve_file(place).exists():
         return [*place.split(AND)]
     return [place]
+
+
+def _with_predictions(path: Path) -> list[Path]:
+    """The folders named `predictions` below an outputs folder, beside which older files may lie;
+    the path itself where there is none, or where it lies in one."""
+    found: list[Path] = []
+    if "predictions" not in path.parts:
+        for folder, names, _ in os.walk(path):
+            if "predictions" in names:
+                found.append(Path(folder, "predictions"))
+            kept = [name for name in names if name != "predictions" and not name.startswith(".")]
+            names[:] = sorted(kept)
+    return found or [path]
 
 
 def _path_of(place: str | Path, outputs: str | Path) -> Path:
