@@ -61,8 +61,8 @@ def load_plugins(names: Iterable[str]) -> None:
             _NAMED[name] = _import(name)
         except Exception as error:  # it is the user's code
             raise UserError(
-                f"plug-in {name} cannot be imported or used ({_told(error)}): correct the module, or name one "
-                f"that is installed or lies below the project root {home()}"
+                f"plug-in {name} cannot be imported or used ({_told(error)}): correct the module, "
+                f"or name one that is installed or lies below the project root {home()}"
             ) from error
 
 
