@@ -43,10 +43,10 @@ def notebooks(
     copied = there = 0
     sources = dict[Path, Path]()
     for root in (*plugin_projects(), KIT):
-        for kind in FOLDERS:
-            for file in sorted(root.glob(f"{kind}/**/[!.]*.*")):
-                if file.is_file() and file.suffix != ".pyc":
-                    sources[folder / file.relative_to(root)] = file
+        files = [file for kind in FOLDERS for file in root.glob(f"{kind}/**/[!.]*.*")]
+        for file in sorted(files):
+            if file.is_file() and file.suffix != ".pyc":
+                sources[folder / file.relative_to(root)] = file
     try:
         for target, source in sources.items():
             if target.exists():
