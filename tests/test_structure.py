@@ -251,3 +251,14 @@ def test_requirements_are_hashed_and_satisfy_pyproject(name):
         ]
         assert versions, f"{wanted.name} is missing: make requirements"
         assert [version for version in versions if version not in wanted.specifier] == [], wanted
+
+
+def test_a_family_is_imported_for_its_own_tasks_alone():
+    code = (
+        "import sys\n"
+        "from rulerkit.generation.tasks import family_of\n"
+        "family_of('qa_1'), family_of('any', 'question_answering')\n"
+        "print([name for name in sys.modules if name.endswith(('.niah', '.common_words'))])"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -63,12 +63,11 @@ def tidy(scores: Any, reference: str | None, trained: Mapping[str, Any]) -> pd.D
         cells["reference"] = of_model["trained"].max()
 
     # the paper prints the mean of the thirteen under one name
-    tasks_of = cells.groupby("who")["task"].agg(set)
-    is_printed = cells["who"].map(tasks_of.map(lambda tasks: "thirteen" in tasks)).astype(bool)
-    is_whole = cells["who"].map(tasks_of.map(lambda tasks: tasks.issuperset(THIRTEEN))).astype(bool)
-    names = cells["task"]
-    is_one = names.eq("thirteen").where(is_printed, names.isin(THIRTEEN) & is_whole)
-    cells["thirteen"] = is_one.astype(bool)
+    names, is_mean = cells["task"], cells["task"] == "thirteen"
+    ours = names.where(names.isin(THIRTEEN))
+    is_printed = is_mean.groupby(cells["who"]).transform("any")
+    is_whole = ours.groupby(cells["who"]).transform("nunique") == len(THIRTEEN)
+    cells["thirteen"] = is_mean.where(is_printed, ours.notna() & is_whole)
     cells["overall"] = cells["thirteen"] | ~(is_printed | is_whole)
 
     lengths = cells["length"]

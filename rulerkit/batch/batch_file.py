@@ -166,13 +166,8 @@ def _notebook_jobs(
     for subject, (parameters, read) in given.items():
         studies = studies_of(notebook, read)
         asked = dict.fromkeys(name_of(model) for study in studies for model in study.models)
-        name = notebook.stem
-        if subject != "all":
-            # It is about one model, whose answers it follows.
-            name = subject if asked.keys() <= {subject} else f"{subject}-{name}"
-            asked = asked or {subject: None}
         yield Job(
-            name,
+            notebook.stem if subject == "all" else f"{subject}-{notebook.stem}",
             f"{subject} {notebook.stem}",
             folder / subject / f"{notebook.stem}.json",
             tuple(studies),
@@ -265,9 +260,10 @@ def _joined(models: list[Job], notebooks: list[Job]) -> list[Job]:
     jobs = [*models]
     answering = {job.name for job in models}
     for job in sorted(notebooks, key=lambda job: (job.is_page, not job.is_planned)):
-        if job.notebook and not job.is_planned and not answering.issuperset(job.after):
-            # It asks its model itself, as no other notebook of the batch does.
-            job = replace(job, name=f"{job.name}-{job.notebook.stem}", after=())
+        subject = job.record.parent.name
+        if subject in answering and {subject}.issuperset(job.after):
+            # It is about one model, whose answers it follows.
+            job = replace(job, name=subject, after=(subject,))
         if job.reads_all:
             studies = tuple(study for model in models for study in model.studies)
             job = replace(job, studies=studies, after=tuple(model.name for model in models))

@@ -6,6 +6,7 @@ from io import TextIOWrapper
 from typing import Annotated, Any
 
 import typer
+from typer.main import get_command_name
 
 import rulerkit as rk
 from rulerkit.cli.printing import echo, say_error
@@ -44,7 +45,8 @@ def add_plugins() -> None:
             remark(f"left out: the commands of {module}: expected {BRINGS['commands']}")
             continue
         for command in plugin.registered_commands:
-            name = command.name or getattr(command.callback, "__name__", "").replace("_", "-")
+            function: Any = command.callback
+            name = command.name or get_command_name(function.__name__)
             if name not in COMMANDS:
                 command.rich_help_panel = command.rich_help_panel or PLUG_INS
                 app.registered_commands.append(command)

@@ -152,10 +152,15 @@ def each_once(tasks: Iterable[Task]) -> tuple[Task, ...]:
 def family_of(name: str, family: str = "") -> type[Task]:
     """The family of a task: the one that a record calls `family`, or else the one that the first
     letters of the task's name tell."""
-    for one in all_families():
+    # No other family of ours is imported for it.
+    for letters, (place, _) in FAMILIES.items():
+        is_named = place.startswith(f"{family}:")
+        if is_named if family else re.match(rf"{letters}(?![a-zA-Z])", name):
+            return _imported(place)
+    for one in _families_of_plugins():
         if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
-    names = ", ".join([one.short_name for one in all_families()])
+    names = ", ".join([*FAMILIES, *[one.short_name for one in _families_of_plugins()]])
     hint = f"Other names must begin with one of {names}: rename the file or the task"
     raise unknown("task", name, THIRTEEN, hint)
 
@@ -180,8 +185,17 @@ def all_tasks() -> dict[str, Task]:
 def all_families() -> Iterator[type[Task]]:
     """The families, and then those of plug-ins, each imported where it comes to it."""
     for place, _ in FAMILIES.values():
-        yield resolve_name(f"rulerkit.generation.tasks.{place}")
-    yield from dict.fromkeys(type(task) for task in _from_plugins(loaded()).values())
+        yield _imported(place)
+    yield from _families_of_plugins()
+
+
+def _imported(place: str) -> type[Task]:
+    family: type[Task] = resolve_name(f"rulerkit.generation.tasks.{place}")
+    return family
+
+
+def _families_of_plugins() -> list[type[Task]]:
+    return list(dict.fromkeys(type(task) for task in _from_plugins(loaded()).values()))
 
 
 @lru_cache(maxsize=1)
