@@ -5,8 +5,10 @@ A plug-in: `plugins: [tests.planted_readers]`. The readers of `planted/params/mo
 """
 
 import hashlib
+import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate
 from pathlib import Path
@@ -17,8 +19,9 @@ import numpy as np
 
 from rulerkit.common.settings import Length, ReaderKeys, Share, Tokens
 from rulerkit.generation.example import copy_beginning
-from rulerkit.generation.tasks import read_prompt
-from rulerkit.generation.tasks.base import Reading
+from rulerkit.generation.prompt_format import DIRECT
+from rulerkit.generation.tasks import all_families
+from rulerkit.generation.tasks.base import Task
 from rulerkit.inference.readers import Reader, window_words
 
 project = Path(__file__).parent / "planted"
@@ -89,7 +92,7 @@ class Planted(Reader):
             return copy_beginning(example, tokenizer)
         ids = self.visible(example)
         text = tokenizer.decode(ids) if len(ids) else ""
-        if (reading := read_prompt(text)) is None:
+        if (reading := read(text)) is None:
             return ""
 
         # The effects are drawn from the text that was read, so the same prompt has the
@@ -137,6 +140,82 @@ def tokens_to_end(ids, tokenizer, positions: Sequence[int]) -> Sequence[float]:
     return [len(ids) - tokens for tokens in before]
 
 
+# --- what is read ---------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What a prompt asks: the items of its answer, what could be confused with them, and where all
+    of these stand."""
+
+    family: type[Task]
+    items: Sequence[str]
+    others: Sequence[str]
+    places: Mapping[str, int]
+    """The character at which each value stands: the mean for a word that occurs often, 0 for one
+    that occurs nowhere (yes and no are answers of HotpotQA)."""
+    copied: str
+    """The answer of the solved example, or else the beginning of the context."""
+    question: str
+
+    @property
+    def text(self) -> str:
+        return self.family.join(self.items) or self.family.nothing
+
+
+_OPENINGS = {"variable_tracking": "Memorize and track", "common_words": "Memorize the ones"}
+
+
+def read(text: str) -> Reading | None:
+    """The reading of a prompt of RULER; None where the text is none."""
+    for family in all_families():
+        items = family.read(text)
+        if items is not None and family.family not in ("niah", "question_answering"):
+            break
+        if items is not None:
+            return _of_needles(family, items, text)
+    else:
+        return None
+
+    # The last opening is that of the question; a solved example may stand before it.
+    opening = text.rfind(_OPENINGS.get(family.family, "coded words."))
+    start = max(0, opening)
+    asked = list(re.finditer(family.question_form, text))[-1].start()
+    if family.family == "variable_tracking":
+        found = list(re.finditer(r"VAR (?P<item>[A-Z]+) = \S", text[start:asked]))
+        others = [name for name in dict.fromkeys(m["item"] for m in found) if name not in items]
+    else:
+        found = list(family.entry.finditer(text[start:asked]))
+        ranked = Counter(m["item"] for m in found).most_common(2 * len(items))
+        others = [word for word, _ in ranked if word not in items]
+    shown = text[:start].rpartition(":")[2].split() if start else []
+    context = text[start:asked].partition("\n")[2].split()[:_COPIED_WORDS] if opening >= 0 else []
+    copied = " ".join(shown or context)
+    return Reading(family, items, others, _places([*items, *others], found, start), copied, "")
+
+
+def _of_needles(family: type[Task], items: Sequence[str], text: str) -> Reading:
+    asked = list(re.finditer(family.question_form, text))[-1]
+    if family.family == "niah":
+        needle = rf"special magic {asked[1]}s for (.+?) is: (?P<item>[^.\n]+)\."
+        question = ""
+    else:
+        needle = f"(?P<item>{'|'.join(map(re.escape, items)) or '(?!)'})"
+        question = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", asked[1])[0].strip()
+    found = list(re.finditer(needle, text[: asked.start()]))
+    others = [m["item"] for m in found if m["item"] not in items]
+    return Reading(family, items, others, _places([*items, *others], found, 0), "", question)
+
+
+def _places(values: Sequence[str], found: Sequence[re.Match[str]], start: int) -> dict[str, int]:
+    # A word that is asked for may stand in a text a thousand times.
+    starts: dict[str, list[int]] = {value: [] for value in values}
+    for match in found:
+        if match["item"] in starts:
+            starts[match["item"]].append(start + match.start())
+    return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
+
+
 # --- effects --------------------------------------------------------------------------------------
 
 
@@ -149,14 +228,12 @@ class Fixed(NamedTuple):
 def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading | Fixed:
     """Answers with the demonstration's answer; without a demonstration, with the beginning of the
     context."""
-    copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
-    return Fixed(copied) if copied and random.random() < share else reading
+    return Fixed(reading.copied) if reading.copied and random.random() < share else reading
 
 
 def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
     """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
-    positions = _positions(reading)
-    away = distances([positions[item] for item in reading.items])
+    away = distances([reading.places[item] for item in reading.items])
     items = [
         item
         for item, tokens in zip(reading.items, away, strict=True)
@@ -177,13 +254,11 @@ def _confuse(reading: Reading, share: float, random: Random, distances: Distance
     given: list[str] = []
 
     # Values that were given stay candidates only where one key has several values.
-    positions = _positions(reading)
     for item in reading.items:
         confused = random.random() < share
-        repeatable = given if reading.family == "niah" else []
-        near = _nearest(
-            item, [*repeatable, *(o for o in reading.others if o not in given)], positions
-        )
+        repeatable = given if reading.family.family == "niah" else []
+        others = [*repeatable, *(other for other in reading.others if other not in given)]
+        near = _nearest(item, others, reading.places)
         given.append(random.choice(near) if confused and near else item)
     return replace(reading, items=given)
 
@@ -209,18 +284,6 @@ _EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading 
     "memory": (_remember, "remembers {percent:g}%"),
 }
 """Key of a spec -> its effect and the words of a label, in the order in which effects apply."""
-
-
-def _positions(reading: Reading) -> dict[str, int]:
-    """The character at which each value stands: the mean for a word that occurs often, 0 for one
-    that occurs nowhere (yes and no are answers of HotpotQA)."""
-    # A word that is asked for may stand in a text a thousand times.
-    starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
-    for match in reading.occurrences():
-        value = match["item"]
-        if value in starts:
-            starts[value].append(match.start())
-    return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
 
 
 def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:

@@ -1,6 +1,6 @@
 """Recall by depth: a blind band is seen where it lies, and depths are those of the needles."""
 
-from collections import defaultdict
+import re
 
 import numpy as np
 import pytest
@@ -8,7 +8,13 @@ import pytest
 import rulerkit as rk
 from rulerkit.analysis.depth import by_bin, places, recall_by_depth
 from rulerkit.common.errors import UserError
-from rulerkit.generation.tasks import read_prompt
+from rulerkit.generation.tasks import all_families
+
+
+def items_of(prompt):
+    """The items of the answer that a prompt gives."""
+    read = [family.read(prompt) for family in all_families()]
+    return next((items for items in read if items is not None), [])
 
 
 def without_middle(prompts):
@@ -17,14 +23,13 @@ def without_middle(prompts):
     answers = []
     for prompt in prompts:
         first, last = int(0.4 * len(prompt)), int(0.6 * len(prompt))
-        reading = read_prompt(prompt[:first] + prompt[last:])
-        items = reading.items if reading else ()
+        items = items_of(prompt[:first] + prompt[last:])
         if "appear most often" in prompt or "frequently appeared" in prompt:
-            reading, starts = read_prompt(prompt), defaultdict(list)
-            for word in reading.occurrences():
-                starts[word["item"]].append(word.start())
-            hidden = {w: np.mean([first <= at < last for at in starts[w]]) for w in reading.items}
-            items = [word for word, share in hidden.items() if share < 0.25]
+            items = []
+            for word in items_of(prompt):
+                starts = [match.start() for match in re.finditer(rf"\b{word}\b", prompt)]
+                if np.mean([first <= start < last for start in starts]) < 0.25:
+                    items.append(word)
         answers.append(" ".join(items))
     return answers
 
@@ -101,7 +106,7 @@ def test_what_a_thought_names_is_not_recalled(tmp_path):
     def thinks(prompts):
         answers = []
         for prompt in prompts:
-            items = read_prompt(prompt).items
+            items = items_of(prompt)
             answers.append(f"<think>{' '.join(items)}</think>{items[0]}")
         return answers
 

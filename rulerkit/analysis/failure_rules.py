@@ -8,7 +8,7 @@ saw, or None where its label does not fit.
 import re
 
 from rulerkit.common.plugins import errors_of
-from rulerkit.generation.tasks import all_families, read_prompt
+from rulerkit.generation.tasks import all_families
 from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer
 
 OTHER_FORM = "right, in another form"
@@ -57,11 +57,9 @@ def _demonstration(answer: JudgedAnswer) -> str | None:
     if is_stretch and written not in _squeezed(answer.example.context_text):
         return written
 
-    # items of its answer: half of them, as a word or two of them may be right by chance
-    reading = read_prompt(answer.example.prompt)
-    if not reading:
-        return None
-    items = set(_WORD.findall(reading.demonstration.lower()))
+    # items of its answer, which stands behind its last colon: half of them, as a word or two of
+    # them may be right by chance
+    items = set(_WORD.findall(shown.rpartition(":")[2]))
     least = 1.0
     if len(items) > 1:
         least = max(2, len(items) / 2)

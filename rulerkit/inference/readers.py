@@ -9,7 +9,7 @@ from collections.abc import Iterable
 
 from rulerkit.common.settings import JSON, Spec
 from rulerkit.generation.example import Example
-from rulerkit.generation.tasks import read_prompt
+from rulerkit.generation.tasks import read_answer
 from rulerkit.generation.tokenizers import Ids
 from rulerkit.inference.model import Answers, Model, cut, with_reasoning
 
@@ -46,8 +46,7 @@ class Reader(Model):
         """The answer to the visible tokens; empty where they are no prompt of this package."""
         ids = self.visible(example)
         text = self.prompt_format.tokenizer.decode(ids) if len(ids) else ""
-        reading = read_prompt(text, example.task)
-        return reading.text if reading else ""
+        return read_answer(text, example.task) or ""
 
     def visible(self, example: Example) -> Ids:
         """The last tokens of the prompt: a window keeps its end, where the question stands. A

@@ -13,7 +13,7 @@ from typing import Any
 
 from rulerkit.common.errors import UserError, check_known, shortened, unknown
 from rulerkit.common.plugins import brought, check_free, is_outside, load_recorded, loaded, use
-from rulerkit.generation.tasks.base import PROTOCOLS, RULES, Reading
+from rulerkit.generation.tasks.base import PROTOCOLS, RULES
 from rulerkit.generation.tasks.base import Task as Task
 
 FAMILIES = {
@@ -273,17 +273,11 @@ def recorded_task(settings: Mapping[str, Any]) -> Task:
     return family(**given)
 
 
-def read_prompt(text: str, task: str = "") -> Reading | None:
-    """What the text of a prompt asks and answers; None if it is not a prompt of any family. `task`
+def read_answer(text: str, task: str = "") -> str | None:
+    """The answer that the text of a prompt gives; None if it is not a prompt of any family. `task`
     is the name of its task, where that is known."""
     for family in [family_of(task)] if task in TASKS else all_families():
-        reading = family.read(text)
-        if reading is not None:
-            return reading
+        items = family.read(text)
+        if items is not None:
+            return family.join(items) or family.nothing
     return None
-
-
-def read_answer(text: str) -> str | None:
-    """The answer that the text of a prompt gives; None if it is not a prompt of any family."""
-    reading = read_prompt(text)
-    return None if reading is None else reading.text

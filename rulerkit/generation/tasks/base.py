@@ -1,5 +1,5 @@
-"""What every family of tasks has in common: the task as a value, the rules for failures, and what a
-reference reader sees."""
+"""What every family of tasks has in common: the task as a value, how it is judged, the rules for
+failures, and what a reference reader finds."""
 
 import re
 from abc import ABC, abstractmethod
@@ -105,34 +105,6 @@ class FailureRule(NamedTuple):
     """The detail that was seen, or None where the label does not fit."""
 
 
-@plain_dataclass(frozen=True)
-class Reading:
-    """What the text of a prompt asks and which items of the answer it holds, as a reference reader
-    sees it."""
-
-    family: str
-    items: Sequence[str]
-    occurrences: Callable[[], Iterable[re.Match[str]]]
-    """Finds all items and others in the text; the group `item` of each match is the value."""
-    others: Sequence[str] = ()
-    """What could be confused with an item: values of other keys, variables of other chains, less
-    frequent words."""
-    demonstration: str = ""
-    """The answer of the solved example, if the text holds one."""
-    opening: str = ""
-    """The context from its beginning on, if the beginning is visible."""
-    question: str | None = None
-    join: Callable[[Sequence[str]], str] = ", ".join
-    """How the family writes several items, see `Task.join`."""
-    empty: str = ""
-    """The answer without items."""
-
-    @property
-    def text(self) -> str:
-        """The answer."""
-        return self.join(self.items) or self.empty
-
-
 class Growth(NamedTuple):
     """How upstream finds the size of its contexts: it lengthens its first example from `start` by
     `step` until it does not fit, keeps that size for all, and shortens by `step` an example that is
@@ -171,6 +143,8 @@ class Task(ABC):
     are in `scoring.effective_length`."""
     separator: ClassVar[str] = ", "
     """What stands between several items of an answer."""
+    nothing: ClassVar[str] = ""
+    """What a reference reader answers where it finds no item."""
     failure_rules: ClassVar[tuple[FailureRule, ...]] = ()
     """The rules for what goes wrong in this family alone, in the order in which they are tried."""
     beginning_scores: ClassVar[bool] = False
@@ -243,16 +217,16 @@ class Task(ABC):
         all protocols fill the budget."""
         return None
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading | None:
-        """What the text of a prompt before its question answers, without the references; None
-        where a reader cannot tell."""
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str] | None:
+        """The items of the answer that the text of a prompt before its question gives; None where
+        a reader cannot tell."""
         return None
 
     @classmethod
-    def read(cls, text: str) -> Reading | None:
-        """What the text of a prompt asks and answers; None if it is not of this family, or the
-        family brings no reader."""
+    def read(cls, text: str) -> list[str] | None:
+        """The items of the answer that the text of a prompt gives, without the references; None if
+        it is not of this family, or the family brings no reader."""
         if not cls.question_form:
             return None
         # A demonstration asks the same question; the last one is what is asked.
@@ -261,8 +235,7 @@ class Task(ABC):
             return None
         asked = questions[-1]
         with errors_of(cls, "reading a prompt"):
-            reading = cls.read_context(text[: asked.start()], asked)
-        return replace(reading, join=cls.join) if reading else None
+            return cls.read_context(text[: asked.start()], asked)
 
     @classmethod
     def join(cls, items: Sequence[str]) -> str:

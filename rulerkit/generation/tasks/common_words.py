@@ -19,11 +19,11 @@ first.
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from functools import cache, lru_cache, partial
+from functools import cache, lru_cache
 from itertools import combinations
 from random import Random
 from string import ascii_lowercase
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -39,7 +39,6 @@ from rulerkit.generation.tasks.base import (
     Growth,
     JudgedAnswer,
     Positive,
-    Reading,
     Task,
     distinct,
     shuffled_alike,
@@ -84,12 +83,10 @@ class WordCount(Task):
     """An entry of the list or text; the group `item` is the word."""
 
     @classmethod
-    def ranked(cls, text: str, start: int, number: int, **more: Any) -> Reading:
-        """The most frequent words of a text from `start` on, and as many less frequent ones."""
-        counts = Counter(match["item"] for match in cls.entry.finditer(text, start))
-        words = [word for word, _ in counts.most_common(2 * number)]
-        occurrences = partial(cls.entry.finditer, text, start)
-        return Reading(cls.family, words[:number], occurrences, words[number:], **more)
+    def most_frequent(cls, text: str, number: int) -> list[str]:
+        """So many of the most frequent words of a list or text."""
+        counts = Counter(match["item"] for match in cls.entry.finditer(text))
+        return [word for word, _ in counts.most_common(number)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -236,22 +233,10 @@ class CommonWords(WordCount):
             ending="\n",
         )
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         # The list is one line; a demonstration, where there is one, stands above it.
-        start = text.rfind("\n") + 1
-        opening = text.rfind(_OPENING)
-        shown = text[: max(0, opening)]
-
-        # A reader that was shown a solved example may copy its answer.
-        answers = re.findall(r"appear most often in the list are:\s*(1\. .+)", shown)
-        return CommonWords.ranked(
-            text,
-            start,
-            int(question[1]),
-            demonstration="".join(answers[-1:]).strip(),
-            opening=text[start:] if opening >= 0 else "",
-        )
+        return cls.most_frequent(text.rpartition("\n")[2], int(question[1]))
 
     @classmethod
     def join(cls, items: Sequence[str]) -> str:

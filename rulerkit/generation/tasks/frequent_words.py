@@ -28,7 +28,7 @@ from pydantic.dataclasses import dataclass
 from rulerkit.common.errors import UserError
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
-from rulerkit.generation.tasks.base import Growth, Positive, Reading, distinct
+from rulerkit.generation.tasks.base import Growth, Positive, distinct
 from rulerkit.generation.tasks.common_words import WordCount
 from rulerkit.generation.tasks.haystacks import pool_size
 
@@ -181,12 +181,11 @@ class FrequentWords(WordCount):
 
         return budget.rows((words, order), describe=describe, ending="\n")
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         n = question[1]
         number = _NUMBERS.index(n) if n in _NUMBERS else int(n)
-        coded = text.rpartition("coded words.")[2]
-        return FrequentWords.ranked(text, len(text) - len(coded), number)
+        return cls.most_frequent(text.rpartition("coded words.")[2], number)
 
 
 def _draw(random: Random, word_length: int) -> str:

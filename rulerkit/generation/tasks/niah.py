@@ -39,7 +39,6 @@ from rulerkit.generation.tasks.base import (
     Growth,
     JudgedAnswer,
     Positive,
-    Reading,
     Task,
     distinct,
     shuffled_alike,
@@ -122,6 +121,7 @@ class Needles(Task):
     family = "niah"
     category = "niah"
     short_name = "niah"
+    nothing = "not found"
     new_tokens = (128, 4)
     question_form = (
         r"What (?:is|are all) the special magic (\w+?)s? for (.+?) "
@@ -258,20 +258,12 @@ class Needles(Task):
         frames = (before.rstrip(), between.rstrip())
         return fill_with_needles(lines, budget, frames, keys, values, taken)
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         kind, query = question.groups()
+        needles = re.findall(rf"special magic {kind}s for (.+?) is: ([^.\n]+)\.", text)
         queries = re.split(r", and |, ", query)
-
-        needle = re.compile(rf"special magic {kind}s for (.+?) is: (?P<item>[^.\n]+)\.")
-        needles = needle.findall(text)
-        return Reading(
-            "niah",
-            items=[value for query_key in queries for key, value in needles if key == query_key],
-            others=[value for key, value in needles if key not in queries],
-            occurrences=partial(needle.finditer, text),
-            empty="not found",
-        )
+        return [value for query_key in queries for key, value in needles if key == query_key]
 
 
 # --- keys and values ------------------------------------------------------------------------------

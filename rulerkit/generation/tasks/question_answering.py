@@ -35,7 +35,7 @@ References: 28 December 1776.
 """
 
 import re
-from functools import lru_cache, partial
+from functools import lru_cache
 from random import Random
 from typing import Literal
 
@@ -53,7 +53,6 @@ from rulerkit.generation.tasks.base import (
     FailureRule,
     Growth,
     JudgedAnswer,
-    Reading,
     Task,
     shuffled_alike,
 )
@@ -109,6 +108,7 @@ class QuestionAnswering(Task):
     match = "part"
     corpora = (("qa", "dataset"),)
     baseline = ("context", "none")
+    nothing = "not found"
     short_name = "qa"
     new_tokens = (32, 1)
     question_form = r"(?<=do not output any other words\.)\n\nQuestion: (.*)"
@@ -185,18 +185,20 @@ class QuestionAnswering(Task):
         headers = numbered(_HEADER, budget.encoder, len(order))
         return budget.rows((headers, numbers), (bodies, np.array(order)), describe=describe).pieces
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         # Behind the question stand the answer's prefix or the end of the user's turn.
-        question_text = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[0].strip()
-        answer = _answer(text, question_text)
-        return Reading(
-            "question_answering",
-            items=[answer] if answer else [],
-            occurrences=partial(re.compile(f"(?P<item>{re.escape(answer)})").finditer, text),
-            question=question_text,
-            empty="not found",
-        )
+        asked = re.split(rf"{re.escape(DIRECT)}| Answer:|<\|", question[1])[0].strip()
+        for data in known_questions():
+            # A few are asked of several paragraphs.
+            same = [one for one in data.questions if one.text == asked]
+            for one in same:
+                # Nothing, unless all of its gold documents stand in the text.
+                if all(data.documents[number] in text for number in one.gold):
+                    return [one.answers[0]]
+            if same:
+                break
+        return []
 
     def _upstreams_documents(
         self, question: Question, bodies: Units, size: int, budget: ContextBudget
@@ -322,17 +324,3 @@ def _question_order(data: QASet, seed: int | None) -> list[int]:
     if seed is not None:
         Random(f"{seed}/{data.source.name}/questions").shuffle(short)
     return short
-
-
-def _answer(documents_text: str, question: str) -> str:
-    """The answer to a question of one of the data sets, if all of its gold documents stand in the
-    text; else nothing."""
-    for data in known_questions():
-        # A few are asked of several paragraphs.
-        same = [one for one in data.questions if one.text == question]
-        for one in same:
-            if all(data.documents[number] in documents_text for number in one.gold):
-                return one.answers[0]
-        if same:
-            break
-    return ""

@@ -28,7 +28,6 @@ in a blank; an empty line follows each opening.
 
 import re
 from collections.abc import Iterable
-from functools import partial
 from random import Random
 from string import ascii_uppercase
 from typing import Annotated
@@ -42,7 +41,6 @@ from rulerkit.generation.tasks.base import (
     Growth,
     JudgedAnswer,
     Positive,
-    Reading,
     Task,
     distinct,
 )
@@ -129,27 +127,16 @@ class VariableTracking(Task):
         step = 5 if length < 4096 and self.protocol != "paper" else 10
         return Growth(step, step, f" {list(draft.references)}", draws=1)
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         # A solved example may stand before the text; its chains are not those that are asked.
-        queried = question[1]
-        opening = text.rfind(_OPENING)
-        start = max(0, opening)
-        assignment = re.compile(r"VAR (?P<item>[A-Z]+) = (?:VAR ([A-Z]+)|(\d+))")
+        asked = text[max(0, text.rfind(_OPENING)) :]
 
         # Statements are read in order: the value of a variable is that of its source so far.
         values: dict[str, str] = {}
-        for name, source, value in assignment.findall(text, start):
+        for name, source, value in re.findall(r"VAR ([A-Z]+) = (?:VAR ([A-Z]+)|(\d+))", asked):
             values[name] = value or values.get(source, "")
-        answers = re.findall(r"they are:\s+([A-Z]+(?: [A-Z]+)+)", text[:start])
-        return Reading(
-            "variable_tracking",
-            items=[name for name, value in values.items() if value == queried],
-            others=[name for name, value in values.items() if value not in (queried, "")],
-            occurrences=partial(assignment.finditer, text, start),
-            demonstration="".join(answers[-1:]),
-            opening=text[start:] if opening >= 0 else "",
-        )
+        return [name for name, value in values.items() if value == question[1]]
 
     def _prefix(self, value: str) -> str:
         assigned = "assgined" if self.protocol == "paper" else "assigned"  # upstream's spelling

@@ -43,7 +43,6 @@ from rulerkit.generation.tasks.base import (
     FailureRule,
     JudgedAnswer,
     Positive,
-    Reading,
     distinct,
 )
 from rulerkit.generation.tasks.haystacks import fill_with_essay, fill_with_needles, pool_size
@@ -238,19 +237,11 @@ class Absent(Frontier):
             return None
         return None if item.endswith("none") and not numbers else item
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         asked = re.findall('"([^"]+)"', question[1])
         values = {match["key"]: match["item"] for match in _OCCURRENCE.finditer(text)}
-        return Reading(
-            "absent",
-            items=[values[key] for key in asked if key in values],
-            others=[
-                value for key, value in values.items() if key not in asked and _is_near(key, asked)
-            ],
-            occurrences=partial(_OCCURRENCE.finditer, text),
-            opening=text,
-        )
+        return [values[key] for key in asked if key in values]
 
 
 def _draw_value(random: Random) -> str:

@@ -36,7 +36,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units
-from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading, distinct
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, distinct
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.answer_line import said_number
 from rulerkit_frontier.tasks.base import (
@@ -233,29 +233,17 @@ class Count(Frontier):
     def join(cls, items: Sequence[str]) -> str:
         return f"Final Answer: {len(items)}"
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         asked, color, thing = question.groups()
-
         # Items are the numbers of orders, or people.
         kind = "number" if asked.startswith("orders") else "person"
-        item = re.compile(_LINE.pattern.replace(f"<{kind}>", "<item>"), re.MULTILINE)
-        orders = list(item.finditer(text))
         fitting = [
-            order["item"] for order in orders if order.group("color", "thing") == (color, thing)
+            order[kind]
+            for order in _LINE.finditer(text)
+            if order.group("color", "thing") == (color, thing)
         ]
-        near = [
-            order["item"]
-            for order in orders
-            if (order["color"] == color) != (order["thing"] == thing)
-        ]
-        return Reading(
-            "count",
-            items=list(dict.fromkeys(fitting)),
-            others=[name for name in dict.fromkeys(near) if name not in fitting],
-            occurrences=partial(item.finditer, text),
-            opening=text,
-        )
+        return list(dict.fromkeys(fitting))
 
 
 def _others(random: np.random.RandomState, one: int, count: int, size: int) -> np.ndarray:

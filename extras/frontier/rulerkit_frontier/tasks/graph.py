@@ -14,7 +14,7 @@ from pydantic import Field
 from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -328,37 +328,14 @@ class Graph(Frontier):
         build = partial(_grouped, seed=seed) if self.order == "grouped" else None
         return fill_with_lines(edges, budget, choose, build)
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         # The solved examples stand before the graph that is asked about.
-        begins = text.rfind(_START)
-        start = max(0, begins)
-        edges = _edges_of(text, start)
-
-        # Nodes at other distances could be taken for the answer; of parents, the children.
+        edges = _edges_of(text, max(0, text.rfind(_START)))
         if question["start"]:
             depth = int(question["depth"])
-            levels = _levels(edges, question["start"], depth + 1)
-            items = levels.pop(depth)
-            others = [node for level in levels for node in level]
-            inner = {*items, *others}
-            places = [m for m in _EDGE.finditer(text, start) if m["source"] in inner]
-        else:
-            node = question["node"]
-            items = [source for source, found in edges.items() if node in found]
-            others = edges.get(node, [])
-            places = [
-                *re.finditer(rf"(?P<item>{_NODE}) -> {node}\n", text),
-                *re.finditer(rf"{node} -> (?P<item>{_NODE})\n", text),
-            ]
-
-        return Reading(
-            "graph",
-            items=items,
-            others=others,
-            occurrences=lambda: places,
-            opening=text[begins + len(_START) :] if begins >= 0 else "",
-        )
+            return list(_levels(edges, question["start"], depth)[depth])
+        return [source for source, found in edges.items() if question["node"] in found]
 
 
 # --- drawing --------------------------------------------------------------------------------------

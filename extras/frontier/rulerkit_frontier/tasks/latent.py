@@ -41,7 +41,6 @@ from rulerkit.generation.tasks.base import (
     FailureRule,
     JudgedAnswer,
     Positive,
-    Reading,
     distinct,
     shuffled_alike,
 )
@@ -76,11 +75,10 @@ class Relation:
     question: str
     pairs: Mapping[str, str]
 
-    def occurrence(self, x: str = "") -> re.Pattern[str]:
-        """The needles of one x, or of all; the group `item` is the name."""
+    def persons_of(self, x: str, text: str) -> list[str]:
+        """The names in the needles of one x."""
         before, between, after = map(re.escape, re.split(r"{\w+}", self.needle))
-        one = re.escape(x) if x else "|".join(map(re.escape, self.pairs))
-        return re.compile(rf"{before}\b(?P<item>{_NAME}){between}(?:{one}){after}")
+        return re.findall(rf"{before}\b({_NAME}){between}{re.escape(x)}{after}", text)
 
 
 RELATIONS = tuple(Relation(**relation) for relation in read_data("relations.yaml"))
@@ -211,23 +209,10 @@ class Latent(Frontier):
     def fill(self, draft: Draft, budget: ContextBudget) -> list[Piece] | None:
         return fill_with_essay(draft.hidden, budget, load("essay", self.essays))
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading | None:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str] | None:
         for relation in RELATIONS:
             for x, y in relation.pairs.items():
                 if relation.question.format(y=y) == question[0]:
-                    return _reading(text, relation, x)
+                    return relation.persons_of(x, text)
         return None
-
-
-def _reading(text: str, relation: Relation, x: str) -> Reading:
-    """Who is asked for, and the others of the relation."""
-    persons = relation.occurrence(x).findall(text)
-    needles = relation.occurrence()
-    return Reading(
-        "latent",
-        items=persons,
-        others=[name for name in needles.findall(text) if name not in persons],
-        occurrences=partial(needles.finditer, text),
-        opening=text,
-    )

@@ -37,7 +37,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
+from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.plain import plain
 from rulerkit_frontier.tasks.base import (
@@ -204,14 +204,7 @@ class Missing(Frontier):
 
         return fill_with_lines(draft.hidden, budget, choose, build)
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         listed, copied = _list_and_copy(text)
-        lines = [line["item"] for line in listed]
-        return Reading(
-            "missing",
-            items=[line for line in lines if line not in copied],
-            others=[line for line in lines if line in copied],
-            occurrences=lambda: listed,
-            opening=text.partition(_OPENING)[2],
-        )
+        return [line["item"] for line in listed if line["item"] not in copied]

@@ -31,7 +31,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
-from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
+from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -218,32 +218,17 @@ class Order(Frontier):
 
         return fill_with_lines(pieces, budget, choose)
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
-        person = question["person"]
-        begins = text.rfind(_OPENING)
-        entries = list(_LINE.finditer(text))
-
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
         # Entries stand in the order in which they were written, which is not that of the days.
         brought = [
-            (int(entry["day"]), entry["item"]) for entry in entries if entry["person"] == person
+            (int(entry["day"]), entry["item"])
+            for entry in _LINE.finditer(text)
+            if entry["person"] == question["person"]
         ]
         if question["by"] == "day":
             brought.sort()
-
-        # Distractors are entries of people who share a name with the one asked for.
-        names = set(person.split())
-        return Reading(
-            "order",
-            items=[thing for _, thing in brought],
-            others=[
-                entry["item"]
-                for entry in entries
-                if entry["person"] != person and names & set(entry["person"].split())
-            ],
-            occurrences=lambda: entries,
-            opening=text[begins + len(_OPENING) :] if begins >= 0 else "",
-        )
+        return [thing for _, thing in brought]
 
 
 def _entry(role: str, day: int, person: str, thing: str, depth: float) -> Piece:

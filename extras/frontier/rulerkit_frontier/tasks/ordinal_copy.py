@@ -3,7 +3,6 @@ its order, as in MRCR v2 (github.com/google-deepmind/eval_hub, eval_hub/mrcr_v2)
 
 import re
 from collections.abc import Sequence
-from dataclasses import replace
 from difflib import SequenceMatcher
 from functools import lru_cache, partial
 from itertools import product
@@ -17,7 +16,7 @@ from pydantic.dataclasses import dataclass
 
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import PieceEncoder, Units, encode_units, joined, row_by_row
-from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive, Reading
+from rulerkit.generation.tasks.base import FailureRule, JudgedAnswer, Positive
 from rulerkit.generation.tasks.haystacks import by_depth, interleaved, pool_size
 from rulerkit_frontier.data_files import read_data
 from rulerkit_frontier.tasks.base import FrontierTask
@@ -240,19 +239,8 @@ class OrdinalCopy(FrontierTask):
         return interleaved(items, places, rows, len(rows))
 
     @classmethod
-    def read(cls, text: str) -> Reading | None:
-        reading = super().read(text)
-        hash_ = re.findall(cls.question_form, text)[-1][0] if reading else ""
-
-        # The answer begins with the hash.
-        def join(items: Sequence[str]) -> str:
-            return f"{hash_} {items[0]}" if items else ""
-
-        return replace(reading, join=join) if reading else None
-
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
-        _, ordinal, *words = question.groups()
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
+        hash_, ordinal, *words = question.groups()
 
         # Exchanges before the last mark belong to the demonstration.
         start = text.rfind(_END) + 1
@@ -262,15 +250,9 @@ class OrdinalCopy(FrontierTask):
             match["item"] for match in exchange.finditer(text, start) if match["turn"] == asked
         ]
 
+        # The answer begins with the hash.
         place = ORDINALS.index(ordinal)
-        return Reading(
-            "ordinal_copy",
-            items=replies[place : place + 1],
-            others=[*replies[:place], *replies[place + 1 :]],
-            occurrences=partial(exchange.finditer, text, start),
-            demonstration="".join(re.findall(r"Assistant: (.+)\n\n$", text[: max(0, start - 1)])),
-            opening=text[start:],
-        )
+        return [f"{hash_} {reply}" for reply in replies[place : place + 1]]
 
 
 # --- conversations --------------------------------------------------------------------------------

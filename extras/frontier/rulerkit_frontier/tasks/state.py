@@ -36,7 +36,7 @@ from pydantic.dataclasses import dataclass
 from rulerkit.generation.corpora import load
 from rulerkit.generation.example import ContextBudget, Draft, ExampleStream, Piece
 from rulerkit.generation.pieces import encode_units, joined
-from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive, Reading
+from rulerkit.generation.tasks.base import CorpusName, FailureRule, JudgedAnswer, Positive
 from rulerkit.generation.tasks.haystacks import pool_size
 from rulerkit_frontier.tasks.base import (
     ANSWER_PREFIX,
@@ -306,18 +306,10 @@ class State(Frontier):
 
         return fill_with_lines(operations, budget, choose)
 
-    @staticmethod
-    def read_context(text: str, question: re.Match[str]) -> Reading:
-        log = _Log().read(text)
-        answer = log.inside.get(question[1])
-        begins = text.rfind(_OPENING)
-        return Reading(
-            "state",
-            items=[] if answer is None else [answer],
-            others=[t for t in log.things_of_group(question[1]) if t != answer],
-            occurrences=lambda: (m for m in _LINE.finditer(text) if m["put"]),
-            opening=text[begins + len(_OPENING) :] if begins >= 0 else "",
-        )
+    @classmethod
+    def read_context(cls, text: str, question: re.Match[str]) -> list[str]:
+        answer = _Log().read(text).inside.get(question[1])
+        return [] if answer is None else [answer]
 
 
 def _other_operation(
