@@ -59,9 +59,8 @@ def test_a_second_process_is_refused_until_the_first_is_killed(lock_file):
         holder.send_signal(signal.SIGKILL)
         time.sleep(0.2)  # not waited for: a zombie is dead too
         with Lock(lock_file):
-            owner = locks.holder(lock_file)
-            assert owner
-            assert (owner.host, owner.pid) == (socket.gethostname(), os.getpid())
+            mine = f"process {os.getpid()} on host {socket.gethostname()}"
+            assert locks.holder(lock_file).startswith(mine)
     finally:
         holder.kill()
         holder.wait()
@@ -92,11 +91,11 @@ def test_another_machine_is_dead_when_its_lifetime_is_over(lock_file, owner, pid
 def test_a_lock_that_says_nothing_is_respected_until_its_lifetime_is_over(lock_file, garbage):
     lock_file.write_bytes(garbage)
     expire(lock_file, 100)
-    with pytest.raises(UserError, match="4096 is being written by process "):
+    with pytest.raises(UserError, match="4096 is being written by another process"):
         Lock(lock_file).__enter__()
     assert [path.name for path in lock_file.parent.iterdir()] == ["4096.lock"]
     expire(lock_file, -1)
-    assert locks.holder(lock_file) is None
+    assert not locks.holder(lock_file)
     with Lock(lock_file):
         assert locks.holder(lock_file)
 
@@ -113,7 +112,7 @@ def test_a_lock_is_refreshed_however_long_a_reply_takes(lock_file, monkeypatch):
         lock.check()
         with pytest.raises(UserError, match="is being written by"):
             Lock(lock_file).__enter__()
-    assert locks.holder(lock_file) is None
+    assert not locks.holder(lock_file)
 
 
 @pytest.mark.slow

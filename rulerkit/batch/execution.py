@@ -80,7 +80,7 @@ def perform(job: Job, stop: Event) -> Status:
         answering = [job.predictions(name).with_suffix(".lock") for name in job.after]
         for lock in (job.lock, *answering):
             owner = holder(lock)
-            if owner and owner.pid != os.getpid():
+            if owner:
                 name = lock.parent.name
                 reason = f"{name} is locked by {owner}: run the same command again later"
                 return Status(job, "locked", reason)

@@ -33,7 +33,7 @@ def statuses(jobs: Iterable[Job]) -> list[Status]:
         _, state, message, needs = status
         last = record.get("state")
         if owner:
-            state, message = "running", str(owner)
+            state, message = "running", owner
         elif waits_for:
             state, message = "waiting", f"for {listed(waits_for, 3)}"
         elif queued:

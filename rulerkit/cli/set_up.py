@@ -11,8 +11,8 @@ from rulerkit.cli.given import EXAMPLES, one_model, study_of
 from rulerkit.cli.options import Files, Lengths, NumExamples, OneModel, Settings, Tasks
 from rulerkit.cli.printing import echo
 from rulerkit.common.errors import UserError
-from rulerkit.common.paths import cache_dir, plugin_projects
-from rulerkit.common.project import FOLDERS, KIT
+from rulerkit.common.paths import cache_dir, roots
+from rulerkit.common.project import FOLDERS
 
 
 @app.command("fetch", rich_help_panel=SET_UP)
@@ -42,7 +42,7 @@ def notebooks(
 
     copied = there = 0
     sources = dict[Path, Path]()
-    for root in (*plugin_projects(), KIT):
+    for root in reversed(roots()[1:]):
         files = [file for kind in FOLDERS for file in root.glob(f"{kind}/**/[!.]*.*")]
         for file in sorted(files):
             if file.is_file() and file.suffix != ".pyc":

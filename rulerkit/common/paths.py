@@ -72,22 +72,24 @@ def home_text() -> str:
     return f"project root: {root} ({reason})"
 
 
-def plugin_projects() -> list[Path]:
-    """The folders of notebooks/ and params/ that plug-ins bring."""
-    return [Path(folder) for _, folder in brought("project")]
+def roots() -> list[Path]:
+    """The folders of notebooks/ and params/: the project's, those that plug-ins bring, the kit's.
+    Of two files of one name the first one counts."""
+    brought_along = [Path(folder) for _, folder in brought("project")]
+    return [home(), *reversed(brought_along), KIT]
 
 
 def project_files(folder: str, suffix: str) -> dict[str, Path]:
-    """Name -> file of a folder such as `params/models`: those of the kit, then those of plug-ins,
-    then those of the project, which win."""
-    roots = (KIT, *plugin_projects(), home())
-    files = [path for root in roots for path in sorted((root / folder).glob(f"*{suffix}"))]
-    return {path.stem: path for path in files}
+    """Name -> file of a folder such as `params/models`."""
+    files = dict[str, Path]()
+    for root in reversed(roots()):
+        files |= {path.stem: path for path in sorted((root / folder).glob(f"*{suffix}"))}
+    return files
 
 
 def project_file(folder: str, name: str, suffix: str) -> Path | None:
     """One of `project_files` by its name; the folders are not listed."""
-    for root in (home(), *reversed(plugin_projects()), KIT):
+    for root in roots():
         path = root / folder / f"{name}{suffix}"
         if path.parent == root / folder and path.is_file():
             return path
@@ -104,7 +106,7 @@ def resolve(path: str | Path) -> Path:
     if first == (PACKAGE.name,):
         others = [PACKAGE.parent / path]
     elif first and first[0] in FOLDERS and not place.exists():
-        others = [root / path for root in (KIT, *plugin_projects())]
+        others = [root / path for root in roots()]
     else:
         return place
     return next((path for path in (place, *others) if path.exists()), place)

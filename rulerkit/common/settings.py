@@ -53,10 +53,6 @@ def _tokens(value: Any) -> int:
         raise ValueError from None
 
 
-def _name_in_list(value: Any) -> Any:
-    return [value] if isinstance(value, str) else value
-
-
 Text = Annotated[str, BeforeValidator(_number_or_path), Field(pattern=r"\S")]
 Tokens = Annotated[int, BeforeValidator(_tokens)]
 Length = Annotated[Tokens, Field(ge=1)]
@@ -64,7 +60,6 @@ Share = Annotated[float, Field(ge=0, le=1)]
 Hours = Annotated[float, Field(gt=0, le=744)]
 # A tuple may be given in Python.
 Items = Annotated[list[Any], Field(strict=False, min_length=1)]
-Tasks = Annotated[Items, BeforeValidator(_name_in_list)]
 Marks = Annotated[list[Text], Field(min_length=2, max_length=2)]
 Arguments = Annotated[dict[str, JsonValue], Field(min_length=1)]
 Color = Annotated[str, Field(pattern=r"^#[0-9A-Fa-f]{6}$")]
@@ -323,7 +318,7 @@ class Parameters(Keys):
     models: Items | None = None
     """a list, such as `models: [reader-4096, reader-8192]`; with papermill: -y 'models:
     [reader-4096, reader-8192]'"""
-    tasks: Tasks | None = None
+    tasks: Items | Annotated[str, Field(min_length=1)] | None = None
     """a list, such as `tasks: [niah_single_1, vt]`, or a suite, `tasks: ruler`; with papermill:
     -y 'tasks: [niah_single_1, vt]'"""
     lengths: Annotated[list[Length], Field(strict=False, min_length=1)] = [4096, 8192, 16384, 32768]

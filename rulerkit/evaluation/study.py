@@ -202,9 +202,10 @@ def study(
             f"models: {', '.join(sorted(repeated))} named twice: give each another `name:`"
         )
 
+    named = [values.tasks] if isinstance(values.tasks, str) else values.tasks
     tasks = each_once(
         make_task(spec, values.protocol).with_corpora(values.corpora)
-        for spec in without_suites(values.tasks or ["ruler"])
+        for spec in without_suites(named or ["ruler"])
     )
     for task in tasks:
         for kind, setting in task.corpora:

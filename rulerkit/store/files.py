@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from datetime import timedelta
 from pathlib import Path
-from typing import Literal, NamedTuple, Self
+from typing import Literal, Self
 
 import flufl.lock
 import psutil
@@ -82,19 +82,6 @@ class Log:
 
 
 # --- one writer at a time -------------------------------------------------------------------------
-
-
-class Owner(NamedTuple):
-    """The process that holds a lock, as far as the lock says it."""
-
-    host: str = "?"
-    job: str = ""
-    """Its number at the scheduler."""
-    pid: int | None = None
-
-    def __str__(self) -> str:
-        job = f", job {self.job}" if self.job else ""
-        return f"process {self.pid or '?'} on host {self.host}{job}"
 
 
 class Lock(flufl.lock.Lock):
@@ -180,26 +167,27 @@ class Lock(flufl.lock.Lock):
             self.path.unlink(missing_ok=True)
 
 
-def holder(path: Path) -> Owner | None:
-    """Who holds a lock now; None where nobody does, or its owner is dead. Writes nothing."""
+def holder(path: Path) -> str:
+    """Who holds a lock now: process, host and job of the scheduler; "" where nobody does, or its
+    owner is dead. Writes nothing."""
     lock = Lock(path)
     try:
         if lock.expiration.timestamp() < time.time():
-            return None
+            return ""
     except OSError:
-        return None
+        return ""
     try:
         named, pid, _ = lock.details
         host, machine, job = named.split(",")
     except (flufl.lock.NotLockedError, OSError, ValueError):  # torn, or written by something else
-        return Owner()
+        return "another process"
     # Only a process of this machine can be looked up by its number.
     if lock.hostname.startswith(f"{host},{machine},"):
         try:
             if psutil.Process(pid).status() == psutil.STATUS_ZOMBIE:
-                return None
+                return ""
         except psutil.NoSuchProcess:
-            return None
+            return ""
         except psutil.AccessDenied:
             pass
-    return Owner(host, job, pid)
+    return f"process {pid} on host {host}{', job ' if job else ''}{job}"

@@ -156,7 +156,8 @@ def family_of(name: str, family: str = "") -> type[Task]:
     for letters, (place, _) in FAMILIES.items():
         is_named = place.startswith(f"{family}:")
         if is_named if family else re.match(rf"{letters}(?![a-zA-Z])", name):
-            return _imported(place)
+            ours: type[Task] = resolve_name(f"{__name__}.{place}")
+            return ours
     for one in _families_of_plugins():
         if one.family == family if family else re.match(rf"{one.short_name}(?![a-zA-Z])", name):
             return one
@@ -185,13 +186,8 @@ def all_tasks() -> dict[str, Task]:
 def all_families() -> Iterator[type[Task]]:
     """The families, and then those of plug-ins, each imported where it comes to it."""
     for place, _ in FAMILIES.values():
-        yield _imported(place)
+        yield resolve_name(f"{__name__}.{place}")
     yield from _families_of_plugins()
-
-
-def _imported(place: str) -> type[Task]:
-    family: type[Task] = resolve_name(f"rulerkit.generation.tasks.{place}")
-    return family
 
 
 def _families_of_plugins() -> list[type[Task]]:
