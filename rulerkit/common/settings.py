@@ -76,7 +76,12 @@ class Keys(BaseModel):
     """
 
     model_config = ConfigDict(
-        frozen=True, extra="forbid", allow_inf_nan=False, strict=True, use_attribute_docstrings=True
+        frozen=True,
+        extra="forbid",
+        allow_inf_nan=False,
+        strict=True,
+        use_attribute_docstrings=True,
+        defer_build=True,  # commands need few of these classes
     )
 
 
@@ -87,7 +92,6 @@ class OptionalKeys(Keys):
     def __pydantic_init_subclass__(cls, **_: Any) -> None:
         for field in cls.model_fields.values():
             field.default = None if field.is_required() else field.default
-        cls.model_rebuild(force=True)
 
 
 # --- models ---------------------------------------------------------------------------------------

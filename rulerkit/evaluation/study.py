@@ -76,10 +76,10 @@ class Study:
 
     def cells(self) -> Iterator["StudyCell"]:
         """Every cell that the study asks for: by length, model and task."""
+        predictions = self.predictions
         for length, model, task in product(self.lengths, self.models, self.tasks):
             name = name_of(model)
-            path = cell_file(self.predictions, name, task.name, length)
-            yield StudyCell(name, path, task, length)
+            yield StudyCell(name, cell_file(predictions, name, task.name, length), task, length)
 
     @cached_property
     def title(self) -> str:

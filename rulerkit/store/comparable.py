@@ -126,7 +126,7 @@ def differences(old: JSON, new: JSON) -> list[Change]:
     if old == new:
         return []
     # All fields of both, in the order of the older record.
-    before, after = dict(defining(old)), dict(defining(new))
+    before, after = defining(old), defining(new)
     changes = []
     for field in {**before, **after}:
         one, other = before.get(field, _ABSENT), after.get(field, _ABSENT)

@@ -9,7 +9,6 @@ import re
 import socket
 import subprocess
 import zlib
-from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any, Literal, NotRequired, TypeVar
@@ -147,21 +146,23 @@ def parse_record(text: bytes) -> JSON:
 _FREE = re.compile(
     r"tokenizer\.name|sources\..*\.(note|stand_in)|task\.(essays|dataset|words|module)"
 )
-"""Fields of a result that may differ: of corpora fingerprints are compared instead, and where the
-code of a family lies does not change what it asks."""
+_is_free = cache(_FREE.fullmatch)
+"""Whether a field of a result may differ: of corpora fingerprints are compared instead, and where
+the code of a family lies does not change what it asks."""
 OPTIONAL = ("model.weights", "model.code", "model.server")
 """What such fields of a result begin with as count only where both of two results have them:
 digests of one model by several rules, and what its server lists of it."""
 
 
-def defining(result: JSON, prefix: str = "") -> Iterator[tuple[str, Any]]:
-    """Each value of a result that makes its rows what they are, with its field, such as
-    `task.num_hops`."""
+def defining(result: JSON, prefix: str = "") -> JSON:
+    """The values of a result that make its rows what they are, by field: `task.num_hops`."""
+    values: JSON = {}
     for key, value in result.items():
         if isinstance(value, dict):
-            yield from defining(value, f"{prefix}{key}.")
-        elif not _FREE.fullmatch(prefix + key):
-            yield prefix + key, value
+            values |= defining(value, f"{prefix}{key}.")
+        elif not _is_free(prefix + key):
+            values[prefix + key] = value
+    return values
 
 
 def result_digest(result: JSON) -> str:
@@ -170,8 +171,8 @@ def result_digest(result: JSON) -> str:
     Fields that may differ between machines that answer one cell do not enter: its rows stay of one
     kind when a run is resumed elsewhere, or put together from several.
     """
-    values = {field: value for field, value in defining(result) if not field.startswith(OPTIONAL)}
-    return digest(values)
+    values = defining(result)
+    return digest({field: values[field] for field in values if not field.startswith(OPTIONAL)})
 
 
 # --- environments ---------------------------------------------------------------------------------
