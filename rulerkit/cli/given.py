@@ -1,5 +1,6 @@
 """What is given on the command line: a model, tasks, lengths, files and values, as one study."""
 
+import os
 import re
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -152,7 +153,7 @@ def model_of(described: Any, changes: "JSON | None" = None) -> Any:
 def _absolute(path: str) -> str:
     """A path as it is seen from the working directory, where something is there."""
     place = Path(path).expanduser().absolute()
-    return str(place) if place.exists() else path
+    return str(place) if os.path.exists(place) else path
 
 
 def tasks_of(texts: Sequence[str]) -> list[Any]:

@@ -1,6 +1,7 @@
 """The Hugging Face hub: files of a repository in the local cache, downloaded where they are not
 there."""
 
+import os
 import re
 from collections.abc import Iterable
 from functools import partial
@@ -14,10 +15,8 @@ from rulerkit.common.paths import resolve
 def is_hub_id(name: str) -> bool:
     """Whether a name reads `org/name`; `runs/x` where `runs` is a folder of this project is a
     path."""
-    return (
-        bool(re.fullmatch(r"\w[\w.-]*/[\w.-]+", name))
-        and not resolve(name.partition("/")[0]).is_dir()
-    )
+    is_id = re.fullmatch(r"\w[\w.-]*/[\w.-]+", name) is not None
+    return is_id and not os.path.isdir(resolve(name.partition("/")[0]))
 
 
 def download(who: str, path: str, revision: str | None, patterns: Iterable[str]) -> Path:

@@ -91,7 +91,7 @@ def project_file(folder: str, name: str, suffix: str) -> Path | None:
     """One of `project_files` by its name; the folders are not listed."""
     for root in roots():
         path = root / folder / f"{name}{suffix}"
-        if path.parent == root / folder and path.is_file():
+        if path.parent == root / folder and os.path.isfile(path):
             return path
     return None
 
@@ -105,18 +105,19 @@ def resolve(path: str | Path) -> Path:
     first = Path(path).parts[:1]
     if first == (PACKAGE.name,):
         others = [PACKAGE.parent / path]
-    elif first and first[0] in FOLDERS and not place.exists():
+    elif first and first[0] in FOLDERS and not os.path.exists(place):
         others = [root / path for root in roots()]
     else:
         return place
-    return next((path for path in (place, *others) if path.exists()), place)
+    return next((path for path in (place, *others) if os.path.exists(path)), place)
 
 
 def resolve_file(name: str | Path) -> Path:
     """A file or folder that a user names, as an absolute path: from the working directory, else the
     project root, else params/ and notebooks/ of the kit and of plug-ins."""
     here = resolve(Path.cwd() / os.path.expanduser(name))
-    return here if here.exists() else resolve(name)
+    # Of a name that is too long for the system, too, it says that nothing is there.
+    return here if os.path.exists(here) else resolve(name)
 
 
 def cell_file(predictions: Path, model: str, task: str, length: int) -> Path:

@@ -215,7 +215,7 @@ def model_at(address: str, given: Spec | None = None) -> JSON:
 
 
 def _is_checkpoint(name: str) -> bool:
-    return is_hub_id(name) or resolve(name).is_dir()
+    return is_hub_id(name) or os.path.isdir(resolve(name))
 
 
 # --- keys and headers -----------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 identifies their weights, and what the engines share that run them."""
 
 import json
+import os
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -28,7 +29,7 @@ class Checkpoint:
     def __init__(self, who: str, path: str, revision: str | None = None) -> None:
         self.who, self.path, self.revision = who, path, revision
         folder = resolve(path)
-        self.folder: Path | None = folder if folder.is_dir() else None
+        self.folder: Path | None = folder if os.path.isdir(folder) else None
         if self.folder:
             if revision:
                 raise UserError(

@@ -15,6 +15,7 @@ import reprlib
 import sys
 import sysconfig
 from collections.abc import Iterable
+from contextlib import suppress
 from dis import get_instructions
 from importlib.util import find_spec
 from itertools import islice
@@ -145,10 +146,11 @@ class Function(Model):
                 prompts.append(split_prompt(example, self.prompt_format))
             else:
                 prompts.append(example.ids if self.takes == "ids" else example.prompt)
-        # What is longer is cut in any case.
         options: JSON = {}
-        if "max_new_tokens" in inspect.signature(self._function).parameters:
-            options["max_new_tokens"] = max(map(self.most_tokens, batch))
+        # Of some objects nobody knows the parameters; what is longer is cut in any case.
+        with suppress(TypeError, ValueError):
+            if "max_new_tokens" in inspect.signature(self._function).parameters:
+                options["max_new_tokens"] = max(map(self.most_tokens, batch))
 
         try:
             texts = self._function(prompts, **options)

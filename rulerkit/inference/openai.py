@@ -5,6 +5,7 @@ one message, the paper's form for GPT-4. The answers may differ, so the path is 
 identity. What a server takes is found out by a few tiny requests before the first prompt.
 """
 
+import os
 import re
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -189,7 +190,7 @@ class OpenAI(ServerEngine):
     def tokenizer_name(self) -> str:
         """The spec's, else that of the folder or hub id that `path` is, else the one known for a
         model of OpenAI."""
-        if "tokenizer" in self.spec or resolve(self.path).is_dir():
+        if "tokenizer" in self.spec or os.path.isdir(resolve(self.path)):
             return str(self.spec.get("tokenizer", self.path))
         from tiktoken.model import encoding_name_for_model
 

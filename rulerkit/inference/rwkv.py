@@ -39,7 +39,7 @@ class RWKV(Model):
         super().__init__(spec)
         self._network: Any = None
         place = resolve(spec["path"])
-        self._local = place if place.is_file() else None
+        self._local = place if os.path.isfile(place) else None
         # Else a file of the hub: org/name/FILE.pth.
         self._repository, _, self._file = spec["path"].rpartition("/")
         on_hub = self._file.endswith(".pth") and is_hub_id(self._repository)

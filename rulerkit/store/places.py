@@ -168,7 +168,7 @@ def _path_of(place: str | Path, outputs: str | Path) -> Path:
     root = resolve_file(outputs) / "predictions"
     for path in (resolve_file(place), root / place):
         # A checkpoint in the working directory is no folder of predictions.
-        if str(place) and path.exists() and not holds_checkpoint(path):
+        if str(place) and os.path.exists(path) and not holds_checkpoint(path):
             return path
 
     folders = sorted(path for path in root.glob("*/*") if path.is_dir())

@@ -22,10 +22,11 @@ from pydantic import (
     ValidationError,
     with_config,
 )
+from pydantic_core import from_json
 from typing_extensions import TypedDict
 
 from rulerkit.common.errors import shorten
-from rulerkit.common.json_text import digest, parse_json
+from rulerkit.common.json_text import digest
 from rulerkit.common.paths import home, package_version
 from rulerkit.common.settings import JSON
 
@@ -116,7 +117,8 @@ RECORD = TypeAdapter(Record)
 
 def parse_record(text: bytes) -> JSON:
     """The record in a file; ValueError where it is none, or one of another format."""
-    record = parse_json(text)
+    # Half a surrogate, which an answer may hold, has no place in a record.
+    record = from_json(text, allow_inf_nan=False)
     if not isinstance(record, dict):
         raise ValueError("it is no mapping")
     if record.get("format") not in (FORMER, FORMAT):
