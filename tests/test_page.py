@@ -47,7 +47,7 @@ def test_failures_come_first_by_word_and_colour_with_the_date(outputs):
     text = morning.steps(batch)
     last.record.unlink()
     assert re.match(
-        r"<p><b>\w+, \d\d \w+ \d{4}, \d\d:\d\d .*</b>: batch tuesday, run tuesday; ", text
+        r"^<h2>\w+, \d\d \w+ \d{4}, \d\d:\d\d .*</h2><p>Batch tuesday, run tuesday: ", text
     )
     assert "1 of 4 steps failed, 1 open." in text
     states = re.findall(r'<td style="(.*?)">(\w+)</td><td[^>]*>(.*?)</td>', text)
@@ -107,5 +107,5 @@ def test_a_batch_leaves_its_page_which_loads_nothing(tmp_path):
     said = page.read_text()
     assert f"page:      {page}" in text
     assert f"answers:   {project.root}/outputs/pages/monday.html" in text
-    assert re.search(r"batch mine, run monday; 0 of 2 steps failed", said)
+    assert re.search(r"Batch mine, run monday: 0 of 2 steps failed", said)
     assert " src=" not in re.sub('src="data:', "", said), "nothing is loaded"

@@ -45,8 +45,9 @@ def page(batch: str, settings: JSON | None = None) -> Html:
             board += f'<p><a href="{link}">The answers behind the scores</a></p>'
     except UserError as error:
         board = f"<p>No leaderboard: {escape.html(str(error))}</p>"
-    parts = {"Steps": steps(read), "Leaderboard": board, "Figures": figures(read)}
-    return Html("".join(f"<h3>{title}</h3>{text}" for title, text in parts.items()))
+    parts = {"Leaderboard": board, "Figures": figures(read)}
+    below = [f"<h3>{title}</h3>{text}" for title, text in parts.items()]
+    return Html("".join([steps(read), *below]))
 
 
 def steps(batch: Batch) -> str:
@@ -67,7 +68,7 @@ def steps(batch: Batch) -> str:
     open_ones = sum(status.state in OPEN for status in found)
     name, run = escape.html(batch.path.stem), escape.html(batch.study.run)
     return (
-        f"<p><b>{now}</b>: batch {name}, run {run}; {wrong} of {len(found)} steps failed, "
+        f"<h2>{now}</h2><p>Batch {name}, run {run}: {wrong} of {len(found)} steps failed, "
         f"{open_ones} open.</p><table>{''.join(rows)}</table>"
     )
 
@@ -132,8 +133,9 @@ def figures(batch: Batch) -> str:
 
 
 def as_html(notebook: Path) -> Path:
-    """An executed notebook as HTML beside it, which loads nothing from the network; the notebook
-    itself where it cannot be converted."""
+    """An executed notebook as HTML beside it, which loads nothing from the network, without the
+    cells tagged `about`: in the morning the date comes first. The notebook itself where it cannot
+    be converted."""
     page = notebook.with_suffix(".html")
     # Half a notebook, where its run was interrupted, cannot be read.
     with suppress(ValueError, FileNotFoundError):
@@ -141,12 +143,15 @@ def as_html(notebook: Path) -> Path:
         sys.modules.setdefault("rfc3987_syntax", None)  # type: ignore[arg-type]
         from jinja2 import DictLoader
         from nbconvert import HTMLExporter
+        from traitlets.config import Config
 
         exporter: Any = HTMLExporter(  # type: ignore[no-untyped-call]
             embed_images=True,
             exclude_input=True,
+            exclude_output_prompt=True,
             extra_loaders=[DictLoader({"page.html.j2": _WITHOUT_SCRIPTS})],
             template_file="page.html.j2",
+            config=Config({"TagRemovePreprocessor": {"remove_cell_tags": ["about"]}}),
         )
         write_whole(page, exporter.from_filename(os.fspath(notebook))[0])
     return page if page.exists() else notebook
