@@ -1,7 +1,10 @@
 """`--dry-run` counts what a study asks, and `check` works from the command line."""
 
+import pytest
+
 import rulerkit as rk
 from rulerkit.batch.plan import plan_text
+from rulerkit.common.errors import UserError
 
 
 def planned(**parameters):
@@ -33,6 +36,17 @@ def test_a_length_beyond_the_model_is_named_and_not_counted(tmp_path):
     assert f"together: 6,500 examples, {13 * 500 * 4096:,} tokens" in text
     assert "128K is not run: " in text
     assert "max_position_embeddings" in text
+
+
+def test_a_model_whose_weights_are_cut_short_leaves_the_others(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    (tmp_path / "model.safetensors").write_bytes((1000).to_bytes(8, "little"))
+    broken = {"path": str(tmp_path), "name": "broken", "engine": "vllm"}
+    text = planned(models=[broken, "perfect"], tasks=["vt"], lengths=["4K"])
+    assert "together: 500 examples" in text
+    assert "is cut short" in " ".join(text.split())
+    with pytest.raises(UserError, match="is cut short"):
+        planned(model=broken, tasks=["vt"])
 
 
 # --- the commands ---------------------------------------------------------------------------------

@@ -18,22 +18,27 @@ from rulerkit.inference.model import Model, load_model
 def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
     """A table of what models are asked in their studies, with a row for each model and length: how
     many examples, how many of them are answered, and the tokens of all at most; and the command of
-    each server that would be started. No model is started. Raises `UserError` for weights that are
-    cut short.
+    each server that would be started. No model is started.
 
-    A length that a model cannot be given is named with the reason and not counted. Of an adaptive
-    run all examples count that it may ask for.
+    A model whose weights are cut short, and a length that a model cannot be given, are named with
+    the reason and not counted; `UserError` where there is no other model. Of an adaptive run all
+    examples count that it may ask for.
     """
     import pandas as pd
 
     rows: list[list[Any]] = []
     notes: list[str] = []
     commands: list[str] = []
+    broken: list[UserError] = []
     total, left = Cost(), 0
     for described, studies in asked:
         model = load_model(described)
-        if checkpoint := getattr(model, "checkpoint", None):
-            checkpoint.check_weights()
+        try:
+            if checkpoint := getattr(model, "checkpoint", None):
+                checkpoint.check_weights()
+        except UserError as error:
+            broken.append(error)
+            continue
 
         own, study_of = list[Study](), dict[str, Study]()
         for study in studies:
@@ -61,6 +66,9 @@ def plan_text(asked: Iterable[tuple[JSON | Model, list[Study]]]) -> str:
             command = getattr(model, "shown_command", str)()
             commands += [f"{model.name} starts: {command}\n"] if command else []
 
+    if broken and not rows:
+        raise broken[0]
+    notes += map(str, broken)
     columns = ["model", "length", "examples", "answered", "prompt tokens", "answer tokens"]
     frame = pd.DataFrame(rows, columns=columns)
     together = f"together: {total.text()}; {left:,} tokens left"
