@@ -43,7 +43,7 @@ def study_of(
         if values.get(key) is not None:
             named.append(f"`{key}: {shortened(values[key])}`")
     if len(named) > 1:
-        raise UserError(f"one MODEL is meant, seen: {' and '.join(named)}")
+        raise UserError(f"one MODEL is meant, seen: {' and '.join(named)}; name one of them")
 
     if values.get("models"):
         values["models"] = models_of(values["models"], changes)

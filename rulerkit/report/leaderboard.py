@@ -20,8 +20,10 @@ from rulerkit.report.tables.footnotes import footnotes
 from rulerkit.report.tables.models import board_rows, models_text, origin, thresholds_text
 from rulerkit.report.tables.notes import cell_notes, model_notes, names_of, number_range
 from rulerkit.scoring.effective_length import THRESHOLDS
-from rulerkit.scoring.scores import THIRTEEN
+from rulerkit.scoring.scores import THIRTEEN, score
 from rulerkit.scoring.summary import AVERAGES, RANKS, Summary, summarize
+from rulerkit.store.cells import read_cells
+from rulerkit.store.comparable import check_same
 
 if TYPE_CHECKING:
     from rulerkit.evaluation.study import Study
@@ -90,16 +92,8 @@ class Board(NamedTuple):
 def everything(study: "Study") -> "pd.DataFrame | None":
     """All answers of a study's run, scored; None where there are none. Raises UserError where cells
     were made so differently that no table can hold both."""
-    from rulerkit.scoring.scores import score
-    from rulerkit.store.cells import read_cells
-    from rulerkit.store.comparable import check_same
-
-    cells = []
-    if study.predictions.is_dir():
-        cells = read_cells(study.predictions)
-
+    cells = read_cells(study.predictions) if study.predictions.is_dir() else []
     cells = [cell for cell in cells if cell.task in THIRTEEN]
-
     scores = score(cells, report=remark)
     if scores.empty:
         return None
