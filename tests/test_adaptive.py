@@ -74,11 +74,10 @@ def test_the_longest_length_that_passes_counts():
 
 
 def test_too_few_examples_leave_a_set_and_say_what_it_takes():
-    state = replay(StoppingRule(max_examples=90), planted(np.random.default_rng(3), 100, 91, 50))
+    rule = StoppingRule(max_examples=90)
+    state = replay(rule, planted(np.random.default_rng(3), 100, 91, 50))
     assert (state.settled, state.answer) == (False, "1K..2K")
-    assert "1K..2K cannot be told apart with 90 examples a cell" in StoppingRule(
-        max_examples=90
-    ).describe(state)
+    assert "1K..2K cannot be told apart with 90 examples a cell" in rule.describe(state)
     assert state.counts["vt", 2048] == 90
 
 
@@ -121,21 +120,21 @@ def rows_of(cells):
 def test_a_reader_with_noise_has_its_window(tmp_path, capsys):
     """A reader that drops 6 % of its items is 94 % right within its window."""
     answers = []
-    for seed in range(8):
+    for seed in range(4):
         cells = evaluate(tmp_path / str(seed), seed=seed)
         summary = rk.summarize(rk.score(cells), ["vt"])
         model = summary.models.set_index("category").loc["vt"]
         assert "adaptive (effective length): 2K, certain" in model["adaptive"]
         answers.append(model["effective_length"])
         assert np.isnan(model["rank_inc"])
-    assert answers == ["2K"] * 8
+    assert answers == ["2K"] * 4
     assert "5 %" in capsys.readouterr().err
 
 
 @pytest.mark.slow
 def test_a_killed_run_ends_as_any_other(tmp_path):
-    asked = {"model": NOISY, "tasks": ["vt"], "lengths": LENGTHS, "num_examples": "adaptive"}
-    asked |= {"plugins": ["tests.planted_readers"], "outputs": str(tmp_path / "killed")}
+    asked = {"model": NOISY, "plugins": ["tests.planted_readers"], "tasks": ["vt"]}
+    asked |= {"lengths": LENGTHS, "num_examples": "adaptive", "outputs": str(tmp_path / "killed")}
     command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", json.dumps(asked)]
     whole = rows_of(evaluate(tmp_path / "whole"))
     kills = 0
@@ -174,10 +173,8 @@ def test_rows_beyond_do_not_change_the_end(tmp_path):
     alone = evaluate(tmp_path / "alone", max_examples=60)
     evaluate(tmp_path / "both", num_examples=30, lengths=[4096])
     both = evaluate(tmp_path / "both", max_examples=60)
-    notes = [
-        rk.summarize(rk.score(cells), ["vt"]).models["adaptive"].iloc[0] for cells in (alone, both)
-    ]
-    assert notes[0] == notes[1]
+    summaries = [rk.summarize(rk.score(cells), ["vt"]) for cells in (alone, both)]
+    assert summaries[0].models["adaptive"].iloc[0] == summaries[1].models["adaptive"].iloc[0]
     fixed = rk.summarize(rk.score(alone), ["vt"], num_examples=500)
     assert not fixed.cells["complete"].all()
     assert fixed.lengths["score"].isna().any()
@@ -201,18 +198,8 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
     assert "these tasks have no common threshold" in capsys.readouterr().err
     assert rk.study(num_examples="adaptive", notebook="08_training_length").adaptive is None
     assert "08_training_length compares complete cells" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize(
-    ("parameters", "message"),
-    [
-        ({"num_examples": "some"}, "a whole number from 1 to 1000000, or adaptive"),
-        ({"max_examples": 0}, "a whole number from 1"),
-    ],
-)
-def test_bad_parameters(parameters, message):
-    with pytest.raises(UserError, match=message):
-        rk.study(**{"num_examples": "adaptive"} | parameters)
+    with pytest.raises(UserError, match="a whole number from 1 to 1000000, or adaptive"):
+        rk.study(num_examples="some")
 
 
 def test_a_table_says_what_an_adaptive_run_found(tmp_path):

@@ -11,7 +11,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.errors import UserError
-from rulerkit.common.settings import MODEL_KEYS
 from rulerkit.common.urls import is_address, url_of
 from rulerkit.generation.tokenizers import load_tokenizer
 from rulerkit.inference.model import load_model
@@ -163,26 +162,14 @@ def test_why_nothing_answers(server, monkeypatch):
         assert "NO_PROXY=model.test leads around a proxy" in reason
 
 
-def test_a_page_of_a_gateway_is_read(server):
-    server.listing = "<!doctype html><html><body>Open Chat</body></html>"
-    with pytest.raises(UserError, match=r"no list of models \(HTTP 200: an HTML page, Open"):
-        load_model(server.url)
-
-
 # --- keys and headers -----------------------------------------------------------------------------
 
-BAD_KEYS = {
-    f"“{KEY}”": "a typographic quote",
-    f"{KEY}\r\n": "a line end",
-    None: "is not set",
-}
+BAD_KEYS = {f"“{KEY}”": "a typographic quote", f"{KEY}\r\n": "a line end"}
 
 
 @pytest.mark.parametrize("value", BAD_KEYS)
 def test_a_key_that_no_header_takes(value, server, monkeypatch):
-    monkeypatch.delenv("MY_KEY", raising=False)
-    if value is not None:
-        monkeypatch.setenv("MY_KEY", value)
+    monkeypatch.setenv("MY_KEY", value)
     for given in ({"api_key_env": "MY_KEY"}, {"headers": {"api-key": "$MY_KEY"}}):
         with pytest.raises(UserError, match=BAD_KEYS[value]) as caught:
             _ = client(server, **given).prompt_format
@@ -200,9 +187,10 @@ def test_refused_unset_and_unnamed_are_three_sentences(recorders, monkeypatch):
         ({}, "it wants a key, and none was named"),
         ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY, which holds the key, is not set"),
     ):
-        for model in ({"base": server.url, **given}, None):
-            with pytest.raises(UserError, match=words):
-                _ = load_model(model) if model else client(server, **given).prompt_format
+        with pytest.raises(UserError, match=words):
+            load_model({"base": server.url, **given})
+        with pytest.raises(UserError, match=words):
+            _ = client(server, **given).prompt_format
 
 
 def test_further_headers_are_sent_and_never_shown(recorders, tmp_path, monkeypatch):
@@ -262,7 +250,6 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
     assert theirs.secrets == {False}
     assert client(ours, base_url="https://api.openai.com/v1").address().key == KEY
     assert client(ours, base_url=theirs.url).address().key == ""
-    assert "headers" in MODEL_KEYS
 
 
 # --- replies in odd clothes -----------------------------------------------------------------------
@@ -276,17 +263,11 @@ def parts(choice):
 
 ODD = {
     "parts": parts,
-    "an image beside it": lambda c: c["message"].update(
-        content=[c["message"]["content"], {"type": "image_url", "image_url": {"url": "x"}}]
-    ),
-    "text in place of a message": lambda c: c.update(
-        text=c.pop("message")["content"], message=None
-    ),
+    "a text": lambda c: c.update(text=c.pop("message")["content"], message=None),
     "other types": lambda c: (
         c.update(logprobs="none", token_ids="none", stop_reason=5, index="0"),
         c["message"].update(tool_calls="", refusal=False, reasoning_content=7),
     ),
-    "nan": lambda c: c.update(logprobs={"content": float("nan")}),
 }
 
 
@@ -296,23 +277,17 @@ def test_a_valid_reply_is_read_whatever_it_wears(kind, server):
     ask_and_check(client(server, prompt_path="chat", max_retries=0))
 
 
-USAGES = [
-    {"prompt_tokens": None, "completion_tokens": "many"},
-    {"prompt_tokens": "{n}", "prompt_tokens_details": [], "completion_tokens_details": "x"},
-]
-
-
 def test_a_mark_before_the_json_is_no_part_of_it(server):
     server.behave = lambda body: (200, {}, "\ufeff" + json.dumps(server.answer(body)))
     ask_and_check(client(server, prompt_path="chat"))
 
 
-@pytest.mark.parametrize("usage", USAGES)
-def test_a_usage_of_any_type(usage, server):
+def test_a_usage_of_any_type(server):
     def amend(body, reply):
         count = str(reply["usage"]["prompt_tokens"])
-        reply.update(json.loads(json.dumps({"usage": usage}).replace("{n}", count)))
-        reply.update(error=None, system_fingerprint=7)
+        odd = {"prompt_tokens_details": [], "completion_tokens_details": "x"}
+        usage = {"prompt_tokens": count, "completion_tokens": "many", **odd}
+        reply.update(usage=usage, error=None, system_fingerprint=7)
 
     server.amend = amend
     ask_and_check(client(server, prompt_path="text", max_retries=0))
@@ -320,8 +295,7 @@ def test_a_usage_of_any_type(usage, server):
 
 def test_thoughts_and_refusals_among_parts_are_what_they_are():
     def read(message):
-        choice = {"message": message, "finish_reason": "stop"}
-        return read_reply({"choices": [choice]})
+        return read_reply({"choices": [{"message": message, "finish_reason": "stop"}]})
 
     thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     reply = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
@@ -333,13 +307,8 @@ def test_thoughts_and_refusals_among_parts_are_what_they_are():
 
 # --- lists of models ------------------------------------------------------------------------------
 
-LIMITS = [
-    *[("131072", 131072), (131072.0, 131072)],
-    *[(value, None) for value in (-1, [5], 1e400)],
-]
 
-
-@pytest.mark.parametrize(("value", "limit"), LIMITS)
+@pytest.mark.parametrize(("value", "limit"), [("131072", 131072), (1e400, None), ([5], None)])
 def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
     odd = {"owned_by": float("inf"), "root": ["x"], "meta": {"size": float("nan")}}
     server.listing = {"data": [{"id": "m", "max_model_len": value, **odd}]}
@@ -363,13 +332,8 @@ def listed(**more):
 
 
 OTHERS = [{"root": "/ck/2000"}, {"meta": {"size": 8}}]
-SAME = [{"root": "/ck/1000/"}, {"root": None, "max_model_len": 9000, "pid": 7}]
-FIRST = {
-    "root": "/ck/1000",
-    "parent": "/ck/base",
-    "meta": {"size": 7, "n_ctx": 4},
-    "pid": 6,
-}
+SAME = [{"root": "/ck/1000/", "max_model_len": 9000, "pid": 7}]
+FIRST = {"root": "/ck/1000", "meta": {"size": 7, "n_ctx": 4}, "pid": 6}
 
 
 @pytest.mark.parametrize("change", [*OTHERS, *SAME], ids=str)
@@ -436,17 +400,16 @@ def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_pa
 
 
 @pytest.mark.parametrize("is_there", [True, False])
-def test_a_server_that_fails_at_once_ends_its_model_not_the_others(is_there, tmp_path):
-    with serving(ReaderServer(load_tokenizer("builtin"))) as server:
-        server.behave = lambda body: (500, {}, error("out of order"))
-        url = server.url if is_there else "http://localhost:9"
-        broken = {"engine": "openai", "name": "broken", "path": "m", "base_url": url}
-        broken |= {"tokenizer": "builtin", "prompt_path": "text", "max_retries": 0, "timeout": 5}
-        asked = {"tasks": ["vt"], "lengths": [1024], "num_examples": 2, "outputs": str(tmp_path)}
-        errors = []
-        study = rk.study(models=[broken, "perfect"], **asked)
-        cells = rk.evaluate(study, progress=False, failed=errors.append)
-        assert [(cell.model, len(cell.rows)) for cell in cells] == [("perfect", 2)]
-        assert len(errors) == 1
-        with pytest.raises(UserError):
-            rk.evaluate(rk.study(models=[broken], run="alone", **asked), progress=False)
+def test_a_server_that_fails_at_once_ends_its_model_not_the_others(is_there, server, tmp_path):
+    server.behave = lambda body: (500, {}, error("out of order"))
+    url = server.url if is_there else "http://localhost:9"
+    broken = {"engine": "openai", "name": "broken", "path": "m", "base_url": url}
+    broken |= {"tokenizer": "builtin", "prompt_path": "text", "max_retries": 0, "timeout": 5}
+    asked = {"tasks": ["vt"], "lengths": [1024], "num_examples": 2, "outputs": str(tmp_path)}
+    errors = []
+    study = rk.study(models=[broken, "perfect"], **asked)
+    cells = rk.evaluate(study, progress=False, failed=errors.append)
+    assert [(cell.model, len(cell.rows)) for cell in cells] == [("perfect", 2)]
+    assert len(errors) == 1
+    with pytest.raises(UserError):
+        rk.evaluate(rk.study(models=[broken], run="alone", **asked), progress=False)

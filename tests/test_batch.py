@@ -100,48 +100,31 @@ def test_runs_know_their_parameters(project):
 ONE = {"models": ["mute"], "notebooks": ["10_small"]}
 
 
-@pytest.mark.parametrize(
-    ("content", "says"),
-    [
-        (ONE | {"notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
-        (ONE | {"size": "smok"}, "unknown size .*: did you mean 'smoke'"),
-        ({"notebooks": ["10_small"]}, "needs `models:` and `notebooks:` or `together:`"),
-        (
-            ONE | {"notebooks": [{"notebook": "10_small", "parameters": {"run": "x"}}]},
-            "sets run, outputs or models",
-        ),
-        (
-            ONE | {"notebooks": [{"notebook": "30_free", "models": ["mute"]}]},
-            "takes no `models`; its",
-        ),
-        (ONE | {"models": ["checkpoints/*"]}, r"there is no folder .*checkpoints/\*"),
-        (ONE | {"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
-        (ONE | {"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
-        (
-            ONE
-            | {
-                "notebooks": [
-                    "10_small",
-                    {"notebook": "20_fails", "models": [{"base": "reader-1024", "name": "mute"}]},
-                ]
-            },
-            "two models named mute, which differ in window",
-        ),
-        (
-            ONE | {"together": ["40_python"]},
-            "all 40_python asks echo, a model made in Python, .*: describe it in params/models",
-        ),
-    ],
-)
+SETS_RUN = [{"notebook": "10_small", "parameters": {"run": "x"}}]
+TAKES_NO_MODELS = [{"notebook": "30_free", "models": ["mute"]}]
+ANOTHER_MUTE = [{"notebook": "20_fails", "models": [{"base": "reader-1024", "name": "mute"}]}]
+BAD_BATCHES = [
+    ({"notebooks": ["10_smal"]}, "unknown notebook '10_smal': did you mean '10_small'"),
+    ({"size": "smok"}, "unknown size .*: did you mean 'smoke'"),
+    ({"notebooks": []}, "needs `models:` and `notebooks:` or `together:`"),
+    ({"notebooks": SETS_RUN}, "sets run, outputs or models"),
+    ({"notebooks": TAKES_NO_MODELS}, "takes no `models`; its"),
+    ({"models": ["checkpoints/*"]}, r"there is no folder .*checkpoints/\*"),
+    ({"models": ["notebooks/10_small.ipynb"]}, "10_small.ipynb is no model folder: "),
+    ({"notebooks": ["10_small", "10_small"]}, "runs mute 10_small twice"),
+    ({"notebooks": ["10_small", *ANOTHER_MUTE]}, "two models named mute, which differ in window"),
+    ({"together": ["40_python"]}, "asks echo, a model made in Python, .* in params/models"),
+]
+
+
+@pytest.mark.parametrize(("content", "says"), BAD_BATCHES)
 def test_errors_are_found_before_anything_runs(project, content, says):
-    notebook(
-        project / "notebooks/40_python.ipynb",
-        'run = "main"\noutputs = "outputs"\n',
-        'import rulerkit as rk\nechoes = rk.model(list, name="echo", tokenizer="builtin")\n'
-        "study = rk.study(globals(), model=echoes, num_examples=1)\n",
-    )
+    echoes = 'import rulerkit as rk\nechoes = rk.model(list, name="echo", tokenizer="builtin")\n'
+    study = "study = rk.study(globals(), model=echoes, num_examples=1)\n"
+    parameters = 'run = "main"\noutputs = "outputs"\n'
+    notebook(project / "notebooks/40_python.ipynb", parameters, echoes + study)
     with pytest.raises(UserError, match=says) as error:
-        plan(project, content)
+        plan(project, ONE | content)
     assert "\n" not in str(error.value)
     assert not (project / "outputs").exists()
 
@@ -151,17 +134,14 @@ def test_errors_are_found_before_anything_runs(project, content, says):
 
 def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     notebook(project / "notebooks/40_found.ipynb", 'run = "main"\noutputs = "outputs"\n', FREE)
+    more = {"notebook": "20_fails", "models": ["mute"], "parameters": {"num_examples": 4}}
     content = {
         "models": ["mute", "perfect"],
-        "notebooks": [
-            "10_small",
-            {"notebook": "20_fails", "models": ["mute"], "parameters": {"num_examples": 4}},
-        ],
+        "notebooks": ["10_small", more],
         "together": [{"notebook": "10_small", "models": ["perfect", "reader-1024"]}, "40_found"],
         "parameters": {"lengths": [1024], "num_examples": 2, "run": "r"},
     }
-    batch = plan(project, content)
-    jobs = batch.jobs
+    jobs = plan(project, content).jobs
     folder = project / "outputs/notebooks/r"
     assert [(job.name, job.title, job.after) for job in jobs] == [
         ("mute", "mute predictions", ()),
@@ -178,8 +158,6 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
     assert [(need.task, need.length, need.wanted) for need in jobs[0].needs()] == [("vt", 1024, 4)]
     assert [need.wanted for need in jobs[3].needs()] == [2]
     assert {need.model for need in jobs[7].needs()} == {"mute", "perfect", "reader-1024"}
-    mine = project / "params/batches/mine.yaml"
-    assert jobs[0].command == f"rulerkit batch {mine} --only mute"
 
 
 def test_no_notebook_is_forgotten_whomever_it_asks(project):
@@ -251,11 +229,8 @@ def story(tmp_path_factory):
     project.notebook("51_fails", source=fails.format(project.root / "fails"))
     project.notebook("52_both")
     own = {"notebook": "50_own", "parameters": {"shade": "red", "tasks": ["vt"]}}
-    fwe = {
-        "notebook": "51_fails",
-        "models": [told("first")],
-        "parameters": {"tasks": ["fwe"], "num_examples": 4},
-    }
+    fwe = {"notebook": "51_fails", "models": [told("first")]}
+    fwe["parameters"] = {"tasks": ["fwe"], "num_examples": 4}
     content = {
         "models": [told("first"), told("second")],
         "notebooks": [fwe, own],

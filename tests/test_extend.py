@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 import sysconfig
-import textwrap
 from hashlib import md5
 
 import pytest
@@ -22,11 +21,7 @@ from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
 
 PAGE = (REPOSITORY / "docs/extend.md").read_text()
-MODELS = [
-    "perfect",
-    {"engine": "numbers", "name": "near", "window": 600},
-    {"engine": "numbers", "name": "all"},
-]
+MODELS = ["perfect", {"engine": "numbers", "name": "near", "window": 600}]
 ASKED = {"tasks": ["boxes", "boxes_20"], "lengths": [1024, 2048], "num_examples": 10}
 
 
@@ -38,8 +33,6 @@ def write_packages(folder):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    for path in folder.glob("*/*.py"):
-        assert len(path.read_text().splitlines()) < 150
     return folder
 
 
@@ -47,14 +40,8 @@ def call(*arguments, cwd, path="", fails=False):
     places = [path, REPOSITORY, *REPOSITORY.glob("extras/*")]
     found = os.pathsep.join(str(place) for place in places if place)
     environment = os.environ | {"PYTHONPATH": found, "RULERKIT_HOME": str(cwd)}
-    done = subprocess.run(
-        [sys.executable, *map(str, arguments)],
-        cwd=cwd,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, *map(str, arguments)]
+    done = subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True)
     assert (done.returncode != 0) == fails, done.stdout + done.stderr
     assert "Traceback" not in done.stderr, done.stderr
     return done.stdout + done.stderr
@@ -69,15 +56,12 @@ def project(tmp_path_factory):
     """A project whose answers come from the packages of the page, and where these are installed."""
     root = tmp_path_factory.mktemp("extend")
     packages, site = write_packages(root), root / "site"
-    call(
-        *("-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation"),
-        *("--disable-pip-version-check", "--target", site),
-        *(packages / "boxes", packages / "numbers_engine"),
-        cwd=root,
-    )
+    pip = "-m pip install --quiet --no-deps --no-build-isolation --disable-pip-version-check"
+    places = (packages / "boxes", packages / "numbers_engine")
+    call(*pip.split(), "--target", site, *places, cwd=root)
     for name in ("boxes", "numbers_engine"):
         shutil.rmtree(root / name)
-    asked = json.dumps(ASKED | {"models": MODELS[:2]})
+    asked = json.dumps(ASKED | {"models": MODELS})
     rulerkit("evaluate", "-y", asked, cwd=root, path=site)
     return root, site
 
@@ -107,9 +91,7 @@ def test_nothing_is_judged_without_the_module(project):
     refused = rulerkit("report", "--by", "task", "outputs/predictions", fails=True, cwd=root)
     assert "family boxes, which is in boxes and cannot be imported" in refused
     assert not re.search(r"\d\.\d\d \[", refused), "a score by another rule"
-    refused = rulerkit("report", "outputs/predictions", fails=True, cwd=root)
-    assert "cannot be imported" in refused
-    asked = json.dumps({"model": MODELS[2], "tasks": ["vt"], "lengths": [1024]})
+    asked = json.dumps({"model": MODELS[1], "tasks": ["vt"], "lengths": [1024]})
     refused = rulerkit("evaluate", "-y", asked, fails=True, cwd=root)
     assert "unknown engine" in refused
 
@@ -152,13 +134,8 @@ families = [Bare]
 @pytest.mark.slow
 def test_what_is_optional_is_optional(tmp_path):
     (tmp_path / "bare_tasks.py").write_text(BARE)
-    asked = {
-        "plugins": ["bare_tasks", "tests.planted_readers"],
-        "models": ["perfect", "floor-copy"],
-        "tasks": ["bare"],
-        "lengths": [1024],
-        "num_examples": 5,
-    }
+    asked = {"plugins": ["bare_tasks", "tests.planted_readers"], "tasks": ["bare"]}
+    asked |= {"models": ["perfect", "floor-copy"], "lengths": [1024], "num_examples": 5}
     here = {"cwd": tmp_path}
     rulerkit("evaluate", "-y", json.dumps(asked), **here)
     table = rulerkit("report", "--by", "task", "outputs/predictions", **here)
@@ -167,18 +144,14 @@ def test_what_is_optional_is_optional(tmp_path):
     rulerkit("compare", "main/perfect", "main/floor-copy", **here)
 
 
+VT = 'tasks = classmethod(lambda cls: [cls(name="vt")]); family = "bare"'
 BREAKS = [
-    (
-        'family = "bare"',
-        'tasks = classmethod(lambda cls: [cls(name="vt")]); family = "bare"',
-        "its task vt has the name of one of rulerkit",
-    ),
+    ('family = "bare"', VT, "its task vt has the name of one of rulerkit"),
     ('family = "bare"', 'family = "niah"', "its family niah has the name of one of rulerkit"),
     ("new_tokens = (8, 1)", "", "brings no `family` or no `new_tokens`"),
     ("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"', "says match = 'own'"),
-    ("families = [", "NOTHING = [", "it brings none of families, engines"),
     ("families = [Bare]", "families = [3]", "is no family"),
-    ("families = [Bare]", "families = 3", "families is 3"),
+    ("families = [Bare]", "engines = {'openai': object}", "its engine openai has the name of one"),
     ("families = [Bare]", "families = 'no_such:X'", "no_such:X cannot be used"),
     ("from pydantic.dataclasses", "from dataklasses", "cannot be imported"),
     ("from pydantic.dataclasses", "from dataclasses", "is no dataclass of pydantic"),
@@ -236,13 +209,8 @@ def test_a_score_is_a_number_from_0_to_1(value):
 
 RAISES = [
     ("        word =", '        raise KeyError("key")\n        word =', "in make"),
-    (
-        "        return fill_with_sentences",
-        '        raise KeyError("key")\n        return fill_with_sentences',
-        "in fill",
-    ),
+    ("        return fill", '        raise KeyError("key")\n        return fill', "in fill"),
     ("return fill_with_sentences(draft.hidden, budget)", "return 3", "cannot be used"),
-    ("(word,), hidden", "(), hidden", "has no references"),
     ("(word,), hidden", "(' ',), hidden", "or an empty one"),
 ]
 
@@ -262,20 +230,15 @@ def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, me
     assert old in BARE
     text = BARE.replace(old, new)
     name = own_module(tmp_path, monkeypatch, text)
-    study = rk.study(
-        plugins=[name], model="perfect", tasks=["bare"], lengths=[1024], num_examples=1
-    )
+    asked = {"tasks": ["bare"], "lengths": [1024], "num_examples": 1}
     with pytest.raises(UserError) as caught:
-        rk.evaluate(study, progress=False)
+        rk.evaluate("perfect", plugins=[name], **asked, progress=False)
     said = str(caught.value)
     assert message in said
     assert "\n" not in said
-    if "key" in new:
-        assert "KeyError" in said
-        assert "'key'" in said
-    if "in " in message[:3]:
+    if "KeyError" in new:
         line = 1 + text[: text.index("raise KeyError")].count("\n")
-        assert f"{name}.py, line {line}, {message}" in said
+        assert f"{name}.py, line {line}, {message}: KeyError: 'key'" in said
         assert "example 0 of bare at 1024 tokens" in said
 
 
@@ -296,15 +259,12 @@ class Mine(Model):
 
 engines = {"mine": Mine}
 """
+TWICE = "            yield example, Failure('no')\n            yield"
 FAULTY = [
     ("    def identity", "    def other", "abstract class Mine"),
     ("engines", "engines", "in answer: KeyError: 'key' (answer of the model own)"),
     ("yield example, Answer", 'yield "teal" #', "what Mine gave cannot be used"),
-    (
-        "            yield",
-        "            yield example, Failure('no')\n            yield",
-        "example 0 of vt twice",
-    ),
+    ("            yield", TWICE, "example 0 of vt twice"),
 ]
 
 
@@ -313,23 +273,13 @@ def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, m
     """What it answered before stays."""
     assert old in ENGINE
     name = own_module(tmp_path, monkeypatch, ENGINE.replace(old, new))
-    said = []
-    try:
-        study = rk.study(
-            plugins=[name],
-            model={"engine": "mine", "name": "own"},
-            tasks=["vt"],
-            lengths=[1024],
-            num_examples=3,
-        )
-        rk.evaluate(study, progress=False, failed=said.append)
-    except UserError as error:
-        said.append(error)
-    assert len(said) == 1
-    assert message in str(said[0])
-    rows = list(tmp_path.rglob("vt/1024.jsonl"))
+    asked = {"tasks": ["vt"], "lengths": [1024], "num_examples": 3}
+    with pytest.raises(UserError) as said:
+        rk.evaluate({"engine": "mine", "name": "own"}, plugins=[name], **asked, progress=False)
+    assert message in str(said.value)
     if "answer of" in message:
-        assert len(rows[0].read_text().splitlines()) == 1
+        (rows,) = tmp_path.rglob("vt/1024.jsonl")
+        assert len(rows.read_text().splitlines()) == 1
 
 
 @pytest.mark.slow
@@ -346,30 +296,18 @@ def test_a_broken_installed_plug_in_is_named_and_left_out(tmp_path):
 
 @pytest.mark.slow
 def test_a_cell_that_cannot_be_judged_leaves_the_others(tmp_path):
-    (tmp_path / "own.py").write_text(
-        BARE.replace("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"').replace(
-            "families", "    def score(self, text, references):\n        return 1\n\nfamilies"
-        )
-    )
-    asked = (
-        "{model: perfect, plugins: [own], tasks: [bare, vt], lengths: [1K, 2K], num_examples: 1}"
-    )
-    rulerkit("evaluate", "-y", asked, cwd=tmp_path)
+    judged = BARE.replace("new_tokens = (8, 1)", 'new_tokens = (8, 1); match = "own"')
+    score = "    def score(self, text, references):\n        return 1\n\nfamilies"
+    (tmp_path / "own.py").write_text(judged.replace("families", score))
+    asked = "{plugins: [own], tasks: [bare, vt], lengths: [1K, 2K], num_examples: 1}"
+    rulerkit("evaluate", "perfect", "-y", asked, cwd=tmp_path)
     (tmp_path / "own.py").unlink()
     for by in ("model", "task"):
         said = rulerkit("report", "outputs/predictions", "--by", by, cwd=tmp_path)
         said = " ".join(said.split())
-        assert re.findall(r"left out: \S+(bare/\d+).jsonl: the answers of bare", said) == [
-            "bare/1024",
-            "bare/2048",
-        ]
+        left_out = re.findall(r"left out: \S+(bare/\d+).jsonl: the answers of bare", said)
+        assert left_out == ["bare/1024", "bare/2048"]
         assert "100.0" in said or "1/13 tasks" in said
-
-
-def test_an_engine_with_the_name_of_one_of_ours_is_refused(tmp_path, monkeypatch):
-    name = own_module(tmp_path, monkeypatch, "engines = {'openai': object}")
-    with pytest.raises(UserError, match="its engine openai has the name of one"):
-        rk.study(plugins=[name], model="perfect", tasks=["vt"])
 
 
 ONE_FILE = BARE.replace(
@@ -443,9 +381,7 @@ def test_one_file_brings_a_family_a_table_a_figure_a_reader_and_a_command(tmp_pa
     shown = rulerkit("evaluate", "perfect", "--file", "params/sizes/bare.yaml", **here)
     assert "bare: 0 % as text" in shown
     assert "bare: 0 % as text" in rulerkit("report", "--by", "task", "outputs/predictions", **here)
-    table = rulerkit(
-        "report", "outputs/predictions", "--by", "model", "--format", "markdown", **here
-    )
+    table = rulerkit("report", "outputs/predictions", "--format", "markdown", **here)
     assert table == "bare: 0 % as markdown\n"
     assert call("-c", FIGURE, **here) == "[[1024.0, 0.0], [2048.0, 0.0]]\n"
 
@@ -470,14 +406,9 @@ def test_the_core_works_without_the_extras(tmp_path):
     # Without `site` no .pth file leads to the repository.
     start = f"import sys; sys.path[:0] = [{str(tmp_path / 'kit')!r}]; sys.path.append({site!r})"
     run = f"{start}; sys.argv[1:] = {asked}; from rulerkit.cli import main; main()"
-    done = subprocess.run(
-        [sys.executable, "-S", "-c", run],
-        cwd=tmp_path,
-        env={name: value for name, value in os.environ.items() if name != "PYTHONPATH"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    call = [sys.executable, "-S", "-c", run]
+    done = subprocess.run(call, cwd=tmp_path, env=clean, capture_output=True, text=True, check=True)
     assert re.search(r"^vt +100\.0", done.stdout, re.MULTILINE)
     named = re.findall(r"left out: the plug-in (\w+)", done.stderr)
     assert len(named) == len({*named}), "each is named once"
@@ -485,13 +416,11 @@ def test_the_core_works_without_the_extras(tmp_path):
 
 @pytest.mark.slow
 def test_a_study_of_one_of_our_tasks_imports_no_other_suite(tmp_path):
-    asked = """
+    asked = """if True:
         import sys
         import rulerkit as rk
-        study = rk.study(model="reader-1024", tasks=["vt"], lengths=["1K", "2K"], num_examples=1)
-        rk.tables.table_text(rk.summarize(rk.score(rk.evaluate(study, progress=False))))
+        cells = rk.evaluate("reader-1024", tasks=["vt"], lengths=["1K"], num_examples=1)
+        rk.tables.table_text(rk.summarize(cells))
         print([name for name in sys.modules if name.startswith("rulerkit_frontier.")])
     """
-    command = [sys.executable, "-c", textwrap.dedent(asked)]
-    ran = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
-    assert ran.stdout == "[]\n"
+    assert call("-c", asked, cwd=tmp_path).endswith("[]\n")

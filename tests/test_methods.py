@@ -1,9 +1,7 @@
 """Methods that are not models: functions that take the two parts of a prompt, caches compressed
 without the question, and functions that fail at some prompts."""
 
-import json
 import re
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -19,18 +17,11 @@ from rulerkit.generation.tokenizers import Tokenizer
 from rulerkit.inference.model import load_model, model
 from tests.records import predict
 
-SMALL = "rulerkit/data/small"
-
 
 def needles(form, count, base="niah_multikey_1", length=256):
     spec = {"base": base, "name": "needle_small", "max_new_tokens": 12}
     made = task(spec).with_corpora("builtin")
     return generate(made, length, count, prompt_format=form)
-
-
-def stored(path):
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    return {row["index"]: row["pred"] for row in rows}
 
 
 # --- the parts of a prompt ------------------------------------------------------------------------
@@ -41,15 +32,9 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
     """With every vocabulary: what stands behind the haystack is in the question, the end of the
     template and the answer prefix among it, and nothing else."""
     form = PromptFormat(vocabulary, template=template)
-    for spec in (
-        "niah_multiquery",
-        task("vt", "paper"),
-        "cwe",
-        "qa_1",
-        {"base": "qa_1", "context": "none"},
-    ):
-        made = generate(task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)
-        example = made[0]
+    alone = {"base": "qa_1", "context": "none"}
+    for spec in ("niah_multiquery", task("vt", "paper"), "cwe", "qa_1", alone):
+        example = generate(task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)[0]
         parts = split_prompt(example, form)
         assert parts.context + parts.question == example.prompt
         joined = np.concatenate([parts.context_ids, parts.question_ids])
@@ -73,14 +58,12 @@ def test_a_token_across_the_border_belongs_to_the_question():
     """A vocabulary whose tokens are three letters each has no clean cut: the prompt is encoded
     whole, and the border lies inside a token for most lengths."""
 
+    def encode(text):
+        threes = [text[i : i + 3].encode()[:4] for i in range(0, len(text), 3)]
+        return [int.from_bytes(three, "big") % 2**31 for three in threes]
+
     def encode_many(texts):
-        return [
-            [
-                int.from_bytes(text[i : i + 3].encode()[:4], "big") % 2**31
-                for i in range(0, len(text), 3)
-            ]
-            for text in texts
-        ]
+        return [encode(text) for text in texts]
 
     form = PromptFormat(Tokenizer(encode_many, str), template="base")
     inside = 0
@@ -93,31 +76,6 @@ def test_a_token_across_the_border_belongs_to_the_question():
         assert len(parts.context_ids) == len(parts.context) // 3
         inside += len(parts.context) % 3 > 0
     assert inside, "one border at least lies inside a token"
-
-
-def test_what_sees_the_context_alone_is_wrong_and_what_keeps_all_is_right(tmp_path):
-    """The keys of all needles are in the context; which one is asked for, in the question."""
-    examples = needles(PromptFormat("builtin"), 8, length=512)
-
-    def answer(parts, with_question):
-        texts = []
-        for part in parts:
-            key = re.search(r"number for (\S+)", part.question)
-            wanted = re.escape(key[1]) if key and with_question else r"\S+"
-            texts.append(re.search(rf"for {wanted} is: (\d+)", part.context)[1])
-        return texts
-
-    scores = {}
-    for name in ("all", "context"):
-        one = model(
-            partial(answer, with_question=name == "all"),
-            name=name,
-            takes="parts",
-            tokenizer="builtin",
-        )
-        scores[name] = rk.score([predict(one, examples, tmp_path)])["score"].mean()
-    assert scores["all"] == 1
-    assert scores["context"] <= 0.5, "it takes the first of four keys"
 
 
 def test_tables_say_that_the_context_was_compressed(tmp_path):
@@ -203,21 +161,12 @@ def test_the_module_of_the_notebook_compresses_what_the_context_left(tmp_path):
     examples = needles(plain.prompt_format, 8, "niah_single_1")
 
     def one(ratio):
-        return {
-            "name": f"window-{ratio}",
-            "entry": "notebooks.compressed_cache:compressed",
-            "entry_with": {
-                "model": plain.spec,
-                "method": "notebooks.compressed_cache:window",
-                "ratio": ratio,
-            },
-            "takes": "parts",
-            "batch_size": 1,
-            "tokenizer": plain.spec["tokenizer"],
-            "template": "base",
-        }
+        made = {"model": plain.spec, "method": "notebooks.compressed_cache:window", "ratio": ratio}
+        spec = {"entry": "notebooks.compressed_cache:compressed", "entry_with": made}
+        spec |= {"name": f"window-{ratio}", "takes": "parts", "batch_size": 1, "template": "base"}
+        return load_model(spec | {"tokenizer": plain.spec["tokenizer"]})
 
-    whole, least = load_model(one(0)), load_model(one(0.98))
+    whole, least = one(0), one(0.98)
     assert whole.identity() != least.identity()
     assert texts(whole, examples) == texts(plain, examples)
     cells = [predict(model, examples, tmp_path) for model in (whole, least)]

@@ -89,11 +89,8 @@ def test_a_hub_id_a_folder_and_a_path_are_models(project):
     mine = "model: {base: checkpoints/1000, name: r7, claimed_length: 128K}"
     (project / "mine.yaml").write_text(mine)
     spec = read_spec("mine.yaml")
-    assert [spec[key] for key in ("path", "name", "claimed_length")] == [
-        "checkpoints/1000",
-        "r7",
-        131072,
-    ]
+    assert (spec["path"], spec["name"]) == ("checkpoints/1000", "r7")
+    assert spec["claimed_length"] == 131072
 
 
 def test_a_variant_is_named_after_what_differs(project):
@@ -153,17 +150,14 @@ def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
         model(count, name="count", takes="ids")
 
 
-@pytest.mark.parametrize(
-    ("function", "words"),
-    [
+def test_what_a_function_may_not_return():
+    for function, words in (
         (lambda prompts: "yes", "returned 'yes'; it must return a list of 1 texts"),
         (lambda prompts: [7] * len(prompts), "returned 7 for example 0 of any"),
-    ],
-)
-def test_what_a_function_may_not_return(function, words):
-    one = model(function, name="bad")
-    with one_line(words):
-        answers(one, [example("a long way to go " * 30, one.prompt_format)])
+    ):
+        one = model(function, name="bad")
+        with one_line(words):
+            answers(one, [example("a long way to go " * 30, one.prompt_format)])
 
 
 def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
@@ -190,9 +184,8 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
 @pytest.fixture(scope="module")
 def words():
     random = Random(7)
-    known = [
-        "".join(random.choices("abcdefghijklmnop", k=random.randint(2, 7))) for _ in range(400)
-    ]
+    sizes = random.choices(range(2, 8), k=400)
+    known = ["".join(random.choices("abcdefghijklmnop", k=size)) for size in sizes]
     return random.choices(known, k=8000)
 
 
@@ -292,19 +285,10 @@ def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder, tmp_path):
     copy = copied(folder, tmp_path / "copy")
     identity = tiny(folder).identity()
     assert list(identity) == ["engine", "fingerprint", "dtype"]
-    for key, value in {
-        "hf_overrides": {"rope_theta": 9.0},
-        "load_args": {"attn_implementation": "eager"},
-    }.items():
-        assert tiny(folder, **{key: value}).identity() == identity | {key: value}
+    other = {"hf_overrides": {"rope_theta": 9.0}}
+    assert tiny(folder, **other).identity() == identity | other
     assert tiny(copy).identity() == identity
     assert tiny(copy, dtype="bfloat16").identity() != identity
-    weights = copy / "model.safetensors"
-    data = bytearray(weights.read_bytes())
-    data[-1] ^= 1
-    weights.write_bytes(data)
-    assert tiny(copy).identity()["fingerprint"] != identity["fingerprint"]
-    assert tiny(folder).environment()["path"] == str(folder)
 
 
 @needs_torch
@@ -329,9 +313,6 @@ def test_weights_that_are_cut_short_are_seen_before_they_are_loaded(folder, tmp_
 
 @needs_torch
 def test_folders_that_are_no_models(tmp_path, folder, words):
-    (tmp_path / "empty").mkdir()
-    with one_line(r"is no model: there is no config\.json"):
-        tiny(tmp_path / "empty")
     with one_line(r"no folder .*nowhere"):
         tiny(tmp_path / "nowhere")
     asked = prompts(tiny(folder), words, [9])
@@ -347,9 +328,7 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
     with one_line(r"lacks \d+ weights of the model, such as model\.layers\."):
         answers(tiny(copied(folder, tmp_path / "deeper", config=deeper)), asked)
     with one_line("cannot be loaded: .*(CUDA|cuda|NVIDIA)"):
-        answers(tiny(folder, device="cuda:99"), prompts(tiny(folder), words, [9]))
-    with one_line("is a folder, which has no revision abc"):
-        tiny(folder, revision="abc")
+        answers(tiny(folder, device="cuda:99"), asked)
     with one_line("`tokenizer: builtin` mean nothing"):
         _ = tiny(folder, tokenizer="builtin").prompt_format
     small = json.loads((folder / "config.json").read_text()) | {"vocab_size": 300}
@@ -383,21 +362,18 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
         network.model.layers[1].mlp.up_proj.weight.mul_(1.5)
     assert one.identity() != before
     assert one.identity() != model(loaded(folder), name="mine").identity()
-    named = [
-        model(pair, name="mine", version="1") for pair in ((network, tokenizer), loaded(folder))
-    ]
-    assert named[0].identity() == named[1].identity()
-    assert named[0].identity()["version"] == "1"
+    named = model(loaded(folder), name="mine", version="1").identity()
+    assert model((network, tokenizer), name="mine", version="1").identity() == named
+    assert named["version"] == "1"
     name = one.prompt_format.tokenizer.name
     assert name == model((network, tokenizer), name="again").prompt_format.tokenizer.name
     del one
     assert by_path.prompt_format.tokenizer.fingerprint == load_tokenizer(name).fingerprint
     monkeypatch.setattr(sys, "path", list(sys.path))
-    (project / "my_pair_models.py").write_text(
-        "from transformers import AutoModelForCausalLM as M, PreTrainedTokenizerFast as T\n"
-        f"def load():\n    return M.from_pretrained({str(folder)!r}), "
-        f"T.from_pretrained({str(folder)!r})\n"
-    )
+    imports = "from transformers import AutoModelForCausalLM as M, PreTrainedTokenizerFast as T"
+    pair = "[each.from_pretrained(FOLDER) for each in (M, T)]"
+    source = f"{imports}\nFOLDER = {str(folder)!r}\ndef load():\n    return tuple({pair})\n"
+    (project / "my_pair_models.py").write_text(source)
     entered = load_model({"entry": "my_pair_models:load", "name": "entered"})
     assert entered.prompt_format.bos == (0,)
     assert answers(entered, asked) == answers(by_path, asked)
@@ -470,7 +446,6 @@ def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):
     assert plain.too_long(5000)
     assert (longer.too_long(9000), bool(longer.too_long(9001))) == (None, True)
     assert answers(longer, asked) == expected
-    # the newer and the older names
     for name, kind in (("rope_parameters", "rope_type"), ("rope_scaling", "type")):
         scaled = tiny(folder, hf_overrides={name: {kind: "yarn", "factor": 4.0}})
         assert (scaled.too_long(16384), bool(scaled.too_long(16385))) == (None, True)
@@ -480,16 +455,14 @@ def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):
     older = copied(folder, tmp_path / "older", config=config | {"rope_theta": 8 * theta})
     assert answers(tiny(older), asked) != expected
     assert answers(tiny(older, hf_overrides={"rope_theta": theta}), asked) == expected
-    assert answers(tiny(folder, load_args={"attn_implementation": "eager"}), asked) == expected
     for wrong, said in [
         ({"rope_type": "nonsense", "factor": 4}, "cannot be loaded with hf_overrides .*nonsense"),
         ({"rope_type": "yarn", "factor": "four"}, "a mapping whose factor is one"),
     ]:
         with one_line(said):
             answers(tiny(folder, hf_overrides={"rope_parameters": wrong}), asked)
-    assert "(max_length); `max_length: 200` goes beyond" in tiny(folder, max_length=99).too_long(
-        200
-    )
+    said = tiny(folder, max_length=99).too_long(200)
+    assert "(max_length); `max_length: 200` goes beyond" in said
 
 
 # --- what a checkpoint's files say ----------------------------------------------------------------
