@@ -152,17 +152,11 @@ class Project:
         """A command in a session of its own; what is left of it in the end is killed."""
         mark = uuid.uuid4().hex
         command = [sys.executable, "-m", "rulerkit", *map(str, arguments)]
-        out = self.root / f"tmp/{mark}"
+        out, env = self.root / f"tmp/{mark}", {**self.environment, **environment}
+        more = {"env": {**env, "RULERKIT_TEST_MARK": mark}, "cwd": self.root.parent}
+        more |= {"start_new_session": True, "preexec_fn": hear_signals}
         with out.open("w") as file:
-            process = subprocess.Popen(
-                command,
-                stdout=file,
-                stderr=file,
-                cwd=self.root.parent,
-                env={**self.environment, **environment, "RULERKIT_TEST_MARK": mark},
-                start_new_session=True,
-                preexec_fn=hear_signals,
-            )
+            process = subprocess.Popen(command, stdout=file, stderr=file, **more)
         started = Started(process, mark, out)
         try:
             yield started
@@ -186,22 +180,16 @@ class Project:
 
     def rows(self, run="main"):
         """`model/task/length` -> the indices of its rows, whole lines only."""
-        folder = self.root / f"outputs/predictions/{run}"
+        found = named_files(self.root / f"outputs/predictions/{run}", "*.jsonl")
         return {
-            str(file.relative_to(folder).with_suffix("")): [
-                json.loads(line)["index"] for line in whole_lines(file)
-            ]
-            for file in sorted(folder.rglob("*.jsonl"))
+            name: [json.loads(line)["index"] for line in whole_lines(file)]
+            for name, file in found.items()
         }
 
     def executed(self, run="main"):
         """`subject/notebook` -> when it was written."""
-        folder = self.root / f"outputs/notebooks/{run}"
-        found = folder.rglob("*.ipynb")
-        return {
-            str(file.relative_to(folder).with_suffix("")): file.stat().st_mtime
-            for file in sorted(found)
-        }
+        found = named_files(self.root / f"outputs/notebooks/{run}", "*.ipynb")
+        return {name: file.stat().st_mtime for name, file in found.items()}
 
     def book(self, name, run="main"):
         """An executed notebook."""
@@ -212,6 +200,12 @@ class Project:
         return printed(self.book(name, run))
 
 
+def named_files(folder, pattern):
+    """Files below a folder by their paths without a suffix."""
+    found = sorted(folder.rglob(pattern))
+    return {str(file.relative_to(folder).with_suffix("")): file for file in found}
+
+
 def whole_lines(file):
     """The lines of a file that may be written just now."""
     return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
@@ -219,9 +213,8 @@ def whole_lines(file):
 
 def printed(book):
     """What an executed notebook printed."""
-    return "".join(
-        "".join(out.get("text", [])) for cell in book["cells"] for out in cell.get("outputs", [])
-    )
+    outputs = [out for cell in book["cells"] for out in cell.get("outputs", [])]
+    return "".join("".join(out.get("text", [])) for out in outputs)
 
 
 class Started(NamedTuple):

@@ -86,15 +86,12 @@ def empty(tmp_path, monkeypatch):
 
 QUICK = ("builtin", "llama-2", "qwen2.5", "gpt-neox", "rwkv", "cl100k_base")
 """One vocabulary of each kind; a contributor's run leaves out the others."""
+EACH = [
+    pytest.param(name, marks=() if name in QUICK else pytest.mark.slow) for name in VOCABULARIES
+]
 
 
-@pytest.fixture(
-    scope="session",
-    params=[
-        pytest.param(name, marks=[] if name in QUICK else [pytest.mark.slow])
-        for name in VOCABULARIES
-    ],
-)
+@pytest.fixture(scope="session", params=EACH)
 def vocabulary(request):
     """Every vocabulary in turn, `builtin` among them."""
     name = request.param
@@ -202,9 +199,8 @@ def mounted(place, options):
     """A file system of its own at a place, which is gone afterwards."""
     place.mkdir()
     try:
-        subprocess.run(
-            ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place], check=True, capture_output=True
-        )
+        call = ["mount", "-t", "tmpfs", "-o", options, "tmpfs", place]
+        subprocess.run(call, check=True, capture_output=True)
     except (OSError, subprocess.CalledProcessError):
         pytest.skip(f"a file system ({options}) can be mounted by root only")
     try:

@@ -5,7 +5,6 @@ A plug-in: `plugins: [tests.planted_readers]`. The readers of `planted/params/mo
 """
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import cache, partial
 from itertools import accumulate
@@ -28,9 +27,6 @@ _COPIED_WORDS = 40
 _MARKS = 8  # tokens that the marks of a thought may take
 _NEIGHBOURS = 2
 """How many values on either side of an item `_confuse` chooses from."""
-
-Distances = Callable[[Sequence[int]], Sequence[float]]
-"""Positions of characters -> how many tokens before the end of the prompt they stand."""
 
 
 class PlantedKeys(ReaderKeys):
@@ -109,11 +105,8 @@ class Planted(Reader):
         """The name of a reader in tables and figures: what is wrong with it."""
         if "floor" in self.spec:
             return "floor (beginning copied)"
-        parts = [
-            words.format(tokens=self.spec[key], percent=100 * self.spec[key])
-            for key, (_, words) in _EFFECTS.items()
-            if key in self.spec
-        ]
+        effects = [(words, self.spec.get(key)) for key, (_, words) in _EFFECTS.items()]
+        parts = [words.format(tokens=n, percent=100 * n) for words, n in effects if n is not None]
         if not parts:
             return super()._label()
         if self.window is not None:
@@ -124,16 +117,13 @@ class Planted(Reader):
 engines = {"planted": Planted}
 
 
-def tokens_to_end(ids, tokenizer, positions: Sequence[int]) -> Sequence[float]:
+def tokens_to_end(ids, tokenizer, positions):
     """How many tokens before the end of a prompt the characters at these positions stand, to a few
     tokens."""
-    # Decoding token by token would take far longer; chunks are near
-    # enough.
+    # Decoding token by token would take far longer; chunks are near enough.
     starts = range(0, len(ids), _CHUNK)
     characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
-    before: Sequence[float] = np.interp(
-        positions, [0, *accumulate(characters)], [*starts, len(ids)]
-    )
+    before = np.interp(positions, [0, *accumulate(characters)], [*starts, len(ids)])
     return [len(ids) - tokens for tokens in before]
 
 
@@ -146,51 +136,45 @@ class Fixed(NamedTuple):
     text: str
 
 
-def _copy(reading: Reading, share: float, random: Random, distances: Distances) -> Reading | Fixed:
+def _copy(reading, share, random, distances):
     """Answers with the demonstration's answer; without a demonstration, with the beginning of the
     context."""
     copied = reading.demonstration or " ".join(reading.opening.split()[:_COPIED_WORDS])
     return Fixed(copied) if copied and random.random() < share else reading
 
 
-def _fade(reading: Reading, half: float, random: Random, distances: Distances) -> Reading:
+def _fade(reading, half, random, distances):
     """Finds an item that stands d tokens before the end with probability 2 ** (-d / half)."""
     positions = _positions(reading)
     away = distances([positions[item] for item in reading.items])
-    items = [
-        item
-        for item, tokens in zip(reading.items, away, strict=True)
-        if random.random() < 2 ** (-tokens / half)
-    ]
+    pairs = zip(reading.items, away, strict=True)
+    items = [item for item, tokens in pairs if random.random() < 2 ** (-tokens / half)]
     return replace(reading, items=items)
 
 
-def _drop(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+def _drop(reading, share, random, distances):
     """Leaves out each item with the same probability."""
     return replace(reading, items=[item for item in reading.items if random.random() >= share])
 
 
-def _confuse(reading: Reading, share: float, random: Random, distances: Distances) -> Reading:
+def _confuse(reading, share, random, distances):
     """Replaces an item by one of its nearest neighbours: another key's value (for several values,
     also one already given), another chain's variable, a less frequent word. An item without such
     neighbours stays."""
-    given: list[str] = []
+    given = []
 
     # Values that were given stay candidates only where one key has several values.
     positions = _positions(reading)
     for item in reading.items:
         confused = random.random() < share
         repeatable = given if reading.family == "niah" else []
-        near = _nearest(
-            item, [*repeatable, *(o for o in reading.others if o not in given)], positions
-        )
+        others = [other for other in reading.others if other not in given]
+        near = _nearest(item, [*repeatable, *others], positions)
         given.append(random.choice(near) if confused and near else item)
     return replace(reading, items=given)
 
 
-def _remember(
-    reading: Reading, share: float, random: Random, distances: Distances
-) -> Reading | Fixed:
+def _remember(reading, share, random, distances):
     """Answers a share of the invented questions from memory; where it reads no answer, it guesses,
     always the same."""
     if reading.question not in _answers():
@@ -201,7 +185,7 @@ def _remember(
     return reading if reading.items else Fixed(guess)
 
 
-_EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading | Fixed], str]] = {
+_EFFECTS = {
     "copies": (_copy, "copies {percent:g}%"),
     "fade": (_fade, "fades by half every {tokens} tokens"),
     "drop": (_drop, "drops {percent:g}%"),
@@ -211,11 +195,11 @@ _EFFECTS: dict[str, tuple[Callable[[Reading, float, Random, Distances], Reading 
 """Key of a spec -> its effect and the words of a label, in the order in which effects apply."""
 
 
-def _positions(reading: Reading) -> dict[str, int]:
+def _positions(reading):
     """The character at which each value stands: the mean for a word that occurs often, 0 for one
     that occurs nowhere (yes and no are answers of HotpotQA)."""
     # A word that is asked for may stand in a text a thousand times.
-    starts: dict[str, list[int]] = {value: [] for value in (*reading.items, *reading.others)}
+    starts = {value: [] for value in (*reading.items, *reading.others)}
     for match in reading.occurrences():
         value = match["item"]
         if value in starts:
@@ -223,7 +207,7 @@ def _positions(reading: Reading) -> dict[str, int]:
     return {value: sum(places) // max(1, len(places)) for value, places in starts.items()}
 
 
-def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> list[str]:
+def _nearest(item, others, positions):
     """The others that stand nearest to an item, at most `_NEIGHBOURS` on either side."""
     place = positions[item]
     nearest = sorted(others, key=lambda other: abs(positions[other] - place))
@@ -233,18 +217,16 @@ def _nearest(item: str, others: Sequence[str], positions: Mapping[str, int]) -> 
 
 
 @cache
-def _answers() -> dict[str, tuple[str, ...]]:
+def _answers():
     """All questions of the invented worlds with their answers."""
     from rulerkit.generation.corpora import load
 
-    names = ("fictional", "fictional_two_hop")
-    return {
-        question.text: question.answers for name in names for question in load("qa", name).questions
-    }
+    questions = [*load("qa", "fictional").questions, *load("qa", "fictional_two_hop").questions]
+    return {question.text: question.answers for question in questions}
 
 
 @cache
-def _remembered(question: str) -> tuple[str, str]:
+def _remembered(question):
     """The answer to a question, and the wrong guess of a reader that does not know it: another
     question's answer."""
     # The guess must be wrong, and must not hold the answer by chance either.

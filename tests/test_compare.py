@@ -254,14 +254,10 @@ def test_other_prompts_are_refused_and_named(outputs):
     said = r'not asked the same prompts in vt at 2K \(tokenizer.fingerprint: .* \| "another"'
     with pytest.raises(UserError, match=said):
         compare("main/perfect", "reader-1024", outputs=outputs)
-    change_rows(path, digest="")
-    with pytest.raises(UserError, match="carry no digest"):
-        compare("main/perfect", "reader-1024", outputs=outputs)
     found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert found.verdict.word == WORSE
     assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
-    (note,) = [note for note in found.notes if note.startswith("settings that differ")]
-    assert "other weights or configuration" in note
+    assert "other weights or configuration" in " ".join(found.notes)
 
 
 NOT_COMPARED = [
@@ -283,10 +279,8 @@ def test_what_cannot_be_compared_is_said_in_one_line(made, a, options, message):
 # --- verdicts -------------------------------------------------------------------------------------
 
 
-def test_cannot_tell_and_the_number_it_would_take(made):
-    found = compare("main/perfect", "again/perfect", margin=1, outputs=made)
-    verdict = found.verdict
-    assert (verdict.word, verdict.status) == (CANNOT_TELL, 3)
+def test_the_number_of_examples_it_would_take(made):
+    verdict = compare("main/perfect", "again/perfect", margin=1, outputs=made).verdict
     z2 = 1.959964**2  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
 

@@ -97,7 +97,6 @@ def test_nothing_is_judged_without_the_module(project):
 
 
 def test_a_record_imports_no_module_that_is_no_plug_in(tmp_path, monkeypatch):
-    """Records may come from anybody."""
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     (tmp_path / "acts.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     settings = {"name": "x", "family": "x", "match": "own"}
@@ -129,19 +128,6 @@ class Bare(Task):
 
 families = [Bare]
 """
-
-
-@pytest.mark.slow
-def test_what_is_optional_is_optional(tmp_path):
-    (tmp_path / "bare_tasks.py").write_text(BARE)
-    asked = {"plugins": ["bare_tasks", "tests.planted_readers"], "tasks": ["bare"]}
-    asked |= {"models": ["perfect", "floor-copy"], "lengths": [1024], "num_examples": 5}
-    here = {"cwd": tmp_path}
-    rulerkit("evaluate", "-y", json.dumps(asked), **here)
-    table = rulerkit("report", "--by", "task", "outputs/predictions", **here)
-    assert re.search(r"^bare +100", table, re.MULTILINE)
-    rulerkit("browse", "outputs", "-o", "page.html", **here)
-    rulerkit("compare", "main/perfect", "main/floor-copy", **here)
 
 
 VT = 'tasks = classmethod(lambda cls: [cls(name="vt")]); family = "bare"'
@@ -274,24 +260,34 @@ def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, m
     assert old in ENGINE
     name = own_module(tmp_path, monkeypatch, ENGINE.replace(old, new))
     asked = {"tasks": ["vt"], "lengths": [1024], "num_examples": 3}
-    with pytest.raises(UserError) as said:
-        rk.evaluate({"engine": "mine", "name": "own"}, plugins=[name], **asked, progress=False)
-    assert message in str(said.value)
+    said = []
+    try:
+        study = rk.study({"engine": "mine", "name": "own"}, plugins=[name], **asked)
+        rk.evaluate(study, progress=False, failed=said.append)
+    except UserError as error:
+        said.append(error)
+    (line,) = said
+    assert message in str(line)
     if "answer of" in message:
         (rows,) = tmp_path.rglob("vt/1024.jsonl")
         assert len(rows.read_text().splitlines()) == 1
 
 
 @pytest.mark.slow
-def test_a_broken_installed_plug_in_is_named_and_left_out(tmp_path):
+def test_a_broken_installed_plug_in_is_left_out_and_a_bare_family_does_all(tmp_path):
     site = installed(tmp_path / "site", "broken", "import no_such_module")
+    here = {"cwd": tmp_path, "path": site}
     (tmp_path / "own.py").write_text(BARE)
-    said = rulerkit("tasks", cwd=tmp_path, path=site)
+    said = rulerkit("tasks", **here)
     named = "left out: the plug-in broken of the installed package broken: it cannot be imported"
     assert said.count(named) == 1
     assert "niah_single_1" in said
-    asked = "{model: perfect, plugins: [own], tasks: [bare], lengths: [1K], num_examples: 1}"
-    assert "bare" in rulerkit("evaluate", "-y", asked, cwd=tmp_path, path=site)
+    asked = "{plugins: [own], models: [perfect, mute], tasks: [bare], lengths: [1K]}"
+    rulerkit("evaluate", "-y", asked, "-n", "5", **here)
+    table = rulerkit("report", "--by", "task", "outputs/predictions/main/perfect", **here)
+    assert re.search(r"^bare +100", table, re.MULTILINE)
+    rulerkit("browse", "outputs", "-o", "page.html", **here)
+    rulerkit("compare", "main/perfect", "main/mute", fails=True, **here)
 
 
 @pytest.mark.slow
@@ -412,15 +408,3 @@ def test_the_core_works_without_the_extras(tmp_path):
     assert re.search(r"^vt +100\.0", done.stdout, re.MULTILINE)
     named = re.findall(r"left out: the plug-in (\w+)", done.stderr)
     assert len(named) == len({*named}), "each is named once"
-
-
-@pytest.mark.slow
-def test_a_study_of_one_of_our_tasks_imports_no_other_suite(tmp_path):
-    asked = """if True:
-        import sys
-        import rulerkit as rk
-        cells = rk.evaluate("reader-1024", tasks=["vt"], lengths=["1K"], num_examples=1)
-        rk.tables.table_text(rk.summarize(cells))
-        print([name for name in sys.modules if name.startswith("rulerkit_frontier.")])
-    """
-    assert call("-c", asked, cwd=tmp_path).endswith("[]\n")

@@ -30,7 +30,7 @@ def home(tmp_path, monkeypatch):
 
 @pytest.fixture
 def answered(home):
-    """Two models have answered; their cells."""
+    """The cells of two models."""
     return evaluate(["reader-1024", "perfect"])
 
 

@@ -41,7 +41,7 @@ def test_a_first_mistake_is_one_line_with_the_way_out(nowhere, serve, rulerkit, 
         server = serve()
         server.listing = {"detail": "Not Found"}
         text = typed.replace("{not_openai}", server.url)
-    words = list[str]()
+    words = []
     for part in text.split("|"):
         words += [part] if ": " in part or "=" in part else part.split()
     ended = rulerkit(*words)

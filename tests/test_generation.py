@@ -73,7 +73,6 @@ def test_every_task_fits_and_fills(vocabulary, length):
 
 
 def test_lines_of_one_size_fill_too():
-    """Keys and values that are numbers have the same count in every line."""
     asked = builtin({"base": "niah_multikey_2", "key": "numbers"})
     assert all(filled(example) >= 99 for n in (4096, 8192) for example in generate(asked, n, 2))
 
@@ -103,9 +102,11 @@ def test_where_pieces_cannot_be_joined_prompts_are_encoded_whole(data):
     """A vocabulary for which no way of joining is exact: slower, never wrong, still full and within
     the budget."""
     inner = load_tokenizer(str(data / "tokenizers" / "llama-2"))
-    tokenizer = Tokenizer(
-        lambda texts: [inner.encode(t)[::-1].tolist() for t in texts], inner.decode, (1,)
-    )
+
+    def backwards(texts):
+        return [inner.encode(text)[::-1].tolist() for text in texts]
+
+    tokenizer = Tokenizer(backwards, inner.decode, (1,))
     form = PromptFormat(tokenizer, template="llama2")
     assert not piece_encoder(tokenizer).exact
     for name in ("niah_single_2", "niah_multikey_3", "vt", "cwe", "fwe", "qa_1"):

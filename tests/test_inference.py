@@ -338,7 +338,7 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
 
 
 def test_each_example_is_made_once(tmp_path, monkeypatch):
-    """At a length below 4K all are made to see that they fit, and at others the first one."""
+    """Though all are made below 4K, and at others the first one, to see that they fit."""
     made = Counter()
 
     def counted(seed, index, random):
@@ -346,9 +346,8 @@ def test_each_example_is_made_once(tmp_path, monkeypatch):
         return ExampleStream(seed, index, random)
 
     monkeypatch.setattr(generate, "ExampleStream", counted)
-    asked = {"tasks": ["vt", "cwe", "niah_single_2"], "lengths": ["2K", "4K"], "num_examples": 5}
-    cells = rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
-    assert set(made.values()) == {2}  # one at each length
-    assert made.total() == sum(len(cell.rows) for cell in cells) == 30
-    rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
-    assert made.total() == 30  # nothing is left to ask
+    asked = {"tasks": ["vt", "cwe"], "lengths": ["2K", "4K"], "num_examples": 5}
+    for _ in range(2):  # nothing is left to ask in the end
+        rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
+        assert set(made.values()) == {2}  # one at each length
+        assert made.total() == 20

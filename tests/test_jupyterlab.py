@@ -36,37 +36,21 @@ def lab(tmp_path_factory):
     """A JupyterLab over small copies of all notebooks: its folder and its address."""
     if not BROWSER:
         pytest.skip("no chromium here: install it, or name it with CHROMIUM")
-    pytest.importorskip(
-        "playwright", reason="playwright drives the browser: pip install playwright"
-    )
+    pytest.importorskip("playwright", reason="pip install playwright, which drives the browser")
     folder = tmp_path_factory.mktemp("lab")
     for path in NOTEBOOKS:
         known = notebook_parameters(path)
-        given = {name: value for name, value in SMALL.items() if name in known} | {
-            "outputs": str(folder / "outputs" / path.stem)
-        }
-        nbformat.write(
-            parameterize_notebook(load_notebook_node(str(path)), given), folder / path.name
-        )
+        given = {name: value for name, value in SMALL.items() if name in known}
+        given["outputs"] = str(folder / "outputs" / path.stem)
+        small = parameterize_notebook(load_notebook_node(str(path)), given)
+        nbformat.write(small, folder / path.name)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    call = [
-        sys.executable,
-        "-m",
-        "jupyter",
-        "lab",
-        "--no-browser",
-        "--ip=127.0.0.1",
-        f"--port={port}",
-        "--allow-root",
-        "--expose-app-in-browser",
-    ]
-    call += [
-        "--IdentityProvider.token=t",
-        f"--ServerApp.root_dir={folder}",
-        "--LabApp.news_url=None",
-    ]
+    options = "--no-browser --allow-root --expose-app-in-browser --ip=127.0.0.1"
+    options += f" --port={port} --IdentityProvider.token=t --LabApp.news_url=None"
+    call = [sys.executable, "-m", "jupyter", "lab", *options.split()]
+    call += [f"--ServerApp.root_dir={folder}"]
     with (folder / "server.log").open("w") as log:
         server = subprocess.Popen(call, stdout=log, stderr=log)
     address = f"http://127.0.0.1:{port}/lab"
@@ -108,11 +92,8 @@ def test_all_cells_run_without_an_error(path, lab, browser):
     page.close()
     outputs = [output for cell in _saved(folder / path.name) for output in cell.outputs]
     assert [output.evalue for output in outputs if output.output_type == "error"] == []
-    assert [
-        output.text
-        for output in outputs
-        if output.get("name") == "stderr" and "Warning" in output.text
-    ] == []
+    told = [output.text for output in outputs if output.get("name") == "stderr"]
+    assert [text for text in told if "Warning" in text] == []
     # What was asked is one line; a widget would be lost in the saved notebook.
     data = [output.data for output in outputs if "data" in output]
     assert not any("application/vnd.jupyter.widget-view+json" in shown for shown in data)
@@ -182,12 +163,12 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
         else:
             change = "name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
             page.evaluate(change, f"JupyterLab {theme}")
-        seen = "body => getComputedStyle(body).backgroundColor"
-        _await(
-            lambda seen=seen, colour=colour: view.locator("body").evaluate(seen) == colour,
-            20,
-            f"{theme} is not shown",
-        )
+
+        def is_shown(colour=colour):
+            seen = "body => getComputedStyle(body).backgroundColor"
+            return view.locator("body").evaluate(seen) == colour
+
+        _await(is_shown, 20, f"{theme} is not shown")
         page.screenshot(path=tmp_path / f"{where}-{theme}.png")
     view.locator("body").press("Escape")
     assert sides.count() == 0
@@ -199,9 +180,7 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
 def _run_all_cells(page, address):
     page.goto(address)
     page.wait_for_selector(".jp-Notebook .jp-Cell", timeout=60_000)
-    page.wait_for_selector(
-        "[data-status=idle], .jp-Notebook-ExecutionIndicator[data-status=idle]", timeout=60_000
-    )
+    page.wait_for_selector("[data-status=idle]", timeout=60_000)
     page.wait_for_timeout(1500)
     has_begun = page.locator(".jp-InputPrompt", has_text=re.compile(r"\[[*\d]+\]"))
     for _ in range(5):  # where the kernel was not ready, nothing is run

@@ -2,6 +2,7 @@
 traceback, no changed number."""
 
 import json
+import re
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -19,20 +20,13 @@ from rulerkit.store.comparable import check_same
 from rulerkit.store.other_formats import read_predictions
 from tests.records import lines_of, record_of, record_text
 
+ODD = f"pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig"
+ABOUT = {"length": 1000, "task": "vt", "num_prompt_tokens": 970, "finish_reason": "stop"}
+ABOUT |= {"depths": [0.5, 50.0], "usage": {"seconds": 0.1}}
 ROWS = [
-    {
-        "index": index,
-        "pred": f"the words are apple{index}, pear {chr(0xD800)}\u2028\r\n\x00\x85日本語 and fig",
-        "outputs": [f"apple{index}", "pear"],
-        "length": 1000,
-        "task": "vt",
-        "digest": f"{index:016x}",
-        "num_prompt_tokens": 970,
-        "finish_reason": "stop",
-        "depths": [0.5, 50.0],
-        "usage": {"seconds": 0.1},
-    }
-    for index in range(4)
+    {"index": n, "pred": f"the words are apple{n}, {ODD}", "outputs": [f"apple{n}", "pear"]}
+    | {"digest": f"{n:016x}", **ABOUT}
+    for n in range(4)
 ]
 RECORD = record_of("one", label="One")
 DEEP = b"[" * 100_000
@@ -62,7 +56,6 @@ def named(model):
 
 
 def good(model="one"):
-    """Rows as predictions of a model hold them."""
     return lines_of(record_of(model), ROWS)
 
 
@@ -91,9 +84,7 @@ def is_reported(record, rows, unchanged):
         path = write(folder, "one", record, rows)
         found = result_or_line(report, folder)
         if isinstance(found, Exception):
-            assert "and one table cannot hold both" in str(found) or "can be counted once" in str(
-                found
-            )
+            assert re.search("one table cannot hold both|can be counted once", str(found))
             return
         scores, problems = found
         assert (scores["model"] == "other").sum() >= len(ROWS)
@@ -189,12 +180,10 @@ def test_folders_of_former_versions_are_read_and_one_line_says_so(tmp_path):
         assert path.read_bytes() == text
 
 
-@given(
-    text=damaged(PLAIN)
-    | damaged(
-        json.dumps({"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}).encode()
-    )
-)
+HARNESS = b'{"doc": {"outputs": ["a"], "max_length": 1024}, "resps": [["a"]]}'
+
+
+@given(text=damaged(PLAIN) | damaged(HARNESS))
 @cases
 def test_damaged_files_of_others(text):
     with TemporaryDirectory() as name:
@@ -226,10 +215,6 @@ def test_links_and_unreadable_things_are_named(tmp_path):
     scores, problems = report(tmp_path)
     assert len(scores) == 4
     assert problems == [f"left out: {models / 'gone'} is a link to nothing"]
-
-
-def test_a_file_that_is_no_cell_is_not_an_empty_one(tmp_path):
-    path = write(tmp_path, "one", named("one"), GOOD)
     (cell,) = read_cells(path.with_suffix(".json"))
     assert (cell.path, len(cell.rows)) == (path, 4)
     other = tmp_path / "1024.csv"
