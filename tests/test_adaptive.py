@@ -13,12 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import rulerkit as rk
-from rulerkit.common.errors import UserError
-from rulerkit.inference.model import load_model
 from rulerkit.scoring.adaptive import StoppingRule, replay
 from rulerkit.scoring.statistics import critical_value, look_confidences
-from rulerkit.store.cells import failures_file, read_cells
-from tests.records import lines_of
+from rulerkit.store.cells import read_cells
 
 LENGTHS = (1024, 2048, 4096)
 NOISY = {"base": "reader-2048", "engine": "planted", "drop": 0.06, "name": "noisy"}
@@ -154,19 +151,6 @@ def test_a_killed_run_ends_as_any_other(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_failed_request_behind_the_last_answer_leaves_a_run_at_its_end(tmp_path):
-    path = evaluate(tmp_path, max_failures=0.5)[-1].path
-    *lines, last = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join(lines))
-    index = json.loads(last)["index"]
-    failure = {"index": index, "time": "", "reason": "HTTP 500", "refused": False}
-    record = json.loads(path.with_suffix(".json").read_text())
-    failures_file(path).write_bytes(lines_of(record, [failure]))
-    scores = rk.score(read_cells(tmp_path / "predictions"))
-    assert "2K, certain" in rk.summarize(scores, ["vt"]).models["adaptive"].iloc[0]
-
-
-@pytest.mark.slow
 def test_rows_beyond_do_not_change_the_end(tmp_path):
     """A run of a fixed number beside an adaptive one: the rows are shared, the answer is not moved,
     and no mean takes one for the other."""
@@ -181,7 +165,7 @@ def test_rows_beyond_do_not_change_the_end(tmp_path):
 
 
 def test_lengths_that_cannot_be_given(tmp_path, capsys):
-    model = load_model(NOISY)
+    model = rk.load_model(NOISY)
     model.too_long = lambda length: "4K is its limit" if length > 2048 else ""
     cells = evaluate(tmp_path, model=model, lengths=[*LENGTHS, 8192, 16384])
     assert "not run: noisy at 16K: 4K is its limit" in capsys.readouterr().err
@@ -198,7 +182,7 @@ def test_other_tasks_and_other_notebooks_get_complete_cells(capsys):
     assert "these tasks have no common threshold" in capsys.readouterr().err
     assert rk.study(num_examples="adaptive", notebook="08_training_length").adaptive is None
     assert "08_training_length compares complete cells" in capsys.readouterr().err
-    with pytest.raises(UserError, match="a whole number from 1 to 1000000, or adaptive"):
+    with pytest.raises(rk.UserError, match="a whole number from 1 to 1000000, or adaptive"):
         rk.study(num_examples="some")
 
 

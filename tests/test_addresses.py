@@ -10,10 +10,7 @@ from contextlib import ExitStack
 import pytest
 
 import rulerkit as rk
-from rulerkit.common.errors import UserError
 from rulerkit.common.urls import is_address, url_of
-from rulerkit.generation.tokenizers import load_tokenizer
-from rulerkit.inference.model import load_model
 from rulerkit.inference.reply import read_reply
 from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
@@ -31,7 +28,7 @@ class Recorder(ReaderServer):
     """Remembers the key and the headers of each request; with `wants` it refuses without."""
 
     def __init__(self):
-        super().__init__(load_tokenizer("builtin"))
+        super().__init__(rk.load_tokenizer("builtin"))
         self.RequestHandlerClass = _Recording
         self.headers, self.wants = [], ""
 
@@ -97,11 +94,11 @@ def test_what_is_no_address(folder):
         assert not is_address(name)
     (folder / "step:8000").mkdir()
     assert not is_address("step:8000")
-    with pytest.raises(UserError, match="is no address"):
-        load_model("http://host:99999")
+    with pytest.raises(rk.UserError, match="is no address"):
+        rk.load_model("http://host:99999")
     (folder / "own.yaml").write_text("model: localhost:8000")
-    with pytest.raises(UserError, match="under `base_url`"):
-        load_model("own.yaml")
+    with pytest.raises(rk.UserError, match="under `base_url`"):
+        rk.load_model("own.yaml")
 
 
 # --- why nothing answers --------------------------------------------------------------------------
@@ -119,7 +116,7 @@ def tls(server, tmp_path):
         pytest.skip("openssl makes the certificate")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(file, key)
-    with serving(ReaderServer(load_tokenizer("builtin"))) as secure:
+    with serving(ReaderServer(rk.load_tokenizer("builtin"))) as secure:
         secure.socket = context.wrap_socket(secure.socket, server_side=True)
         yield secure.server_address[1], file
 
@@ -128,8 +125,8 @@ def reasons(address):
     """Why nothing answers: at an address alone, and at the base_url of a mapping."""
     said = []
     for model in (address, {"path": "m", "base_url": address, "tokenizer": "builtin"}):
-        with pytest.raises(UserError) as caught:
-            _ = load_model(model).prompt_format
+        with pytest.raises(rk.UserError) as caught:
+            _ = rk.load_model(model).prompt_format
         said.append(str(caught.value).removeprefix("model m: "))
     return said
 
@@ -141,7 +138,7 @@ def test_a_certificate_is_what_is_wrong(tls, monkeypatch):
         assert "SSL_CERT_FILE" in reason
     assert "with TLS an address begins with https://" in reasons(f"http://localhost:{port}/v1")[0]
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
-    assert load_model(f"https://localhost:{port}").spec["path"] == "m"
+    assert rk.load_model(f"https://localhost:{port}").spec["path"] == "m"
 
 
 def test_why_nothing_answers(server, monkeypatch):
@@ -171,7 +168,7 @@ BAD_KEYS = {f"“{KEY}”": "a typographic quote", f"{KEY}\r\n": "a line end"}
 def test_a_key_that_no_header_takes(value, server, monkeypatch):
     monkeypatch.setenv("MY_KEY", value)
     for given in ({"api_key_env": "MY_KEY"}, {"headers": {"api-key": "$MY_KEY"}}):
-        with pytest.raises(UserError, match=BAD_KEYS[value]) as caught:
+        with pytest.raises(rk.UserError, match=BAD_KEYS[value]) as caught:
             _ = client(server, **given).prompt_format
         assert "MY_KEY" in str(caught.value)
         assert KEY not in str(caught.value)
@@ -187,9 +184,9 @@ def test_refused_unset_and_unnamed_are_three_sentences(recorders, monkeypatch):
         ({}, "it wants a key, and none was named"),
         ({"api_key_env": "NO_SUCH_KEY"}, "NO_SUCH_KEY, which holds the key, is not set"),
     ):
-        with pytest.raises(UserError, match=words):
-            load_model({"base": server.url, **given})
-        with pytest.raises(UserError, match=words):
+        with pytest.raises(rk.UserError, match=words):
+            rk.load_model({"base": server.url, **given})
+        with pytest.raises(rk.UserError, match=words):
             _ = client(server, **given).prompt_format
 
 
@@ -240,13 +237,13 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
     ours.behave = lambda body: (307, {"Location": f"{theirs.url}/completions"}, "")
     ask_and_check(client(ours, prompt_path="text", api_key_env="MY_KEY"))
     assert (ours.secrets, theirs.secrets) == ({True}, {False})
-    with pytest.raises(UserError, match="HTTP 307"):
+    with pytest.raises(rk.UserError, match="HTTP 307"):
         _ = client(ours, prompt_path="text", **keys).server
     # nor to a variant at another address, nor OpenAI's own to another server.
     base = {"name": "b", "path": "m", "base_url": ours.url, **keys}
     (folder / "b.yaml").write_text(json.dumps({"model": base}))
     variant = {"base": "b.yaml", "base_url": theirs.url, "tokenizer": "builtin"}
-    ask_and_check(load_model(variant))
+    ask_and_check(rk.load_model(variant))
     assert theirs.secrets == {False}
     assert client(ours, base_url="https://api.openai.com/v1").address().key == KEY
     assert client(ours, base_url=theirs.url).address().key == ""
@@ -319,12 +316,12 @@ def test_a_limit_that_is_no_number(value, limit, server, folder, rulerkit):
 
 def test_odd_entries_of_a_list(server):
     server.listing = {"data": [{"name": "x"}, None, "y", {"id": "m"}]}
-    assert load_model({"base": server.url, "tokenizer": "builtin"}).path == "m"
+    assert rk.load_model({"base": server.url, "tokenizer": "builtin"}).path == "m"
     server.listing = [{"id": "alone"}]
-    assert load_model({"base": server.url, "tokenizer": "builtin"}).path == "alone"
+    assert rk.load_model({"base": server.url, "tokenizer": "builtin"}).path == "alone"
     server.listing = {"data": []}
-    with pytest.raises(UserError, match="lists no model"):
-        load_model(server.url)
+    with pytest.raises(rk.UserError, match="lists no model"):
+        rk.load_model(server.url)
 
 
 def listed(**more):
@@ -351,7 +348,7 @@ def test_another_checkpoint_at_the_same_address(change, server, tmp_path):
         assert len(evaluated(3).rows) == 3
         return
     for number in (2, 3):
-        with pytest.raises(UserError, match=r"model\.server\..* now it is .*run: NAME"):
+        with pytest.raises(rk.UserError, match=r"model\.server\..* now it is .*run: NAME"):
             evaluated(number)
 
 
@@ -362,15 +359,15 @@ def test_a_server_that_runs_already_is_the_same_model_where_it_lists_it(server, 
     base = {"path": str(tmp_path), "engine": "vllm", "dtype": "bfloat16", "name": "mine"}
     for root in (str(tmp_path), f"{tmp_path}/."):
         server.listing = {"data": [{"id": "warm", "root": root, "max_model_len": 512}]}
-        one = load_model(base)
-        warm = load_model({"base": base, "base_url": server.url})
+        one = rk.load_model(base)
+        warm = rk.load_model({"base": base, "base_url": server.url})
         assert (warm.name, warm.identity()) == (one.name, one.identity())
         assert warm.shown_command() == ""
         assert warm.wait_until_ready().address.url == server.url
         assert "room for 512 here" in (warm.too_long(1024) or "")
     server.listing = {"data": [{"id": "warm", "root": "/ck/other"}]}
-    with pytest.raises(UserError, match=r"model mine: http.* serves /ck/other, and not /"):
-        load_model({"base": base, "base_url": server.url}).open()
+    with pytest.raises(rk.UserError, match=r"model mine: http.* serves /ck/other, and not /"):
+        rk.load_model({"base": base, "base_url": server.url}).open()
 
 
 def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_path):
@@ -387,7 +384,7 @@ def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_pa
         choice["token_ids"] = server.tokenizer.encode(choice["text"]).tolist() or [5]
         choice["prompt_token_ids"] = body["prompt"]
 
-    with serving(ReaderServer(load_tokenizer(tokenizer))) as server:
+    with serving(ReaderServer(rk.load_tokenizer(tokenizer))) as server:
         server.listing = {"data": [{"id": "warm", "root": str(folder), "max_model_len": 2048}]}
         server.amend = amend
         warm = {"base": base, "base_url": server.url}
@@ -411,5 +408,5 @@ def test_a_server_that_fails_at_once_ends_its_model_not_the_others(is_there, ser
     cells = rk.evaluate(study, progress=False, failed=errors.append)
     assert [(cell.model, len(cell.rows)) for cell in cells] == [("perfect", 2)]
     assert len(errors) == 1
-    with pytest.raises(UserError):
+    with pytest.raises(rk.UserError):
         rk.evaluate(rk.study(models=[broken], run="alone", **asked), progress=False)

@@ -17,8 +17,6 @@ import pytest
 from conftest import Ended
 
 import rulerkit as rk
-from rulerkit.evaluation.study import study
-from rulerkit.generation.tasks import TASKS
 from tests.conftest import needs_extras
 from tests.processes import hear_signals
 
@@ -99,7 +97,7 @@ def test_help_of_each_command_teaches(rulerkit, monkeypatch):
 def test_tasks_lists_all_with_their_settings(rulerkit):
     lines = rulerkit("tasks").out.split("\n\n")[0].splitlines()
     names = [line.removeprefix("+").split()[0] for line in lines]
-    assert names[: len(TASKS)] == list(TASKS), "those of plug-ins come behind"
+    assert names[: len(rk.TASKS)] == list(rk.TASKS), "those of plug-ins come behind"
     assert "  niah_multikey_1    niah         num_keys=4" in lines
     assert "num_hops=4" in rulerkit("tasks").out
 
@@ -196,19 +194,6 @@ def test_a_dry_run_lists_cells_and_tokens_of_a_model_that_is_not_here(project, r
     assert "; 0 tokens left" in ended.out
 
 
-def test_a_second_call_answers_nothing_and_more_examples_are_added(project, rulerkit):
-    folder = project / "outputs/predictions/main/perfect"
-    before = tree(folder)
-    assert list(table(rulerkit("evaluate", "-f", "asked.yaml").out)) == ASKED["tasks"]
-    assert tree(folder) == before
-    asked = ("evaluate", "perfect", "-f", "asked.yaml", "-y", "models: null", "-y")
-    assert "n = 8 examples" in rulerkit(*asked, "num_examples: 8").out
-    after = tree(folder)
-    assert all(after[name].startswith(text) for name, text in before.items() if name[-1] == "l")
-    assert "n = 2 examples" in rulerkit(*asked, "num_examples: 2").out
-    assert tree(folder) == after
-
-
 def test_fresh_moves_aside(project, rulerkit):
     folder = project / "outputs/predictions/main/perfect/vt"
     asked = ("evaluate", "perfect", "-y", "{seed: 4, tasks: [vt], lengths: [1K], num_examples: 2}")
@@ -246,7 +231,7 @@ def in_memory(evaluated):
     """Task -> score of reader-1024 at each length, never written to a file."""
     model = rk.load_model("reader-1024")
     scores = {}
-    for task in study(tasks=ASKED["tasks"]).tasks:
+    for task in rk.study(tasks=ASKED["tasks"]).tasks:
         for length in ASKED["lengths"]:
             right = []
             for example, answer in model.answer(

@@ -20,11 +20,9 @@ from rulerkit.analysis.compare import (
     Comparison,
     PairedDifferences,
     Side,
-    compare,
     judge_pairs,
     places_of,
 )
-from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
 from rulerkit.report.comparison import difference_table
 from tests.records import change_record, change_rows
@@ -177,7 +175,7 @@ def test_missing_cells_and_rows_are_left_out_and_named(outputs):
     short = folder / "qa_1/2048.jsonl"
     lines = short.read_text(encoding="utf-8").splitlines(keepends=True)
     short.write_text("".join(lines[:5]), encoding="utf-8")
-    found = compare("main/perfect", "reader-1024", outputs=outputs)
+    found = rk.compare("main/perfect", "reader-1024", outputs=outputs)
     cells = found.rows[found.rows["level"] == "cell"]
     assert len(cells) == 5
     assert ("vt", 1024) not in set(zip(cells["task"], cells["length"], strict=True))
@@ -191,7 +189,7 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
     """Unless the caller leaves it out."""
     margin = {"margin": 99, "outputs": outputs}
     folder = outputs / "predictions/again/perfect"
-    whole = compare("main/perfect", "again/perfect", **margin)
+    whole = rk.compare("main/perfect", "again/perfect", **margin)
     assert (whole.verdict.word, whole.lacking) == (NOT_WORSE, "")
 
     cell = folder / "vt/1024.jsonl"
@@ -199,20 +197,20 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
     lines.sort(key=lambda line: json.loads(line)["index"])
     for content in (lines[:5], [*lines[:5], "{damaged\n"]):
         cell.write_text("".join(content), encoding="utf-8")
-        damaged = compare("main/perfect", "again/perfect", **margin)
+        damaged = rk.compare("main/perfect", "again/perfect", **margin)
         assert damaged.lacking.startswith("again/perfect lacks vt at 1K, which main/perfect has")
         assert damaged.verdict.status == 3
     cell.write_text("".join(lines[:5]), encoding="utf-8")
-    first = compare("main/perfect", "again/perfect", num_examples=5, **margin)
+    first = rk.compare("main/perfect", "again/perfect", num_examples=5, **margin)
     assert first.verdict.word == NOT_WORSE, first.verdict.text
 
     for path in (folder / "vt").iterdir():
         path.unlink()
-    gone = compare("main/perfect", "again/perfect", **margin)
+    gone = rk.compare("main/perfect", "again/perfect", **margin)
     assert "again/perfect lacks vt at 1K, vt at 2K" in gone.verdict.text
-    chosen = compare("main/perfect", "again/perfect", tasks=["qa_1"], **margin)
+    chosen = rk.compare("main/perfect", "again/perfect", tasks=["qa_1"], **margin)
     assert chosen.verdict.word == NOT_WORSE
-    more = compare("again/perfect", "main/perfect", **margin)
+    more = rk.compare("again/perfect", "main/perfect", **margin)
     assert more.verdict.word == NOT_WORSE, "the baseline lacks it"
 
     # What the caller names is to be compared, whoever lacks it.
@@ -220,7 +218,7 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
         ({"tasks": ["qa_1", "cwe"]}, "in cwe, which was named"),
         ({"lengths": [1024, 131072]}, "in 128K, which was named"),
     ):
-        found = compare("again/perfect", "main/perfect", **margin, **named)
+        found = rk.compare("again/perfect", "main/perfect", **margin, **named)
         assert found.verdict.status == 3
         assert f"nothing is compared {missing}" in found.verdict.text
 
@@ -228,18 +226,18 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
 def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path):
     """Both are named by what was given; nobody knows how other programs served their model."""
     baseline = shutil.copytree(made / "predictions/main/perfect", tmp_path / "my baseline")
-    found = compare(baseline, "main/perfect", margin=15, outputs=made)
+    found = rk.compare(baseline, "main/perfect", margin=15, outputs=made)
     assert f"A: {baseline} (" in difference_table(found, "markdown")
     record = made / "predictions/main/reader-1024/vt/1024.json"
-    assert set(compare(record, "main/perfect", outputs=made).rows["task"]) == {"vt", ""}
+    assert set(rk.compare(record, "main/perfect", outputs=made).rows["task"]) == {"vt", ""}
     for name, kept in (("before", 1), ("after", 0)):
         file = tmp_path / name / "model/synthetic/1024/pred/vt.jsonl"
         file.parent.mkdir(parents=True)
         row = {"pred": "X1" * kept, "outputs": ["X1"]}
         file.write_text((json.dumps(row) + "\n") * 8, encoding="utf-8")
-    found = compare(tmp_path / "before", tmp_path / "after", by="index")
+    found = rk.compare(tmp_path / "before", tmp_path / "after", by="index")
     assert found.verdict.word == WORSE
-    found = compare("main/perfect", tmp_path / "after", by="index", outputs=made)
+    found = rk.compare("main/perfect", tmp_path / "after", by="index", outputs=made)
     assert "task." not in " ".join(found.notes)
 
 
@@ -252,9 +250,9 @@ def test_other_prompts_are_refused_and_named(outputs):
     record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
     record(path.with_suffix(".json"), "model", loaded="6109af76")
     said = r'not asked the same prompts in vt at 2K \(tokenizer.fingerprint: .* \| "another"'
-    with pytest.raises(UserError, match=said):
-        compare("main/perfect", "reader-1024", outputs=outputs)
-    found = compare("main/perfect", "reader-1024", by="index", outputs=outputs)
+    with pytest.raises(rk.UserError, match=said):
+        rk.compare("main/perfect", "reader-1024", outputs=outputs)
+    found = rk.compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert found.verdict.word == WORSE
     assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
     assert "other weights or configuration" in " ".join(found.notes)
@@ -271,8 +269,8 @@ NOT_COMPARED = [
 
 @pytest.mark.parametrize(("a", "options", "message"), NOT_COMPARED)
 def test_what_cannot_be_compared_is_said_in_one_line(made, a, options, message):
-    with pytest.raises(UserError, match=message) as error:
-        compare(a, "main/reader-1024", outputs=made, **options)
+    with pytest.raises(rk.UserError, match=message) as error:
+        rk.compare(a, "main/reader-1024", outputs=made, **options)
     assert "\n" not in str(error.value)
 
 
@@ -280,7 +278,7 @@ def test_what_cannot_be_compared_is_said_in_one_line(made, a, options, message):
 
 
 def test_the_number_of_examples_it_would_take(made):
-    verdict = compare("main/perfect", "again/perfect", margin=1, outputs=made).verdict
+    verdict = rk.compare("main/perfect", "again/perfect", margin=1, outputs=made).verdict
     z2 = 1.959964**2  # nothing flips: the limit -z2 / (N + z2) is to lie above -1 point; 6 cells
     assert verdict.needed == pytest.approx(99 * z2 / 6, abs=2)
 

@@ -9,8 +9,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.cli.many_models import _print_leaderboard
-from rulerkit.common.errors import UserError
-from rulerkit.inference.model import load_model
 from rulerkit.report.tables import footnotes
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
@@ -26,7 +24,7 @@ def made(tmp_path_factory):
     """Two models on two tasks at two lengths, in runs `main` and `other`."""
     root = tmp_path_factory.mktemp("consistency")
     for run, models in (("main", MODELS), ("other", MODELS[:1])):
-        for model in map(load_model, models):
+        for model in map(rk.load_model, models):
             for task in TASKS:
                 for length in LENGTHS:
                     asked = rk.task(task).with_corpora("builtin")
@@ -98,7 +96,7 @@ def test_cells_that_share_a_table(outputs):
 @pytest.mark.parametrize(("where", "field", "value", "says"), REFUSED)
 def test_cells_that_do_not_share_a_table(outputs, where, field, value, says):
     change(outputs, where, result(field, value))
-    with pytest.raises(UserError) as error:
+    with pytest.raises(rk.UserError) as error:
         check_same(read_cells(outputs / "predictions"))
     message = str(error.value)
     assert says in message

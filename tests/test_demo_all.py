@@ -12,7 +12,6 @@ from rulerkit.analysis.verdicts import FAILS, HOLDS, UNKNOWN
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.common.paths import package_data, project_files
-from rulerkit.generation.tasks import TASKS, THIRTEEN
 from rulerkit.store.cells import read_cells
 from tests.batches import outcomes
 from tests.conftest import needs_extras
@@ -154,8 +153,8 @@ def test_models_by_training_length_size_and_kind(outputs):
 def test_faults_follow_the_families(outputs):
     (path,) = (outputs / "tables/demo-all/11_task_correlation").glob("*+etc-?????.csv")
     found = pd.read_csv(path).set_index("task")
-    assert set(found.index) == set(TASKS)
-    assert set(found.index[found["in_benchmark"]]) == set(THIRTEEN)
+    assert set(found.index) == set(rk.TASKS)
+    assert set(found.index[found["in_benchmark"]]) == set(rk.THIRTEEN)
     assert found["cut_keeps"].sum() == 13
     removed = found[~found["in_benchmark"]]
     assert (removed["correlation"] > 0.8).all()

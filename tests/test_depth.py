@@ -7,7 +7,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.depth import by_bin, places, recall_by_depth
-from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import read_prompt
 
 
@@ -71,7 +70,7 @@ def test_a_fixed_depth_is_that_of_every_needle_asked_for():
         spec = {"base": "niah_multivalue", "depth": depth, "num_keys": 2}
         example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1)[0]
         assert example.depths == pytest.approx([depth] * 4, abs=6)  # sentences, side by side
-    with pytest.raises(UserError, match=r"depth of the task.* is 101: it must be less than"):
+    with pytest.raises(rk.UserError, match=r"depth of the task.* is 101: it must be less than"):
         rk.task({"base": "niah_single_1", "depth": 101})
 
 
@@ -79,11 +78,11 @@ def test_nothing_to_show_is_an_error(tmp_path):
     asked = {"tasks": ["niah_single_1"], "lengths": [1024], "num_examples": 1}
     rk.evaluate("perfect", **asked, outputs=tmp_path, progress=False)
     results = rk.load(tmp_path)
-    with pytest.raises(UserError, match="no depths to show"):
+    with pytest.raises(rk.UserError, match="no depths to show"):
         recall_by_depth(results[:0])
-    with pytest.raises(UserError, match="name one that was asked"):
+    with pytest.raises(rk.UserError, match="name one that was asked"):
         rk.plots.depth_map(by_bin(recall_by_depth(results)), "vt")
-    with pytest.raises(UserError, match="bins is 0: it must be a whole number"):
+    with pytest.raises(rk.UserError, match="bins is 0: it must be a whole number"):
         by_bin(recall_by_depth(results), 0)
 
 

@@ -11,7 +11,6 @@ import yaml
 from typer.main import get_command
 
 import rulerkit as rk
-from rulerkit.generation.tasks import read_answer
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -85,7 +84,7 @@ def test_rollouts_of_gym_get_its_rewards_as_scores(tmp_path):
     for number, line in enumerate(rows_file.read_text().splitlines()):
         row = json.loads(line)
         prompt = row["responses_create_params"]["input"][0]["content"]
-        text = [read_answer(prompt), row["outputs"][0], "I do not know."][number % 3]
+        text = [rk.read_answer(prompt), row["outputs"][0], "I do not know."][number % 3]
         reward = rewarded(row["subset"], text, row["outputs"])
         rewards.setdefault(row["subset"], []).append(reward)
         response = {"output": [{"type": "message", "content": [{"text": text}]}]}

@@ -14,8 +14,7 @@ from typing import NamedTuple
 
 import pytest
 
-from rulerkit.generation.tasks import THIRTEEN
-from rulerkit.generation.tokenizers import load_tokenizer
+import rulerkit as rk
 from tests.tiny_llama import save_llama
 
 LENGTH = 2048
@@ -80,8 +79,8 @@ def undisturbed(place):
 @pytest.mark.slow
 def test_thirteen_tasks_within_their_budget(place, undisturbed):
     found = place.rows("undisturbed")
-    assert set(found) == set(THIRTEEN)
-    tokenizer = load_tokenizer(str(place.root / "checkpoints/tiny"))
+    assert set(found) == set(rk.THIRTEEN)
+    tokenizer = rk.load_tokenizer(str(place.root / "checkpoints/tiny"))
     answers = set()
     for task, rows in found.items():
         record = place.predictions("undisturbed") / task / f"{LENGTH}.json"
@@ -94,7 +93,7 @@ def test_thirteen_tasks_within_their_budget(place, undisturbed):
             answers.add(row["pred"])
     assert len(answers) == 26, "a model that says the same to every prompt proves nothing"
     scores = [line for line in undisturbed.splitlines() if re.search(r" \(\d", line)]
-    assert [line.split()[0] for line in scores] == [*THIRTEEN, "mean"]
+    assert [line.split()[0] for line in scores] == [*rk.THIRTEEN, "mean"]
 
 
 @pytest.mark.slow

@@ -14,7 +14,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common import plugins
-from rulerkit.common.errors import UserError
 from rulerkit.generation.tasks import recorded_task
 from rulerkit.generation.tasks.base import score_of
 from tests.conftest import needs_extras
@@ -101,7 +100,7 @@ def test_a_record_imports_no_module_that_is_no_plug_in(tmp_path, monkeypatch):
     (tmp_path / "acts.py").write_text(f"open({str(tmp_path / 'trace')!r}, 'w')")
     settings = {"name": "x", "family": "x", "match": "own"}
     for module in ("acts", "acts.x", "antigravity", "", ".", "a..b", "no_such"):
-        with pytest.raises(UserError, match="cannot be imported"):
+        with pytest.raises(rk.UserError, match="cannot be imported"):
             recorded_task(settings | {"module": module})
     assert not (tmp_path / "trace").exists()
     assert "antigravity" not in sys.modules
@@ -189,7 +188,7 @@ def test_a_score_is_a_number_from_0_to_1(value):
         def score(self, text, references):
             return value
 
-    with pytest.raises(UserError, match=r"family bare gave .*a number from 0 to 1"):
+    with pytest.raises(rk.UserError, match=r"family bare gave .*a number from 0 to 1"):
         score_of(Judged(name="bare"), "teal", ("teal",))
 
 
@@ -217,7 +216,7 @@ def test_an_error_in_a_family_names_its_line(tmp_path, monkeypatch, old, new, me
     text = BARE.replace(old, new)
     name = own_module(tmp_path, monkeypatch, text)
     asked = {"tasks": ["bare"], "lengths": [1024], "num_examples": 1}
-    with pytest.raises(UserError) as caught:
+    with pytest.raises(rk.UserError) as caught:
         rk.evaluate("perfect", plugins=[name], **asked, progress=False)
     said = str(caught.value)
     assert message in said
@@ -264,7 +263,7 @@ def test_an_error_in_an_engine_names_its_line(tmp_path, monkeypatch, old, new, m
     try:
         study = rk.study({"engine": "mine", "name": "own"}, plugins=[name], **asked)
         rk.evaluate(study, progress=False, failed=said.append)
-    except UserError as error:
+    except rk.UserError as error:
         said.append(error)
     (line,) = said
     assert message in str(line)

@@ -9,13 +9,9 @@ import pandas as pd
 import papermill
 import pytest
 
+import rulerkit as rk
 from rulerkit.analysis.failures import label_answers, no_context_answers
-from rulerkit.common.errors import UserError
 from rulerkit.common.paths import home
-from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import task
-from rulerkit.inference.model import load_model
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
 from tests.records import predict, record_of
@@ -38,8 +34,8 @@ def cell_of(examples, texts, reason="stop", name="hand"):
 
 
 def asked(spec, length=LENGTH, num_examples=3, **form):
-    made = task(spec).with_corpora("builtin")
-    return generate(made, length, num_examples, prompt_format=PromptFormat(**form))
+    made = rk.task(spec).with_corpora("builtin")
+    return rk.generate(made, length, num_examples, prompt_format=rk.PromptFormat(**form))
 
 
 def labelled(spec, write, reason="stop", **more):
@@ -49,7 +45,6 @@ def labelled(spec, write, reason="stop", **more):
 
 
 def labels_of(cells, no_context=None):
-    """The labels of all answers, in their order."""
     known = no_context_answers(cells) if no_context is None else no_context
     return [label for cell in cells for label, *_ in label_answers(cell, known, {}).values()]
 
@@ -117,15 +112,11 @@ def test_cut_off_where_nothing_else_fits():
         ("complete", "niah_single_2", lambda e: e.references[0]),
     ):
         assert labelled(spec, write, "length")[0] == label
-
-
-def test_a_thought_that_never_ends():
-    thinking = {"thinking_tokens": 200}
     for label, text in (
         ("cut in its thought", "<think> the chain"),
         ("function words", "<think> hm </think> the"),
     ):
-        assert labelled("vt", lambda e, text=text: text, **thinking)[0] == label
+        assert labelled("vt", lambda e, text=text: text, thinking_tokens=200)[0] == label
 
 
 def test_the_answer_that_is_given_without_context():
@@ -157,7 +148,7 @@ def test_examples_that_cannot_be_generated_again():
         ({"tokenizer": result["tokenizer"] | {"name": "no/such"}}, "no/such"),
     ):
         cell.record["result"] = result | changed
-        with pytest.raises(UserError, match=words) as raised:
+        with pytest.raises(rk.UserError, match=words) as raised:
             label_answers(cell, {}, {})
         assert "\n" not in str(raised.value)
     cell.rows[0]["pred"] = cell.rows[0]["outputs"][0]
@@ -178,23 +169,12 @@ def test_examples_that_cannot_be_generated_again():
     ],
 )
 def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
-    model = load_model({"engine": "planted", "name": "planted", **effects})
+    model = rk.load_model({"engine": "planted", "name": "planted", **effects})
     cell = predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
     labels = labels_of([cell])
     share = sum(label in kinds for label in labels) / 120
     low, high = wilson(share, 120, 0.999)
     assert low <= planted <= high, Counter(labels)
-
-
-def test_memory_is_seen_through_the_questions_asked_alone(tmp_path):
-    model = load_model({"engine": "planted", "name": "planted", "memory": 0.3, "drop": 0.5})
-    cells = []
-    for spec in ("qa_1", {"base": "qa_1", "context": "none"}):
-        examples = asked(spec, num_examples=120)
-        cells.append(predict(model, examples, tmp_path / "run", progress=False))
-    share = labels_of(cells).count("no-context answer") / 120
-    low, high = wilson(share, 120, 0.999)
-    assert low <= 0.7 * 0.5 <= high
 
 
 # --- tables, figure, claims -----------------------------------------------------------------------

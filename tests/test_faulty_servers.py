@@ -99,38 +99,6 @@ def test_a_prompt_that_was_cut_once_is_its_own_failure_and_a_row_of_them_ends_th
     assert len(answers) == 4
 
 
-def served(server, **more):
-    """The mapping of a model behind the server."""
-    spec = {"path": "m", "name": "m", "base_url": server.url, "tokenizer": "builtin"}
-    return spec | {"prompt_path": "text"} | more
-
-
-@pytest.mark.slow
-def test_examples_without_answers_end_evaluate_with_3(server, tmp_path, rulerkit):
-    """One request that fails, and a server that is gone after its first answers."""
-    asked = {"model": served(server, concurrency=1, max_retries=0), "num_examples": 12}
-    asked |= {"lengths": [1024], "outputs": str(tmp_path), "tasks": ["vt"]}
-
-    def fails(*numbers):
-        before = len(server.real)
-        server.behave = lambda body: (
-            (500, {}, error("no")) if len(server.real) - before in numbers else None
-        )
-
-    for run, numbers, words in (
-        ("one", {2}, "1 of 12"),
-        ("gone", set(range(4, 99)), "in a row had no answer"),
-        ("back", (), ""),
-    ):
-        fails(*numbers)
-        ended = rulerkit("evaluate", "-y", json.dumps(asked | {"run": run}))
-        assert ended.status == (3 if numbers else 0), ended.err
-        assert words in ended.err
-    # The same command asks for the rest, and ends with 0.
-    ended = rulerkit("evaluate", "-y", json.dumps(asked | {"run": "gone"}))
-    assert ended.status == 0, ended.err
-
-
 # --- all kinds together ---------------------------------------------------------------------------
 
 ROUNDS = 4  # examples of each kind
@@ -160,8 +128,9 @@ def test_no_kind_of_faulty_reply_loses_or_doubles_a_row(server, tmp_path):
         return KINDS[kind_of[key]](server.answer(body))
 
     server.behave = behave
-    study = {"model": served(server, concurrency=8, timeout=2, max_retries=2)}
-    study |= {"tasks": ["niah_single_1"], "lengths": [1024]}
+    model = {"path": "m", "name": "m", "base_url": server.url, "tokenizer": "builtin"}
+    model |= {"prompt_path": "text", "concurrency": 8, "timeout": 2, "max_retries": 2}
+    study = {"model": model, "tasks": ["niah_single_1"], "lengths": [1024]}
     study |= {"num_examples": wanted, "outputs": str(tmp_path)}
     command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
 

@@ -14,10 +14,9 @@ from nbconvert.filters import markdown2html
 from test_summary import scores_of
 
 import rulerkit as rk
-from rulerkit.analysis import failures
 from rulerkit.common import escape
 from rulerkit.report.leaderboard import boards
-from rulerkit.report.view import show, to_terminal
+from rulerkit.report.view import to_terminal
 
 HTML = """</td></script><script>window.ran = 1</script><img src=x onerror="window.ran = 1">' &lt; <b>"""
 LATEX = (
@@ -52,12 +51,12 @@ class Outputs:
         )
         example = replace(example, blocks=blocks, task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
-        samples = failures.samples(labels, width=500).assign(detail=text)
+        samples = rk.failures.samples(labels, width=500).assign(detail=text)
         samples = samples.rename(columns={"detail": text})
         tidy = pd.DataFrame({text: [text], "n": [-1.5], "digits": ["-5"]})
         self.frames = {"samples": samples, "tidy": tidy}
         self.html = {
-            "example": show(example).text,
+            "example": rk.show(example).text,
             "verdicts": rk.tables.show(verdicts).to_html(),
             "samples": rk.tables.show(samples, index=True).to_html(),
         }

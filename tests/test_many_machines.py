@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import rulerkit as rk
-from rulerkit.common.errors import UserError
 from rulerkit.store.records import parse_record
 from tests.records import change_rows, record_text
 
@@ -74,7 +73,7 @@ def test_places_that_were_made_differently_are_refused_and_a_damaged_one_is_left
     tmp_path, whole
 ):
     other = answered(tmp_path / "seed", seed=7)
-    with pytest.raises(UserError, match=r"seed 42.*with 7"):
+    with pytest.raises(rk.UserError, match=r"seed 42.*with 7"):
         rk.load(whole, other)
 
     damaged = part_of(whole, tmp_path / "damaged", {0, 1}, "d")

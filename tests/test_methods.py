@@ -10,18 +10,15 @@ import pytest
 import rulerkit as rk
 from rulerkit.common.errors import ModelError
 from rulerkit.generation.example import split_prompt
-from rulerkit.generation.generate import generate
-from rulerkit.generation.prompt_format import PromptFormat
-from rulerkit.generation.tasks import task
 from rulerkit.generation.tokenizers import Tokenizer
-from rulerkit.inference.model import load_model, model
+from rulerkit.inference.model import model
 from tests.records import predict
 
 
 def needles(form, count, base="niah_multikey_1", length=256):
     spec = {"base": base, "name": "needle_small", "max_new_tokens": 12}
-    made = task(spec).with_corpora("builtin")
-    return generate(made, length, count, prompt_format=form)
+    made = rk.task(spec).with_corpora("builtin")
+    return rk.generate(made, length, count, prompt_format=form)
 
 
 # --- the parts of a prompt ------------------------------------------------------------------------
@@ -31,10 +28,10 @@ def needles(form, count, base="niah_multikey_1", length=256):
 def test_parts_joined_are_the_prompt(vocabulary, template):
     """With every vocabulary: what stands behind the haystack is in the question, the end of the
     template and the answer prefix among it, and nothing else."""
-    form = PromptFormat(vocabulary, template=template)
+    form = rk.PromptFormat(vocabulary, template=template)
     alone = {"base": "qa_1", "context": "none"}
-    for spec in ("niah_multiquery", task("vt", "paper"), "cwe", "qa_1", alone):
-        example = generate(task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)[0]
+    for spec in ("niah_multiquery", rk.task("vt", "paper"), "cwe", "qa_1", alone):
+        example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)[0]
         parts = split_prompt(example, form)
         assert parts.context + parts.question == example.prompt
         joined = np.concatenate([parts.context_ids, parts.question_ids])
@@ -65,7 +62,7 @@ def test_a_token_across_the_border_belongs_to_the_question():
     def encode_many(texts):
         return [encode(text) for text in texts]
 
-    form = PromptFormat(Tokenizer(encode_many, str), template="base")
+    form = rk.PromptFormat(Tokenizer(encode_many, str), template="base")
     inside = 0
     for example in needles(form, 6, length=512):
         assert example.whole_ids is not None
@@ -85,7 +82,7 @@ def test_tables_say_that_the_context_was_compressed(tmp_path):
     spec = {"takes": "parts", "tokenizer": "builtin"}
     ours = model(answer, name="ours", **spec)
     told = model(answer, name="told", protocol_note="the question was seen", **spec)
-    plain = load_model("perfect")
+    plain = rk.load_model("perfect")
     cells = [predict(one, needles(one.prompt_format, 2), tmp_path) for one in (ours, told, plain)]
     note = "the context was compressed without the question"
     assert [cell.about.protocol_note for cell in cells] == [note, "the question was seen", None]
@@ -114,7 +111,7 @@ class Capricious:
 
 
 def test_what_fails_is_kept_and_asked_again_and_the_rest_is_stored(tmp_path):
-    form = PromptFormat("builtin")
+    form = rk.PromptFormat("builtin")
     examples = needles(form, 6)
     answers = Capricious(examples[1].prompt, examples[4].prompt)
     one = model(answers, name="m")
@@ -137,7 +134,7 @@ def test_a_function_that_only_raises_ends_the_work_with_the_first_example(tmp_pa
     def broken(prompts):
         return [nothing for _ in prompts]  # noqa: F821
 
-    examples = needles(PromptFormat("builtin"), 12)
+    examples = needles(rk.PromptFormat("builtin"), 12)
     with pytest.raises(ModelError) as caught:
         predict(model(broken, name="broken"), examples, tmp_path)
     said = str(caught.value)
@@ -157,14 +154,14 @@ def texts(one, examples):
 def test_the_module_of_the_notebook_compresses_what_the_context_left(tmp_path):
     """A method that saves nothing answers as the checkpoint, one that keeps little finds little."""
     pytest.importorskip("torch").set_num_threads(1)
-    plain = load_model("small-llama")
+    plain = rk.load_model("small-llama")
     examples = needles(plain.prompt_format, 8, "niah_single_1")
 
     def one(ratio):
         made = {"model": plain.spec, "method": "notebooks.compressed_cache:window", "ratio": ratio}
         spec = {"entry": "notebooks.compressed_cache:compressed", "entry_with": made}
         spec |= {"name": f"window-{ratio}", "takes": "parts", "batch_size": 1, "template": "base"}
-        return load_model(spec | {"tokenizer": plain.spec["tokenizer"]})
+        return rk.load_model(spec | {"tokenizer": plain.spec["tokenizer"]})
 
     whole, least = one(0), one(0.98)
     assert whole.identity() != least.identity()

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import sys
-import textwrap
 from contextlib import contextmanager
 from functools import wraps
 from random import Random
@@ -13,11 +12,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from rulerkit.common.errors import UserError
+import rulerkit as rk
 from rulerkit.common.model_files import known_models, read_spec
 from rulerkit.generation.example import Example, Piece
 from rulerkit.inference.checkpoint import max_positions
-from rulerkit.inference.model import load_model, model
 from tests.tiny_llama import save_llama, save_tokenizer
 
 
@@ -34,7 +32,7 @@ def answers(one, asked):
 @contextmanager
 def one_line(words):
     """A `UserError` on one line."""
-    with pytest.raises(UserError, match=words) as caught:
+    with pytest.raises(rk.UserError, match=words) as caught:
         yield
     assert "\n" not in str(caught.value)
 
@@ -44,47 +42,21 @@ def one_line(words):
 
 @pytest.fixture
 def project(tmp_path, monkeypatch):
-    """An empty project root."""
     (tmp_path / "params" / "models").mkdir(parents=True)
     (tmp_path / "notebooks").mkdir()
     monkeypatch.setenv("RULERKIT_HOME", str(tmp_path))
     return tmp_path
 
 
-def write(project, name, text):
-    file = project / "params" / "models" / f"{name}.yaml"
-    file.write_text(textwrap.dedent(text), encoding="utf-8")
-
-
-def test_readers_of_any_window_need_no_file(project):
+def test_names_of_models_and_of_their_variants(project):
     expected = {"engine": "reader", "window": 3072, "name": "reader-3072"}
     assert read_spec("reader-3K") == read_spec("reader-3072") == expected
     assert read_spec({"window": "1M"})["name"] == "reader-1048576"
-    assert load_model("reader-8K").label == "reader (8K window)"
-    assert load_model("reader-8K").claimed_length == 8192
-    write(project, "reader-8192", "model: reader-8192")  # a file may say just its name
-    write(project, "seven", "model: org/seven")
-    assert read_spec("reader-8192")["window"] == 8192
-    names = ["perfect", "mute", "reader-<tokens>"]
-    assert {"reader-8192", "seven", *names} <= set(known_models())
-
-
-def test_a_hub_id_a_folder_and_a_path_are_models(project):
-    (project / "checkpoints" / "1000").mkdir(parents=True)
-    (project / "checkpoints" / "1000" / "config.json").write_text("{}")
     hub = {"engine": "transformers", "path": "Qwen/Qwen2.5-7B", "name": "Qwen2.5-7B"}
     assert read_spec("Qwen/Qwen2.5-7B") == hub
-    assert read_spec("checkpoints/1000")["name"] == "1000"
-    mine = "model: {base: checkpoints/1000, name: r7, claimed_length: 128K}"
-    (project / "mine.yaml").write_text(mine)
-    spec = read_spec("mine.yaml")
-    assert (spec["path"], spec["name"]) == ("checkpoints/1000", "r7")
-    assert spec["claimed_length"] == 131072
-
-
-def test_a_variant_is_named_after_what_differs(project):
     keys = "path: org/seven, name: seven, label: Seven, template: auto, concurrency: 3"
-    write(project, "seven", f"model: {{{keys}, engine: vllm}}")
+    (project / "params/models/seven.yaml").write_text(f"model: {{{keys}, engine: vllm}}")
+    assert {"seven", "perfect", "reader-<tokens>"} <= set(known_models())
     base = {"base": "seven"}
     assert read_spec(base) == read_spec("seven")
     assert read_spec(base | {"concurrency": 2, "timeout": 5})["name"] == "seven"
@@ -105,7 +77,7 @@ def test_a_function_is_a_model():
         batches.append(prompts)
         return [prompt.split()[-1] for prompt in prompts]
 
-    one = model(last_word, name="last", batch_size=2, label="Last word")
+    one = rk.model(last_word, name="last", batch_size=2, label="Last word")
     form = one.prompt_format
     asked = [example(text, form, i) for i, text in enumerate(["a b", "c d", "e f"])]
     assert {i: a.text for i, a in answers(one, asked).items()} == {0: "b", 1: "d", 2: "f"}
@@ -116,12 +88,12 @@ def test_a_function_may_take_ids_and_learn_how_much_it_may_write():
     def count(ids, max_new_tokens):
         return [f"{len(one)} {one.dtype} {max_new_tokens} and more and more" for one in ids]
 
-    one = model(count, name="count", takes="ids", tokenizer="builtin")
+    one = rk.model(count, name="count", takes="ids", tokenizer="builtin")
     answer = answers(one, [example("a b c", one.prompt_format, most=4)])[0]
     assert answer.text.startswith("3 int")
     assert (answer.finish_reason, answer.num_tokens) == ("length", 4)
     with one_line("needs the `tokenizer`"):
-        model(count, name="count", takes="ids")
+        rk.model(count, name="count", takes="ids")
 
 
 def test_what_a_function_may_not_return():
@@ -129,7 +101,7 @@ def test_what_a_function_may_not_return():
         (lambda prompts: "yes", "returned 'yes'; it must return a list of 1 texts"),
         (lambda prompts: [7] * len(prompts), "returned 7 for example 0 of any"),
     ):
-        one = model(function, name="bad")
+        one = rk.model(function, name="bad")
         with one_line(words):
             answers(one, [example("a long way to go " * 30, one.prompt_format)])
 
@@ -138,9 +110,9 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
     monkeypatch.setattr(sys, "path", list(sys.path))
     source = "def load():\n    return lambda prompts: ['yes'] * len(prompts)\n"
     (project / "my_entry_models.py").write_text(source)
-    one = load_model({"entry": "my_entry_models:load", "name": "mine"})
+    one = rk.load_model({"entry": "my_entry_models:load", "name": "mine"})
     assert "my_entry_models" not in sys.modules
-    asked = [example("a", load_model("perfect").prompt_format)]
+    asked = [example("a", rk.load_model("perfect").prompt_format)]
     assert answers(one, asked)[0].text == "yes"
     for entry, words in [
         ("my_entry_models:lod", "entry my_entry_models:lod: .* has no attribute 'lod'"),
@@ -149,7 +121,7 @@ def test_an_entry_is_called_when_it_is_first_asked(project, monkeypatch):
         ("os:getcwd", "a str cannot answer"),
     ]:
         with one_line(words):
-            answers(load_model({"entry": entry, "name": "m"}), asked)
+            answers(rk.load_model({"entry": entry, "name": "m"}), asked)
 
 
 # --- transformers: a tiny random model with real weights and a real tokenizer, on disk ------------
@@ -165,8 +137,7 @@ def words():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory, words):
-    """A two-layer Llama of 0.3 M random weights, saved with a byte-pair tokenizer that puts a BOS
-    before a text."""
+    """A tiny random Llama with a byte-pair tokenizer that puts a BOS before a text."""
     torch = pytest.importorskip("torch", reason="the transformers engine needs torch")
 
     made = tmp_path_factory.mktemp("models") / "tiny"
@@ -177,7 +148,7 @@ def folder(tmp_path_factory, words):
 
 
 def tiny(folder, **more):
-    return load_model({"path": str(folder), "device": "cpu"} | more)
+    return rk.load_model({"path": str(folder), "device": "cpu"} | more)
 
 
 def loaded(folder):
@@ -307,7 +278,7 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     torch = pytest.importorskip("torch")
     network, tokenizer = loaded(folder)
     network.generation_config.do_sample = True
-    one = model((network, tokenizer), name="mine")
+    one = rk.model((network, tokenizer), name="mine")
     by_path = tiny(folder)
     asked = prompts(by_path, words, LENGTHS)
     assert one.prompt_format.tokenizer.fingerprint == by_path.prompt_format.tokenizer.fingerprint
@@ -317,7 +288,7 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     # The same model goes on, unless it was changed; another one with a version alone.
     before = one.identity()
     assert before["version"].startswith("none, run ")
-    assert before == one.identity() != model((network, tokenizer), name="mine").identity()
+    assert before == one.identity() != rk.model((network, tokenizer), name="mine").identity()
     attention = network.model.layers[1].self_attn
     with monkeypatch.context() as patched:
         patched.setattr(attention, "forward", lambda **inputs: (inputs["hidden_states"], None))
@@ -326,15 +297,15 @@ def test_a_loaded_pair_is_a_model(folder, words, project, monkeypatch):
     with torch.no_grad():
         network.model.layers[1].mlp.up_proj.weight.mul_(1.5)
     assert one.identity() != before
-    named = model(loaded(folder), name="mine", version="1").identity()
-    assert model((network, tokenizer), name="mine", version="1").identity() == named
+    named = rk.model(loaded(folder), name="mine", version="1").identity()
+    assert rk.model((network, tokenizer), name="mine", version="1").identity() == named
     assert named["version"] == "1"
     monkeypatch.setattr(sys, "path", list(sys.path))
     imports = "from transformers import AutoModelForCausalLM as M, PreTrainedTokenizerFast as T"
     pair = "[each.from_pretrained(FOLDER) for each in (M, T)]"
     source = f"{imports}\nFOLDER = {str(folder)!r}\ndef load():\n    return tuple({pair})\n"
     (project / "my_pair_models.py").write_text(source)
-    entered = load_model({"entry": "my_pair_models:load", "name": "entered"})
+    entered = rk.load_model({"entry": "my_pair_models:load", "name": "entered"})
     assert answers(entered, asked) == answers(by_path, asked)
 
 
@@ -347,8 +318,7 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(fo
 
     @wraps(forward)
     def on_a_small_device(input_ids=None, **kwargs):
-        """The real model with memory for `capacity` tokens at a time; notes the size of each batch
-        of prompts."""
+        """Has memory for `capacity` tokens at a time; notes the size of each batch."""
         if input_ids.shape[1] > 1:
             sizes.append(len(input_ids))
         if input_ids.numel() > capacity:
@@ -358,7 +328,7 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(fo
     network.forward = on_a_small_device
 
     def small(**spec):
-        return model((network, tokenizer), name="small", **spec)
+        return rk.model((network, tokenizer), name="small", **spec)
 
     asked = prompts(tiny(folder), words, [300] * 9)
     expected = answers(tiny(folder), asked)
@@ -381,16 +351,16 @@ def test_a_cached_hub_model_is_identified_by_its_commit_and_needs_no_network(
     (repository / "refs" / "main").write_text(commit)
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
     monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
-    one = load_model({"path": "org/tiny", "device": "cpu"})
+    one = rk.load_model({"path": "org/tiny", "device": "cpu"})
     identity = {"engine": "transformers", "path": "org/tiny", "revision": commit}
     assert one.identity() == identity | {"dtype": "float32"}
-    pinned = load_model({"path": "org/tiny", "revision": commit, "device": "cpu"})
+    pinned = rk.load_model({"path": "org/tiny", "revision": commit, "device": "cpu"})
     same = pinned.prompt_format.tokenizer.fingerprint
     assert same == one.prompt_format.tokenizer.fingerprint
     asked = prompts(one, words, [40, 7])
     assert answers(one, asked) == answers(tiny(folder), asked)
     with one_line("no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"):
-        load_model("org/none").identity()
+        rk.load_model("org/none").identity()
 
 
 def test_overrides_are_merged_into_the_configuration(folder, words, tmp_path):

@@ -11,10 +11,8 @@ from faults import cases, result_or_line
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rulerkit.common.errors import UserError
+import rulerkit as rk
 from rulerkit.report.tables import footnotes, table_text
-from rulerkit.scoring.scores import score
-from rulerkit.scoring.summary import summarize
 from rulerkit.store.cells import DamagedCell, answered, load_cell, read_cells, readable
 from rulerkit.store.comparable import check_same
 from rulerkit.store.other_formats import read_predictions
@@ -68,10 +66,10 @@ def report(folder):
     """What `rulerkit report` does: the scores, what it left out, and the table."""
     problems = []
     cells = read_cells(folder / "predictions", report=problems.append)
-    scores = score(cells, report=problems.append)
+    scores = rk.score(cells, report=problems.append)
     cells = readable(cells)
     check_same(cells)
-    table_text(summarize(scores, tasks=["vt"]), notes=footnotes(cells))
+    table_text(rk.summarize(scores, tasks=["vt"]), notes=footnotes(cells))
     return scores, problems
 
 
@@ -127,7 +125,7 @@ def test_records_of_two_models_that_are_exchanged_are_named(tmp_path, files):
     assert "nothing to summarize" in str(found)
     for path in (one, two):
         with pytest.raises(DamagedCell, match=r"in the place of|another record"):
-            score([load_cell(path)])
+            rk.score([load_cell(path)])
 
 
 def test_an_older_format_is_refused_in_one_line(tmp_path):
@@ -193,7 +191,7 @@ def test_damaged_files_of_others(text):
             path.write_bytes(text)
             cells = result_or_line(read_predictions, path)
             if not isinstance(cells, Exception):
-                assert not isinstance(result_or_line(score, cells), Exception)
+                assert not isinstance(result_or_line(rk.score, cells), Exception)
 
 
 def test_files_of_others_beside_a_damaged_one_are_scored(tmp_path, capsys):
@@ -219,5 +217,5 @@ def test_links_and_unreadable_things_are_named(tmp_path):
     assert (cell.path, len(cell.rows)) == (path, 4)
     other = tmp_path / "1024.csv"
     other.write_text("index,pred\n")
-    with pytest.raises(UserError, match=r"its record 1024\.json cannot be read"):
+    with pytest.raises(rk.UserError, match=r"its record 1024\.json cannot be read"):
         read_cells(other)
