@@ -69,8 +69,8 @@ def __getattr__(name):
 
     return load
 '''
-"""`pace`: seconds for a call; `broken` and `wrong`: any number; `longest`: the letters of a prompt
-that it takes; `meets`: the models that must have been asked before it answers."""
+"""`pace`: seconds for a call; `longest`: the letters of a prompt that it takes; `meets`: the models
+that must have been asked before it answers."""
 
 ASKS = """\
 import rulerkit as rk

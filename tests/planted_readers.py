@@ -68,11 +68,7 @@ class Planted(Reader):
         return super().identity() | self.given(KEYS)
 
     def answer_text(self, example):
-        """The answer, with the thought before it where the reader thinks.
-
-        Each effect has a random stream of its own, keyed by the model's name, the effect and the
-        text, so answers repeat exactly and effects are independent of each other.
-        """
+        """The answer, with the thought before it where the reader thinks."""
         text = self._text_after_thought(example)
         if "thought" in self.spec and self._thought > _MARKS:
             thought = " hm" * (self._thought - _MARKS)
@@ -88,8 +84,8 @@ class Planted(Reader):
         if (reading := read_prompt(text)) is None:
             return ""
 
-        # The effects are drawn from the text that was read, so the same prompt has the
-        # same answer in every process.
+        # Each effect has a random stream of its own, keyed by the text that was read: answers
+        # repeat exactly in every process, and effects are independent of each other.
         digest = hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
         distances = partial(tokens_to_end, ids, tokenizer)
         for key, (effect, _) in _EFFECTS.items():
@@ -118,16 +114,12 @@ engines = {"planted": Planted}
 
 
 def tokens_to_end(ids, tokenizer, positions):
-    """How many tokens before the end of a prompt the characters at these positions stand, to a few
-    tokens."""
+    """How many tokens before the end of a prompt these characters stand, to a few tokens."""
     # Decoding token by token would take far longer; chunks are near enough.
     starts = range(0, len(ids), _CHUNK)
     characters = [len(tokenizer.decode(ids[start : start + _CHUNK])) for start in starts]
     before = np.interp(positions, [0, *accumulate(characters)], [*starts, len(ids)])
     return [len(ids) - tokens for tokens in before]
-
-
-# --- effects --------------------------------------------------------------------------------------
 
 
 class Fixed(NamedTuple):
@@ -159,8 +151,7 @@ def _drop(reading, share, random, distances):
 
 def _confuse(reading, share, random, distances):
     """Replaces an item by one of its nearest neighbours: another key's value (for several values,
-    also one already given), another chain's variable, a less frequent word. An item without such
-    neighbours stays."""
+    also one already given), another chain's variable, a less frequent word."""
     given = []
 
     # Values that were given stay candidates only where one key has several values.
@@ -198,7 +189,6 @@ _EFFECTS = {
 def _positions(reading):
     """The character at which each value stands: the mean for a word that occurs often, 0 for one
     that occurs nowhere (yes and no are answers of HotpotQA)."""
-    # A word that is asked for may stand in a text a thousand times.
     starts = {value: [] for value in (*reading.items, *reading.others)}
     for match in reading.occurrences():
         value = match["item"]

@@ -11,7 +11,6 @@ import pytest
 
 import rulerkit as rk
 from rulerkit.common.urls import is_address, url_of
-from rulerkit.inference.reply import read_reply
 from rulerkit.store.cells import read_cells
 from tests.conftest import needs_extras
 from tests.projects import REPOSITORY
@@ -64,26 +63,23 @@ def folder(tmp_path, monkeypatch):
 # --- addresses ------------------------------------------------------------------------------------
 
 ADDRESSES = {
-    "LOCALHOST:{p}": "http://localhost:{p}",
-    "HTTP://LocalHost:{p}/v1/models": "http://localhost:{p}/v1",
-    "{h}/v1/chat/completions": "http://{h}/v1",
+    "LOCALHOST:{}": "http://localhost:{}",
+    "HTTP://LocalHost:{}/v1/models": "http://localhost:{}/v1",
+    "127.0.0.1:{}/v1/chat/completions": "http://127.0.0.1:{}/v1",
 }
 
 
-@pytest.mark.parametrize("written", ADDRESSES)
-def test_an_address_may_be_written_in_any_way(written, server, folder, monkeypatch, rulerkit):
+@pytest.mark.parametrize(("written", "url"), ADDRESSES.items())
+def test_an_address_may_be_written_in_any_way(written, url, server, folder, monkeypatch, rulerkit):
     """A proxy is for other machines."""
     monkeypatch.setenv("HTTP_PROXY", "http://127.0.0.1:9")
     monkeypatch.delenv("NO_PROXY", raising=False)
-    port = server.server_address[1]
-    address = written.format(h=f"127.0.0.1:{port}", p=port)
-    url = ADDRESSES[written].format(h=f"127.0.0.1:{port}", p=port)
+    address, url = (text.format(server.server_address[1]) for text in (written, url))
     assert url_of(address) == url
     assert rulerkit("evaluate", address, *ASKED).status == 0
     assert rk.study(model=address).models[0]["path"] == "m"
-    below = url if url.endswith("/v1") else f"{url}/v1"
-    given = address if "/v1" in address else f"{address}/v1"
-    assert client(server, base_url=given).base_url == below
+    if "/v1" in address:
+        assert client(server, base_url=address).base_url == url
 
 
 def test_what_is_no_address(folder):
@@ -254,8 +250,9 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
 
 def parts(choice):
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
+    other = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
     words = choice["message"]["content"]
-    choice["message"]["content"] = [thought, {"type": "text", "text": words}]
+    choice["message"]["content"] = [thought, other, {"type": "text", "text": words}]
 
 
 ODD = {
@@ -288,18 +285,6 @@ def test_a_usage_of_any_type(server):
 
     server.amend = amend
     ask_and_check(client(server, prompt_path="text", max_retries=0))
-
-
-def test_thoughts_and_refusals_among_parts_are_what_they_are():
-    def read(message):
-        return read_reply({"choices": [{"message": message, "finish_reason": "stop"}]})
-
-    thought = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
-    reply = read({"content": [thought, {"text": "4"}, {"text": "2"}]})
-    assert (reply.text, reply.thought) == ("42", "hm")
-    only = read({"content": [thought]})
-    assert (only.text, only.thought) == (None, "hm")
-    assert read({"content": [{"type": "refusal", "refusal": "no"}]}).refusal == "no"
 
 
 # --- lists of models ------------------------------------------------------------------------------
@@ -335,7 +320,6 @@ FIRST = {"root": "/ck/1000", "meta": {"size": 7, "n_ctx": 4}, "pid": 6}
 
 @pytest.mark.parametrize("change", [*OTHERS, *SAME], ids=str)
 def test_another_checkpoint_at_the_same_address(change, server, tmp_path):
-    """It is refused, whether all examples are answered or not."""
     server.listing = listed(**FIRST)
 
     def evaluated(number):
@@ -353,7 +337,6 @@ def test_another_checkpoint_at_the_same_address(change, server, tmp_path):
 
 
 def test_a_server_that_runs_already_is_the_same_model_where_it_lists_it(server, tmp_path):
-    """Under any name; another checkpoint is refused."""
     config = {"model_type": "llama", "max_position_embeddings": 4096}
     (tmp_path / "config.json").write_text(json.dumps(config))
     base = {"path": str(tmp_path), "engine": "vllm", "dtype": "bfloat16", "name": "mine"}
@@ -371,7 +354,6 @@ def test_a_server_that_runs_already_is_the_same_model_where_it_lists_it(server, 
 
 
 def test_what_a_server_of_ones_own_answered_the_engine_does_not_ask_again(tmp_path):
-    """One that is kept warm for several notebooks: `base_url` beside the model's own mapping."""
     folder, tokenizer = tmp_path / "m", str(REPOSITORY / "rulerkit/data/small/tokenizer")
     shutil.copytree(REPOSITORY / "rulerkit/data/small/llama", folder)
     base = {"path": str(folder), "engine": "vllm", "dtype": "bfloat16", "name": "mine"}

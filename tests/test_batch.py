@@ -156,8 +156,7 @@ def test_a_job_for_each_model_and_one_for_each_notebook_over_several(project):
 
 
 def test_no_notebook_is_forgotten_whomever_it_asks(project):
-    """One asks nobody, though it is about a model; one asks another model beside its own, so it
-    waits for both."""
+    """One asks nobody; one asks another model beside its own, so it waits for both."""
     asks = 'import rulerkit as rk\nstudy = rk.study(globals(), models=[model, "perfect"])\n'
     notebook(project / "notebooks/40_asks_nobody.ipynb", PARAMETERS, "print(model)\n")
     notebook(project / "notebooks/41_beside.ipynb", PARAMETERS, asks)
@@ -244,7 +243,6 @@ def story(tmp_path_factory):
 
 @pytest.mark.slow
 def test_inference_that_is_shared_is_done_once(story):
-    """2 examples for one notebook and 4 for another are 4; no notebook asks by itself."""
     assert set(Counter(story.first.asked).values()) == {1}
     assert Counter(model for model, _ in story.first.asked) == {"first": 6, "second": 4}
     assert story.project.rows("r") == {
@@ -280,8 +278,6 @@ def test_a_failing_notebook_stops_nobody_and_names_the_command_to_repeat_it(stor
 
 @pytest.mark.slow
 def test_only_what_has_changed_is_done_again(story):
-    """A cell that was deleted is answered again; where that changed nothing, nobody who reads it is
-    executed again."""
     assert story.changed.ended.returncode == 0
     assert Counter(model for model, _ in story.changed.asked) == {"first": 4, "second": 2}
     assert set(story.changed.asked) < set(story.first.asked)
@@ -293,7 +289,6 @@ def test_only_what_has_changed_is_done_again(story):
 
 @pytest.mark.slow
 def test_where_nothing_is_left_nothing_is_done(story):
-    """The leaderboard and the places end the report."""
     assert (story.last.ended.returncode, story.last.ended.stderr) == (0, "")
     assert "\n6 steps were done before; nothing was asked again\n" in story.last.ended.stdout
     assert story.last.asked == []
@@ -306,8 +301,7 @@ def test_where_nothing_is_left_nothing_is_done(story):
 
 
 def test_where_nobody_may_be_asked_what_is_stored_is_returned(project, capsys):
-    small = {"model": "perfect", "tasks": ["vt", "fwe"], "lengths": [1024], "num_examples": 1}
-    asked = rk.study(small)
+    asked = rk.study("perfect", tasks=["vt", "fwe"], lengths=[1024], num_examples=1)
     rk.evaluate(replace(asked, tasks=asked.tasks[:1]), progress=False)
     asked = replace(asked, ask=False)
     cells = rk.evaluate(replace(asked, num_examples=2))
@@ -350,8 +344,7 @@ def test_a_task_that_does_not_fit_a_length_leaves_the_other_cells(project):
 
 @pytest.mark.slow
 def test_a_changed_checkpoint_is_noticed(project):
-    """The same weights copied anew pass; others fail, and no notebook is executed on the answers of
-    the old ones."""
+    """The same weights copied anew pass."""
     folder = project / "checkpoints/x"
     shutil.copytree(REPOSITORY / "rulerkit/data/small/llama", folder)
     parameters = {"tasks": ["niah_single_2"], "lengths": [1024], "num_examples": 1}
@@ -367,9 +360,7 @@ def test_a_changed_checkpoint_is_noticed(project):
     (weights,) = folder.glob("*.safetensors")
     os.utime(weights, (1, 1))
     assert execute_all() == (["outdated", "done"], [("done", ""), ("done before", "")])
-    content_of = bytearray(weights.read_bytes())
-    content_of[-64:] = bytes(64)
-    weights.write_bytes(content_of)
+    weights.write_bytes(weights.read_bytes()[:-64] + bytes(64))
     content["parameters"] = parameters | {"max_failures": 1}
     before, (asked, read) = execute_all()
     assert before == ["outdated", "outdated"]

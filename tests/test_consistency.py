@@ -35,7 +35,6 @@ def made(tmp_path_factory):
 
 @pytest.fixture
 def outputs(made, tmp_path):
-    """A copy of it for each test."""
     return Path(shutil.copytree(made, tmp_path / "outputs"))
 
 
@@ -76,11 +75,9 @@ def environment(*changes):
 # --- which cells share a table --------------------------------------------------------------------
 
 REFUSED = [
-    # one model in one run
     ("main/perfect/vt/2048", "seed", 43, "seed 42, perfect vt 2048 with 43"),
     # a model that differs from itself comes before one that differs from another model
     ("main/reader-1024/vt/2048", "task.num_hops", 9, "4, reader-1024 vt 2048 with 9"),
-    # all models and runs
     ("main/reader-1024/*/*", "prompt_version", 2, "with prompt_version 1, reader-1024"),
     ("other/perfect/niah_single_2/*", "task.haystack", "noise", "1024 of run other with"),
 ]

@@ -16,9 +16,6 @@ from rulerkit.report.tables import task_table_text
 SCRIPT = Path(__file__).parents[1] / "scripts" / "make_corpora.py"
 
 
-# The built-in corpora
-
-
 def test_the_script_writes_what_the_package_holds():
     spec = importlib.util.spec_from_file_location("make_corpora", SCRIPT)
     script = importlib.util.module_from_spec(spec)
@@ -36,9 +33,6 @@ def test_the_built_in_corpora_never_change():
         ("qa", "fictional_two_hop", "2d497409e3aa16c2"),
     ):
         assert corpora.load(kind, name).source == corpora.Source(name, digest)
-
-
-# Originals, read where RULERKIT_DATA holds them
 
 
 def test_paul_graham(data):
@@ -73,9 +67,6 @@ def test_hotpotqa(data):
     assert qa.source.note == "HotpotQA: 1578 of 7405 questions"
     assert sum(len(question.related) == 8 for question in qa.questions) == 1569
     assert all(len(q.gold) == 2 and not {*q.gold} & {*q.related} for q in qa.questions)
-
-
-# What is missing or broken
 
 
 def test_what_is_not_the_original_is_named_a_substitute(data, empty, monkeypatch):

@@ -56,8 +56,7 @@ class Place(NamedTuple):
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory, data):
-    """Two random layers under the real vocabulary of Llama-3; outputs differ from token to
-    token."""
+    """Two random layers under the real vocabulary of Llama-3."""
     root = tmp_path_factory.mktemp("project")
     for folder in ("params", "notebooks", "checkpoints"):
         (root / folder).mkdir()
@@ -98,8 +97,6 @@ def test_thirteen_tasks_within_their_budget(place, undisturbed):
 
 @pytest.mark.slow
 def test_killed_half_way_and_started_again(place, undisturbed):
-    """SIGKILL once some rows are there; the same command ends with the rows of a run that nobody
-    disturbed."""
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     call = place.command("killed")
     with subprocess.Popen(call, env=place.environment, **silent) as process:

@@ -32,7 +32,6 @@ def write_packages(folder):
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_text(text)
-    return folder
 
 
 def call(*arguments, cwd, path="", fails=False):
@@ -54,12 +53,12 @@ def rulerkit(*arguments, **options):
 def project(tmp_path_factory):
     """A project whose answers come from the packages of the page, and where these are installed."""
     root = tmp_path_factory.mktemp("extend")
-    packages, site = write_packages(root), root / "site"
+    write_packages(root)
+    site, places = root / "site", (root / "boxes", root / "numbers_engine")
     pip = "-m pip install --quiet --no-deps --no-build-isolation --disable-pip-version-check"
-    places = (packages / "boxes", packages / "numbers_engine")
     call(*pip.split(), "--target", site, *places, cwd=root)
-    for name in ("boxes", "numbers_engine"):
-        shutil.rmtree(root / name)
+    for place in places:
+        shutil.rmtree(place)
     asked = json.dumps(ASKED | {"models": MODELS})
     rulerkit("evaluate", "-y", asked, cwd=root, path=site)
     return root, site
@@ -74,8 +73,7 @@ def test_both_are_used_like_ours(project):
 
     assert "boxes_20" in rulerkit("tasks", **here)
     rulerkit("browse", "outputs", "-o", "page.html", **here)
-    page = (root / "page.html").read_text()
-    assert "boxes_20" in page
+    assert "boxes_20" in (root / "page.html").read_text()
     compared = rulerkit("compare", "main/perfect", "main/near", fails=True, **here)
     assert "worse" in compared
     record = json.loads(next(root.rglob("boxes/1024.json")).read_text())
@@ -141,44 +139,36 @@ BREAKS = [
     ("from pydantic.dataclasses", "from dataklasses", "cannot be imported"),
     ("from pydantic.dataclasses", "from dataclasses", "is no dataclass of pydantic"),
 ]
-REFUSED = """
-import sys
-import rulerkit as rk
-from rulerkit.common import plugins
 
-for name in sys.argv[1:]:
-    plugins._NAMED.clear()
-    try:
-        rk.study(plugins=[name], model="perfect", tasks=["bare"], lengths=[1024])
-        print("nothing")
-    except rk.UserError as error:
-        print(error)
-plugins._NAMED.clear()
-try:
-    rk.study(plugins=["one", "two"], model="perfect", tasks=["bare"])
-except rk.UserError as error:
-    print(error)
-"""
+
+def own_module(folder, monkeypatch, text):
+    """The name of a new plug-in module in a project of its own."""
+    name = f"own_{md5(text.encode()).hexdigest()[:8]}"
+    (folder / f"{name}.py").write_text(text)
+    monkeypatch.setenv("RULERKIT_HOME", str(folder))
+    monkeypatch.setattr(plugins, "_NAMED", {})
+    monkeypatch.syspath_prepend(str(folder))
+    return name
 
 
 @needs_extras
-def test_a_plug_in_that_breaks_the_contract_is_refused(tmp_path):
-    names = []
-    for number, (old, new, _) in enumerate(BREAKS):
-        assert old in BARE
-        names.append(f"mine_{number}")
-        (tmp_path / f"{names[-1]}.py").write_text(BARE.replace(old, new))
-    for name in ("one", "two"):
-        (tmp_path / f"{name}.py").write_text(BARE)
-    *said, clash = call("-c", REFUSED, *names, cwd=tmp_path).splitlines()
-    assert "plug-in two: its family bare has the name of one of one" in clash
-    for (_, _, message), line in zip(BREAKS, said, strict=True):
-        assert message in line
+@pytest.mark.parametrize(("old", "new", "message"), BREAKS)
+def test_a_plug_in_that_breaks_the_contract_is_refused(tmp_path, monkeypatch, old, new, message):
+    assert old in BARE
+    name = own_module(tmp_path, monkeypatch, BARE.replace(old, new))
+    with pytest.raises(rk.UserError, match=message):
+        rk.study("perfect", plugins=[name], tasks=["bare"])
+
+
+def test_two_plug_ins_with_one_family_are_refused(tmp_path, monkeypatch):
+    one, two = (own_module(tmp_path, monkeypatch, BARE + end) for end in ("", "\n"))
+    said = f"plug-in {two}: its family bare has the name of one of {one}"
+    with pytest.raises(rk.UserError, match=said):
+        rk.study("perfect", plugins=[one, two], tasks=["bare"])
 
 
 @pytest.mark.parametrize("value", [2, -0.1, float("nan"), None, "1"])
 def test_a_score_is_a_number_from_0_to_1(value):
-    """Before anything is stored."""
     names = {}
     exec(BARE, names)  # the module of a plug-in
 
@@ -198,16 +188,6 @@ RAISES = [
     ("return fill_with_sentences(draft.hidden, budget)", "return 3", "cannot be used"),
     ("(word,), hidden", "(' ',), hidden", "or an empty one"),
 ]
-
-
-def own_module(folder, monkeypatch, text):
-    """The name of a new plug-in module in a project of its own."""
-    name = f"own_{md5(text.encode()).hexdigest()[:8]}"
-    (folder / f"{name}.py").write_text(text)
-    monkeypatch.setenv("RULERKIT_HOME", str(folder))
-    monkeypatch.setattr(plugins, "_NAMED", {})
-    monkeypatch.syspath_prepend(str(folder))
-    return name
 
 
 @pytest.mark.parametrize(("old", "new", "message"), RAISES)

@@ -5,13 +5,10 @@ import json
 from collections import Counter
 from pathlib import Path
 
-import pandas as pd
-import papermill
 import pytest
 
 import rulerkit as rk
 from rulerkit.analysis.failures import label_answers, no_context_answers
-from rulerkit.common.paths import home
 from rulerkit.scoring.statistics import wilson
 from rulerkit.store.cells import Cell
 from tests.records import predict, record_of
@@ -50,8 +47,7 @@ def labels_of(cells, no_context=None):
 
 
 def distractors(example, key=False):
-    """Values (or keys) of what could be taken for the needles, those nearest to the first needle
-    first."""
+    """Values (or keys) of what could be taken for the needles, the nearest first."""
     pieces = [piece for piece in example.pieces if piece.value]
     wanted = next(i for i, piece in enumerate(pieces) if piece.role == "needle")
     order = sorted(range(len(pieces)), key=lambda i: abs(i - wanted))
@@ -92,10 +88,9 @@ HAND = [
 
 
 def uncommon(example):
-    context = {
-        piece.text.strip().rpartition(" ")[2] for piece in example.pieces if piece.role != "needle"
-    }
-    return sorted(word for word in context if word.isalpha() and word in example.context_text)[0]
+    others = [piece.text.split() for piece in example.pieces if piece.role != "needle"]
+    context = {words[-1] for words in others if words}
+    return min(word for word in context if word.isalpha() and word in example.context_text)
 
 
 @pytest.mark.parametrize(("kind", "spec", "write", "detail"), HAND, ids=[h[0] for h in HAND])
@@ -158,44 +153,19 @@ def test_examples_that_cannot_be_generated_again():
 # --- planted --------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("effects", "spec", "kinds", "planted"),
-    [
-        ({"confuse": 0.4}, "niah_multikey_2", ["near distractor"], 0.4),
-        ({"confuse": 0.4}, "vt_2_chains", ["wrong chain"], 1 - 0.6**3),
-        ({"confuse": 0.1}, "fwe", ["less frequent word"], 1 - 0.9**3),
-        ({"drop": 0.2}, "vt", ["partial"], 1 - 0.8**5 - 0.2**5),
-        ({"copies": 0.5}, "cwe", ["copied demonstration"], 0.5),
-    ],
-)
-def test_planted_rates_are_found_again(effects, spec, kinds, planted, tmp_path):
+RATES = [
+    ({"confuse": 0.4}, "niah_multikey_2", "near distractor", 0.4),
+    ({"confuse": 0.4}, "vt_2_chains", "wrong chain", 1 - 0.6**3),
+    ({"drop": 0.2}, "vt", "partial", 1 - 0.8**5 - 0.2**5),
+    ({"copies": 0.5}, "cwe", "copied demonstration", 0.5),
+]
+
+
+@pytest.mark.parametrize(("effects", "spec", "kind", "planted"), RATES)
+def test_planted_rates_are_found_again(effects, spec, kind, planted, tmp_path):
     model = rk.load_model({"engine": "planted", "name": "planted", **effects})
     cell = predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
-    labels = labels_of([cell])
-    share = sum(label in kinds for label in labels) / 120
+    labels = Counter(labels_of([cell]))
+    share = labels[kind] / 120
     low, high = wilson(share, 120, 0.999)
-    assert low <= planted <= high, Counter(labels)
-
-
-# --- tables, figure, claims -----------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_the_notebook_finds_what_is_planted(tmp_path, monkeypatch):
-    monkeypatch.setenv("RULERKIT_HOME", str(home()))  # where the kernel finds the plug-in
-    given = {"model": "reader-failing", "plugins": ["tests.planted_readers"]}
-    given |= {"outputs": str(tmp_path), "tasks": ["cwe", "qa_1"], "lengths": [4096, 12288]}
-    given |= {"num_examples": 12}
-    source, out = home() / "notebooks/12_failures.ipynb", tmp_path / "out.ipynb"
-    papermill.execute_notebook(source, out, given, progress_bar=False, cwd=tmp_path)
-    tables = tmp_path / "tables/main/12_failures"
-    found = pd.read_csv(tables / "reader-failing.csv").set_index(["task", "length", "failure"])
-    copied = found.loc["cwe", 12288, "copied demonstration"]
-    assert copied["low"] < 0.95 < copied["high"] + 0.05
-    assert copied["share"] > 0.7
-    assert found.loc["cwe", 4096, "copied demonstration"]["count"] == 0
-    assert found.loc["cwe-demonstration_False", 12288, "copied beginning"]["share"] > 0.7
-    verdicts = pd.read_csv(tables / "reader-failing-claims.csv").set_index("claim")["verdict"]
-    copies = next(claim for claim in verdicts.index if claim.startswith("Common words: most"))
-    assert verdicts[copies] == "? cannot be judged", "12 answers are too few"
-    assert len(pd.read_csv(tables / "reader-failing-samples.csv")) > 2
+    assert low <= planted <= high, labels

@@ -73,8 +73,7 @@ def stored(outputs):
 
 
 def kill_half_way(outputs):
-    """Start a run, kill it once half of the answers are stored, and wait for its server to end.
-    Returns the files of answers that it left."""
+    """The files of a run that was killed once half of the answers were stored."""
     given = json.dumps([spec("vllm", concurrency=2), str(outputs), LENGTHS, EXAMPLES])
     call = [sys.executable, "-c", EVALUATE, given]
     run = subprocess.Popen(call, env=os.environ | {"RULERKIT_TEST_MARK": str(outputs)})
@@ -101,15 +100,12 @@ def report(model, rows, loading, seconds):
     address = model.connection.address
     about = {
         "versions": packages | {"python": sys.version.split()[0]},
-        "GPUs, driver, memory, in use": subprocess.getoutput("nvidia-smi -L"),
-        "model": f"{MODEL} in {model.identity()['dtype']}",
-        "config": json.dumps(model.checkpoint.config),
+        "GPUs": subprocess.getoutput("nvidia-smi -L"),
+        "model": f"{MODEL} in {model.identity()['dtype']}, {json.dumps(model.checkpoint.config)}",
         "server": " ".join(model.command(address)).replace(address.key, "***"),
-        "copies": model.copies(),
         "seconds to load": round(loading, 1),
         "answers after the kill": f"{len(rows)} in {seconds:.1f} s",
-        "prompt tokens per second": round(prompt / seconds),
-        "prompt tokens from the cache": f"{cached / prompt:.1%}",
+        "prompt tokens": f"{prompt / seconds:.0f} a second, {cached / prompt:.1%} from the cache",
     }
     lines = [f"{name}: {value}" for name, value in about.items()]
     print("\n--- for a bug report ---", *lines, sep="\n")

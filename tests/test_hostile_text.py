@@ -113,11 +113,12 @@ def letters(text):
 @pytest.mark.skipif(BROWSER is None, reason="no chromium here: pages are opened in a real browser")
 def test_nothing_runs_in_a_browser(outputs, tmp_path):
     assert browse({"html": HTML}, tmp_path)[0], "the browser runs what is not escaped"
-    made = outputs
-    rendered = {f"markdown {name}": markdown2html(part) for name, part in made.markdown.items()}
-    ran, parts = browse(made.html | rendered, tmp_path)
+    made = dict(outputs.html)
+    for name, part in outputs.markdown.items():
+        made[f"markdown {name}"] = markdown2html(part)
+    ran, parts = browse(made, tmp_path)
     assert not ran
-    assert parts.keys() == made.html.keys() | rendered.keys()
+    assert parts.keys() == made.keys()
     for name, seen in parts.items():
         assert seen["links"] == [], name
         assert not [run for run in seen["runs"] if MATHEMATICS.search(run)], name
@@ -125,10 +126,8 @@ def test_nothing_runs_in_a_browser(outputs, tmp_path):
 
 
 def test_latex_compiles_and_prints_it(outputs, tmp_path):
-    """Compiled where a TeX is installed; always: braces match, and every special letter is escaped
-    or our own."""
-    made = outputs
-    for name, table in made.latex.items():
+    """Compiled where a TeX is installed; always, every special letter is escaped or our own."""
+    for name, table in outputs.latex.items():
         assert not CONTROLS.search(table), name
         ours = re.sub(r"\$([-<>]|\\pm|\\le|\\ge|\\alpha)\$|^% |%$", "", table, flags=re.MULTILINE)
         assert not re.search(r"(?<!\\)[$%#]", ours), name
@@ -137,7 +136,7 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
         assert table.count(r"\end{tabular}") == 1
     if shutil.which("pdflatex") is None:
         return
-    body = "\n\n".join(made.latex.values())
+    body = "\n\n".join(outputs.latex.values())
     head = r"\documentclass{article}\usepackage{booktabs,array,graphicx}\begin{document}\tiny"
     (tmp_path / "t.tex").write_text(f"{head}\n{body}\n\\end{{document}}\n")
     call = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "t.tex"]
@@ -146,9 +145,8 @@ def test_latex_compiles_and_prints_it(outputs, tmp_path):
 
 
 def test_csv_reads_back_and_holds_no_formula(outputs):
-    made = outputs
-    for name, frame in made.frames.items():
-        back = pd.read_csv(made.saved[name], keep_default_na=False)
+    for name, frame in outputs.frames.items():
+        back = pd.read_csv(outputs.saved[name], keep_default_na=False)
         texts = [*back.columns, *(v for v in back.to_numpy().ravel() if isinstance(v, str))]
         formulas = [text for text in texts if re.match(r"[=+\-@\t\r]", text)]
         assert all(re.fullmatch(r"-?\d+", text) for text in formulas)
@@ -165,8 +163,7 @@ def unquoted(value):
 
 
 def test_plain_text_has_no_controls(outputs):
-    made = outputs
-    for name, shown in made.plain.items():
+    for name, shown in outputs.plain.items():
         assert not CONTROLS.search(shown), name
         assert escape.one_line(HOSTILE) in shown or escape.terminal(HOSTILE) in shown, name
 

@@ -317,8 +317,7 @@ if __name__ == "__main__":
 
 
 class Short(Parrot):
-    """A model that finds out only when it is asked that a length does not fit, as an engine does
-    once it has loaded."""
+    """A model that finds out only when it is asked that a length does not fit."""
 
     fits = 0
 

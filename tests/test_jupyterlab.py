@@ -8,7 +8,6 @@ import socket
 import subprocess
 import sys
 import time
-import urllib.error
 import urllib.request
 
 import nbformat
@@ -66,10 +65,10 @@ def lab(tmp_path_factory):
 def browser(lab):
     from playwright.sync_api import sync_playwright
 
-    flags = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync"]
-    flags += ["--disable-background-networking", "--disable-component-update"]
+    flags = "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-sync"
+    flags += " --disable-background-networking --disable-component-update"
     with sync_playwright() as play:
-        chromium = play.chromium.launch(executable_path=BROWSER, args=flags)
+        chromium = play.chromium.launch(executable_path=BROWSER, args=flags.split())
         yield chromium
         chromium.close()
 
@@ -155,8 +154,6 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
     opened = title.inner_text()
     page.keyboard.press("j")
     assert title.inner_text() != opened
-    page.keyboard.press("k")
-    assert title.inner_text() == opened
     for theme, colour in BACKGROUNDS.items():
         if where == "file":
             page.emulate_media(color_scheme=theme.lower())
@@ -169,7 +166,6 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
             return view.locator("body").evaluate(seen) == colour
 
         _await(is_shown, 20, f"{theme} is not shown")
-        page.screenshot(path=tmp_path / f"{where}-{theme}.png")
     view.locator("body").press("Escape")
     assert sides.count() == 0
     assert view.locator("body").evaluate("() => window.ran ?? window.parent.ran ?? null") is None
@@ -200,7 +196,7 @@ def _answers(address):
     try:
         with urllib.request.urlopen(f"{address}?token=t", timeout=5):
             return True
-    except (urllib.error.URLError, OSError):
+    except OSError:
         return False
 
 

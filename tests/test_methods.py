@@ -26,8 +26,6 @@ def needles(form, count, base="niah_multikey_1", length=256):
 
 @pytest.mark.parametrize("template", ["base", "llama3", "glm"])
 def test_parts_joined_are_the_prompt(vocabulary, template):
-    """With every vocabulary: what stands behind the haystack is in the question, the end of the
-    template and the answer prefix among it, and nothing else."""
     form = rk.PromptFormat(vocabulary, template=template)
     alone = {"base": "qa_1", "context": "none"}
     for spec in ("niah_multiquery", rk.task("vt", "paper"), "cwe", "qa_1", alone):
@@ -52,8 +50,7 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
 
 
 def test_a_token_across_the_border_belongs_to_the_question():
-    """A vocabulary whose tokens are three letters each has no clean cut: the prompt is encoded
-    whole, and the border lies inside a token for most lengths."""
+    """A vocabulary whose tokens are three letters each has no clean cut."""
 
     def encode(text):
         threes = [text[i : i + 3].encode()[:4] for i in range(0, len(text), 3)]
@@ -152,7 +149,6 @@ def texts(one, examples):
 
 @pytest.mark.slow
 def test_the_module_of_the_notebook_compresses_what_the_context_left(tmp_path):
-    """A method that saves nothing answers as the checkpoint, one that keeps little finds little."""
     pytest.importorskip("torch").set_num_threads(1)
     plain = rk.load_model("small-llama")
     examples = needles(plain.prompt_format, 8, "niah_single_1")

@@ -28,8 +28,7 @@ SHARED_FORMS = ("qwen", "dbrx", "lwm", "longchat")  # two entries stand for two 
 
 
 def row_of(file):
-    """The row of the paper that a file is for: it has its checkpoint, or names it on top, where
-    another one is run (RWKV needs remote code, and transformers does not read the paper's Mamba)."""
+    """The row of the paper that a file is for: it has its checkpoint, or names it on top."""
     rows = {row["checkpoint"]: row for row in PAPER}
     comment = file.read_text(encoding="utf-8").partition("model:")[0]
     named = [word.strip(".") for word in comment.split()]

@@ -1,13 +1,10 @@
 """What happens in a night: power cuts, signals, full and read-only disks, dead hosts. The same
 command goes on, nothing that was written is lost, nothing is counted twice."""
 
-import json
 import os
 import re
 import signal
-import subprocess
 import time
-from pathlib import Path
 
 import flufl.lock
 import pytest
@@ -15,7 +12,7 @@ import pytest
 from rulerkit.batch.batch_file import read_batch
 from rulerkit.batch.execution import execute
 from rulerkit.batch.status import statuses
-from tests.batches import Project, outcomes, printed, told, wait_until
+from tests.batches import Project, outcomes, told, wait_until
 
 EXAMPLES = 20
 
@@ -157,49 +154,6 @@ def test_a_step_that_is_killed_is_told_and_tried_again(project):
     project.go()
     said = project.call(*command).stdout
     assert re.search(r"^done +a predictions +1/1 cells", said, re.MULTILINE)
-
-
-# --- disks ----------------------------------------------------------------------------------------
-
-
-def remount(place, options):
-    subprocess.run(["mount", "-o", f"remount,{options}", place], check=True, capture_output=True)
-
-
-@pytest.mark.slow
-def test_a_full_disk_costs_nothing_that_was_written(project, small_disk):
-    """Full before anything is written, then at one file after the other: each call says so, and the
-    next one goes on."""
-    examples = 60
-    batch = batch_of(project, num_examples=examples, outputs=str(small_disk))
-    rows = small_disk / "predictions/main/a/vt/1024.jsonl"
-    lines = []
-    counts, refused = [], set()
-    for kilobytes in (4, 24, 40):
-        remount(small_disk, f"size={kilobytes}k")
-        ended = project.call("batch", batch)
-        assert ended.returncode in (1, 2)
-        full = r"cannot write (\S+): No space left on device; everything written so far is kept"
-        refused |= set(re.findall(full, ended.stdout + ended.stderr))
-        now = rows.read_bytes().splitlines(keepends=True) if rows.exists() else []
-        now = [line for line in now if line.endswith(b"}\n")]  # the last may be cut off
-        assert now[: len(lines)] == lines
-        lines = now
-        counts.append(len(lines))
-    assert counts[0] == 0
-    assert any(0 < count < examples for count in counts), counts
-    assert len({Path(file).suffix for file in refused}) > 1, "refused at several moments"
-    remount(small_disk, "size=1m")
-    ended = project.call("batch", batch)
-    assert (ended.returncode, ended.stderr) == (0, "")
-    assert rows.read_bytes().splitlines(keepends=True)[: len(lines)] == lines
-    indices = [json.loads(line)["index"] for line in rows.read_text().splitlines()]
-    assert indices == [*range(examples)]
-    asked = project.asked("a")
-    assert len(asked) == examples
-    assert asked.total() - examples <= len(counts), "only what could not be written was asked again"
-    book = json.loads((small_disk / "notebooks/main/all/50_asks.ipynb").read_text())
-    assert f"a {examples} rows" in printed(book)
 
 
 # --- a host that died -----------------------------------------------------------------------------

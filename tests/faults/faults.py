@@ -38,14 +38,11 @@ def time_limit(seconds=SECONDS):
 
 
 def result_or_line(function, *arguments):
-    """What a function returns, or the `UserError` that it raises: one line of a length that can be
-    read."""
-    line: UserError
+    """What a function returns, or the `UserError` that it raises: one line that can be read."""
     try:
         with time_limit():
             return function(*arguments)
     except UserError as error:
-        line = error
-    assert "\n" not in str(line)
-    assert 10 < len(str(line)) < 2000, str(line)[:300]
-    return line
+        assert "\n" not in str(error)
+        assert 10 < len(str(error)) < 2000, str(error)[:300]
+        return error

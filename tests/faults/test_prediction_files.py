@@ -113,7 +113,6 @@ def test_a_record_that_lacks_a_field_is_damaged(tmp_path):
 
 @pytest.mark.parametrize("files", [(".json",), (".jsonl",), (".json", ".jsonl")])
 def test_records_of_two_models_that_are_exchanged_are_named(tmp_path, files):
-    """Or all files of two: numbers never stand under another model's name."""
     one = write(tmp_path, "one", named("one"), good("one"))
     two = write(tmp_path, "two", named("two"), good("two"))
     for suffix in files:
@@ -128,13 +127,6 @@ def test_records_of_two_models_that_are_exchanged_are_named(tmp_path, files):
             rk.score([load_cell(path)])
 
 
-def test_an_older_format_is_refused_in_one_line(tmp_path):
-    record = {**record_of("one"), "format": 2}
-    path = write(tmp_path, "one", json.dumps(record).encode(), PLAIN)
-    with pytest.raises(DamagedCell, match=r"1024.json .*format 2, .*reads 3 and 4"):
-        load_cell(path)
-
-
 @pytest.mark.slow
 @given(rows=damaged(GOOD))
 @cases
@@ -145,7 +137,6 @@ def test_damaged_rows_change_no_number(rows):
 @given(bit=st.integers(0, 8 * len(GOOD) - 1))
 @cases
 def test_a_flipped_bit_is_noticed(bit):
-    """The cell is damaged, or a row is missing; no row differs from what was written."""
     rows = bytearray(GOOD)
     rows[bit // 8] ^= 1 << bit % 8
     with TemporaryDirectory() as name:
