@@ -180,11 +180,11 @@ class Project:
 
     def rows(self, run="main"):
         """`model/task/length` -> the indices of its rows, whole lines only."""
-        found = named_files(self.root / f"outputs/predictions/{run}", "*.jsonl")
-        return {
-            name: [json.loads(line)["index"] for line in whole_lines(file)]
-            for name, file in found.items()
-        }
+        found = {}
+        for name, file in named_files(self.root / f"outputs/predictions/{run}", "*.jsonl").items():
+            whole = [line for line in file.open() if line.endswith("\n")]
+            found[name] = [json.loads(line)["index"] for line in whole]
+        return found
 
     def executed(self, run="main"):
         """`subject/notebook` -> when it was written."""
@@ -197,24 +197,14 @@ class Project:
 
     def said(self, name, run="main"):
         """What an executed notebook printed."""
-        return printed(self.book(name, run))
+        outputs = [out for cell in self.book(name, run)["cells"] for out in cell.get("outputs", [])]
+        return "".join("".join(out.get("text", [])) for out in outputs)
 
 
 def named_files(folder, pattern):
     """Files below a folder by their paths without a suffix."""
     found = sorted(folder.rglob(pattern))
     return {str(file.relative_to(folder).with_suffix("")): file for file in found}
-
-
-def whole_lines(file):
-    """The lines of a file that may be written just now."""
-    return [line for line in file.read_text().splitlines(keepends=True) if line.endswith("\n")]
-
-
-def printed(book):
-    """What an executed notebook printed."""
-    outputs = [out for cell in book["cells"] for out in cell.get("outputs", [])]
-    return "".join("".join(out.get("text", [])) for out in outputs)
 
 
 class Started(NamedTuple):

@@ -10,12 +10,12 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 from conftest import Ended
 
 import rulerkit as rk
+from tests.batches import wait_until
 from tests.conftest import needs_extras
 from tests.processes import hear_signals
 
@@ -205,10 +205,8 @@ def test_interrupted_it_says_how_to_resume(project):
     call = [*PROGRAM, "evaluate", "-y", asked]
     pipes = {"stdout": subprocess.DEVNULL, "stderr": subprocess.PIPE, "text": True}
     with subprocess.Popen(call, preexec_fn=hear_signals, **pipes) as process:
-        until = time.monotonic() + 60
         folder = project / "outputs/predictions"
-        while not list(folder.glob("long/*/*/*.jsonl")) and time.monotonic() < until:
-            time.sleep(0.05)
+        wait_until("it answers", lambda: list(folder.glob("long/*/*/*.jsonl")))
         process.send_signal(signal.SIGINT)
         _, err = process.communicate(timeout=60)
     assert process.returncode == 130
@@ -343,11 +341,3 @@ def test_missing_original_corpora_offline(project):
     done = subprocess.run(call, capture_output=True, text=True, check=False)
     says = ("RULERKIT_DATA (not set)", "run `rulerkit fetch`", "or use `corpora: builtin`")
     refused(Ended(done.returncode, done.stdout, done.stderr), *says)
-
-
-def test_outputs_that_cannot_be_written(project, read_only, rulerkit):
-    ended = rulerkit("evaluate", "-y", SMALL, "-y", f"outputs: {read_only}")
-    file = f"{read_only}/predictions/main/perfect/vt/1024.jsonl"
-    refused(ended, f"cannot write {file}: Read-only file system", "choose")
-    ended = rulerkit("generate", *VT_4K, "--output", read_only / "vt.jsonl")
-    refused(ended, "Read-only file system")

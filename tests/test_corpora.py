@@ -1,10 +1,7 @@
 """Corpora: the originals where they are at hand, synthetic texts always, downloads from a server on
 this machine."""
 
-import gzip
-import importlib.util
 import json
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,18 +9,6 @@ import pytest
 import rulerkit as rk
 from rulerkit.generation import corpora
 from rulerkit.report.tables import task_table_text
-
-SCRIPT = Path(__file__).parents[1] / "scripts" / "make_corpora.py"
-
-
-def test_the_script_writes_what_the_package_holds():
-    spec = importlib.util.spec_from_file_location("make_corpora", SCRIPT)
-    script = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(script)
-    for name, content in script.corpora().items():
-        packed = Path(corpora.__file__).parents[1] / f"data/{name}.json.gz"
-        held = gzip.decompress(packed.read_bytes())
-        assert held == json.dumps(content, separators=(",", ":")).encode(), name
 
 
 def test_the_built_in_corpora_never_change():

@@ -8,13 +8,13 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
 
 import rulerkit as rk
+from tests.batches import wait_until
 from tests.tiny_llama import save_llama
 
 LENGTH = 2048
@@ -100,10 +100,7 @@ def test_killed_half_way_and_started_again(place, undisturbed):
     silent = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     call = place.command("killed")
     with subprocess.Popen(call, env=place.environment, **silent) as process:
-        until = time.monotonic() + 120
-        while sum(map(len, place.lines("killed").values())) < 11 and process.poll() is None:
-            assert time.monotonic() < until, "no rows after two minutes"
-            time.sleep(0.02)
+        wait_until("11 rows are there", lambda: sum(map(len, place.lines("killed").values())) > 10)
         process.send_signal(signal.SIGKILL)
         assert process.wait() == -signal.SIGKILL
     kept = place.lines("killed")

@@ -114,6 +114,11 @@ def test_a_table_from_a_file_and_one_that_counts_twice(answered, home):
         rk.summarize(pd.concat([rows, rows]))
 
 
+def test_cells_without_an_answer_are_remembered(home):
+    evaluate(rk.model(lambda prompts: [None for _ in prompts], tokenizer="builtin"))
+    assert len(rk.load().attrs["empty_cells"]) == 4
+
+
 def test_a_table_of_other_scores_is_refused(answered):
     rows = rk.load("main/perfect")
     for changed, seen in (

@@ -24,6 +24,7 @@ from rulerkit.inference.model import Answer, Failure, Model
 from rulerkit.store.cells import read_cells
 from rulerkit.store.files import Lock, Log
 from rulerkit.store.records import row_line
+from tests.batches import wait_until
 from tests.records import lines_of, predict
 
 
@@ -111,14 +112,6 @@ def start(folder, pause):
     return subprocess.Popen(call, env=environment)
 
 
-def wait_for_rows(path, count):
-    for _ in range(3000):
-        if path.exists() and path.read_bytes().count(b"\n") >= count:
-            return
-        time.sleep(0.02)
-    raise AssertionError(f"{path} never had {count} rows")
-
-
 def test_a_cell_is_rows_and_a_record(folder):
     model = Parrot()
     cell = predict(model, Questions(3), folder, progress=False)
@@ -154,7 +147,7 @@ def test_killed_at_any_time_no_row_is_lost_or_doubled(folder, undisturbed, kills
     for number in range(kills):
         shutil.rmtree(folder, ignore_errors=True)
         process = start(folder, 0.01)
-        wait_for_rows(path, 1)
+        wait_until("a row is there", lambda: path.exists() and b"\n" in path.read_bytes())
         time.sleep(0.4 * number / kills)
         process.send_signal(signal.SIGKILL)
         assert process.wait() in (0, -signal.SIGKILL)
@@ -215,6 +208,8 @@ def test_failures_stand_in_a_ledger_and_only_they_are_asked_again(folder, capsys
 
     cell = go(Partly(), Questions(10), folder)
     assert cell.coverage.missing == [3, 7]
+    assert str(cell.coverage) == "8 of 10 examples, 1 refused by the service, 1 failed"
+    assert set(rk.score([cell])["failed_refused"]) == {1}
     said = capsys.readouterr().err
     assert "parrot: 2 of 10 examples of vt at 1024 have no answer (HTTP 400 for 3): " in said
     again = Partly()
@@ -312,10 +307,6 @@ def test_cells_are_found_in_files_and_folders(folder):
     assert found == [("main", 1024), ("main", 2048), ("second", 1024), ("second", 2048)]
 
 
-if __name__ == "__main__":
-    main()
-
-
 class Short(Parrot):
     """A model that finds out only when it is asked that a length does not fit."""
 
@@ -350,3 +341,7 @@ def test_each_example_is_made_once(tmp_path, monkeypatch):
         rk.evaluate("reader-4096", **asked, outputs=tmp_path, progress=False)
         assert set(made.values()) == {2}  # one at each length
         assert made.total() == 20
+
+
+if __name__ == "__main__":
+    main()

@@ -25,7 +25,6 @@ BROWSER = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which
 HOSTILE = (
     "</script><script>window.ran = 1</script><img src=x onerror='window.ran = 1'>\x1b]0;x\x07\u202e"
 )
-BACKGROUNDS = {"Light": "rgb(255, 255, 255)", "Dark": "rgb(22, 24, 27)"}
 PATIENCE = 900.0  # seconds for one notebook on a busy machine
 pytestmark = pytest.mark.slow
 
@@ -118,7 +117,7 @@ def results(lab):
 @pytest.mark.parametrize("where", ["file", "lab"])
 def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
     """The page of `rk.browse`, from a file without a network and in a notebook: heatmap, table,
-    filter, example, both models side by side, keys, both themes. Nothing that a model wrote runs."""
+    filter, example, both models side by side, keys. Nothing that a model wrote runs."""
     folder, address = lab
     page = browser.new_page(viewport={"width": 1200, "height": 1400})
     problems = []
@@ -154,18 +153,6 @@ def test_from_a_score_to_its_answers(where, results, lab, browser, tmp_path):
     opened = title.inner_text()
     page.keyboard.press("j")
     assert title.inner_text() != opened
-    for theme, colour in BACKGROUNDS.items():
-        if where == "file":
-            page.emulate_media(color_scheme=theme.lower())
-        else:
-            change = "name => jupyterapp.commands.execute('apputils:change-theme', {theme: name})"
-            page.evaluate(change, f"JupyterLab {theme}")
-
-        def is_shown(colour=colour):
-            seen = "body => getComputedStyle(body).backgroundColor"
-            return view.locator("body").evaluate(seen) == colour
-
-        _await(is_shown, 20, f"{theme} is not shown")
     view.locator("body").press("Escape")
     assert sides.count() == 0
     assert view.locator("body").evaluate("() => window.ran ?? window.parent.ran ?? null") is None

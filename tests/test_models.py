@@ -318,19 +318,15 @@ def test_batches_are_halved_where_memory_ends_and_long_examples_go_one_by_one(fo
         return forward(input_ids=input_ids, **kwargs)
 
     network.forward = on_a_small_device
-
-    def small(**spec):
-        return rk.model((network, tokenizer), name="small", **spec)
-
     asked = prompts(tiny(folder), words, [300] * 9)
     expected = answers(tiny(folder), asked)
     widest = max(e.num_tokens for e in asked)
     capacity = 3 * widest
-    assert answers(small(), asked) == expected
+    assert answers(rk.model((network, tokenizer), name="small"), asked) == expected
     assert sizes == [8, 4, 2, 2, 4, 2, 2, 1]
     capacity = widest - 1
     with one_line(r"out of memory at a single prompt of .*`device: spread`"):
-        answers(small(), asked)
+        answers(rk.model((network, tokenizer), name="small"), asked)
 
 
 def test_a_cached_hub_model_needs_no_network(folder, words, tmp_path, monkeypatch):

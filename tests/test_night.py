@@ -1,4 +1,4 @@
-"""What happens in a night: power cuts, signals, full and read-only disks, dead hosts. The same
+"""What happens in a night: power cuts, signals, dead hosts. The same
 command goes on, nothing that was written is lost, nothing is counted twice."""
 
 import os
@@ -182,18 +182,6 @@ def test_a_job_of_a_living_host_is_left_to_it_and_that_of_a_dead_one_taken_over(
 
 
 # --- two batches on one machine -------------------------------------------------------------------
-
-
-@pytest.mark.slow
-def test_one_model_answers_after_the_other(project):
-    for name in "ab":
-        project.set(name, "pace", 0.1)
-    batch = batch_of(project, "a", "b")
-    jobs = [job for job in read_batch(batch).jobs if job.model]
-    assert [status.state for status in outcomes(execute(jobs))] == ["done", "done"]
-    rows = project.journal()
-    assert [row.model for row in rows] == ["a", "a", "b", "b"]
-    assert rows[1].end <= rows[2].begin
 
 
 @pytest.mark.slow
