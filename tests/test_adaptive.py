@@ -175,9 +175,9 @@ def test_a_table_says_what_an_adaptive_run_found(tmp_path, capsys):
     """A reader that drops 6 % of its items is 94 % right within its window."""
     scores = rk.score(evaluate(tmp_path))
     assert "5 %" in capsys.readouterr().err
-    (row,) = rk.summarize(scores, ["vt"]).models.itertuples()
-    assert "adaptive (effective length): 2K, certain" in row.adaptive
-    assert (row.effective_length, np.isnan(row.rank_inc)) == ("2K", True)
+    row = rk.summarize(scores, ["vt"]).models.set_index("category").loc["vt"]
+    assert "adaptive (effective length): 2K, certain" in row["adaptive"]
+    assert (row["effective_length"], np.isnan(row["rank_inc"])) == ("2K", True)
     # Records of former versions hold other questions.
     stored = json.loads(scores["adaptive"].iloc[0]) | {"average": 2}
     other = scores.assign(adaptive=json.dumps(stored))

@@ -250,8 +250,9 @@ def test_a_key_stays_with_its_server(recorders, folder, monkeypatch):
 def parts(choice):
     thought = {"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}
     other = {"type": "reasoning", "summary": [{"type": "summary_text", "text": "hm"}]}
-    words = choice["message"]["content"]
-    choice["message"]["content"] = [thought, other, {"type": "text", "text": words}]
+    image = {"type": "image_url", "image_url": {"url": "x"}}
+    words = {"type": "text", "text": choice["message"]["content"]}
+    choice["message"]["content"] = [thought, other, image, words]
 
 
 ODD = {
@@ -275,9 +276,10 @@ def test_a_mark_before_the_json_is_no_part_of_it(server):
     ask_and_check(client(server, prompt_path="chat"))
 
 
-def test_a_usage_of_any_type(server):
+@pytest.mark.parametrize("is_counted", [True, False])
+def test_a_usage_of_any_type(is_counted, server):
     def amend(body, reply):
-        count = str(reply["usage"]["prompt_tokens"])
+        count = str(reply["usage"]["prompt_tokens"]) if is_counted else None
         odd = {"prompt_tokens_details": [], "completion_tokens_details": "x"}
         usage = {"prompt_tokens": count, "completion_tokens": "many", **odd}
         reply.update(usage=usage, error=None, system_fingerprint=7)

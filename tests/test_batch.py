@@ -94,7 +94,6 @@ def test_runs_know_their_parameters(project):
 
 ONE = {"models": ["mute"], "notebooks": ["10_small"]}
 
-
 SETS_RUN = [{"notebook": "10_small", "parameters": {"run": "x"}}]
 TAKES_NO_MODELS = [{"notebook": "30_free", "models": ["mute"]}]
 ANOTHER_MUTE = [{"notebook": "20_fails", "models": [{"base": "reader-1024", "name": "mute"}]}]

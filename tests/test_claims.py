@@ -54,7 +54,8 @@ v3 | Mixtral-8x22B .*The score drops abruptly    | H | ^64K to 128K lower than 4
 v3 | More distractor needles                     | U | ^$
 v3 | Yi-34B: about 40 points lower at 256K       | U | ^$
 """
-"""Version, claim, verdict, and what is seen. The fall over five doublings is that of a line through the printed means."""
+"""Version, claim, verdict, and what is seen. The fall over five doublings is that of a line through
+the printed means."""
 
 
 @cache
@@ -93,11 +94,12 @@ def test_points_are_no_shares_of_the_start():
 
 # --- made-up scores -------------------------------------------------------------------------------
 
+EIGHT_KEYS = "niah_multikey_1-num_keys_8"
 MANY_QUERIES = "niah_multiquery-num_keys_8-num_queries_8"
 TASKS = {
     "4": list(rk.THIRTEEN),
     "5, needle": ["niah_single_1", "niah_single_2", "niah_single_3", "niah_single_words"],
-    "5, dist": "niah_single_2 niah_multikey_1 niah_multikey_1-num_keys_8 niah_multikey_2".split(),
+    "5, dist": ["niah_single_2", "niah_multikey_1", EIGHT_KEYS, "niah_multikey_2"],
     "5, mult": ["niah_single_2", "niah_multivalue", "niah_multiquery", MANY_QUERIES],
     "5, var": ["vt", "vt-num_hops_10", "vt_2_chains", "vt_2_chains-num_chains_8"],
     "5, freq": ["fwe_3.5", "fwe", "fwe-alpha_1.5", "fwe-alpha_1.2"],
@@ -130,6 +132,7 @@ CASES = """
 5, question answering   | HH      | m                    | qa_1-context_none: 30, qa_2-context_none: 30, *: 95 50
 5, question answering   | FF      | m                    | qa_1-context_none: 80, qa_2-context_none: 80, *: 95 5
 5, question answering   | FF      | m                    | qa_1-context_none: 30, qa_2-context_none: 30, *: 95 95
+5, question answering   | UU      | m                    | *: 95
 6, training length      | HFUHHHH | a=16K b=32K          | a: 90 86 82 20 10, b: 99 95 91 87 40
 6, training length      | FHUUFFH | a=32K b=16K          | a: 75 75 40 40, b: 95 94 93 90
 6, training length      | FHHUF   | lwm-7b-chat-1m=1M lwm-7b-chat-512k=512K | lwm-7b-chat-1m: 50 50 50 50 50 50 50, *: 70 70 70 70 70 70 70
@@ -227,6 +230,7 @@ Beyond 128K UUIDs     | U | m | niah_single_3@131072: 9 incomplete uuid
 In a haystack         | H | m | niah_multikey_2@8192: 9 near distractor, 1 other key, 5 complete
 In a haystack         | F | m | niah_multikey_2@1024: 1 near distractor, 60 other key
 In a haystack         | U | m | niah_multikey_2@1024: 1 near distractor, 1 other key
+In a haystack         | U | m | niah_multikey_2@8192: 50 complete
 Values are repeated   | H | m | niah_multivalue@8192: 9 duplicated values, 50 complete
 Errors in variable    | H | m | vt@8192: 10 empty, 10 wrong chain, 3 complete
 Errors in variable    | F | m | vt@8192: 20 partial, 1 empty

@@ -19,8 +19,8 @@ from tests.batches import wait_until
 from tests.conftest import needs_extras
 from tests.processes import hear_signals
 
-COMMANDS = "evaluate check compare models tasks show report browse batch status fetch".split()
-COMMANDS += ["notebooks", "generate"]
+COMMANDS = ["evaluate", "check", "compare", "models", "tasks", "show", "report", "browse"]
+COMMANDS += ["batch", "status", "fetch", "notebooks", "generate"]
 ASKED = {
     "models": ["reader-1024", "perfect"],
     "tasks": ["niah_multikey_1", "vt", "qa_1"],
@@ -149,7 +149,7 @@ def test_evaluate_prints_a_table_per_model_and_keeps_the_rows(project, rulerkit)
     ended = rulerkit("evaluate", "-f", "asked.yaml", "-y", "run: again")
     assert ended.out.startswith(f"project root: {project} (RULERKIT_HOME)\n")
     first, second = ended.out.split("perfect (again)")
-    assert table(second) == dict.fromkeys(ASKED["tasks"], ["100.0", "100.0"])
+    assert table(second) == {task: ["100.0", "100.0"] for task in ASKED["tasks"]}
     for at_1k, at_2k in table(first).values():
         assert float(at_1k) == 100 > float(at_2k)
     assert ended.out.endswith(f"predictions: {project}/outputs/predictions/again\n")

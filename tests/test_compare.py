@@ -213,6 +213,7 @@ def test_a_candidate_that_lacks_what_the_baseline_has_does_not_pass(outputs):
     for named, missing in (
         ({"tasks": ["qa_1", "cwe"]}, "in cwe, which was named"),
         ({"lengths": [1024, 131072]}, "in 128K, which was named"),
+        ({"tasks": ["qa_1"], "lengths": [1024, 4096]}, "in qa_1 at 4K, which was"),
     ):
         found = rk.compare("again/perfect", "main/perfect", **margin, **named)
         assert found.verdict.status == 3
@@ -247,6 +248,9 @@ def test_other_prompts_are_refused_and_named(outputs):
     said = r'not asked the same prompts in vt at 2K \(tokenizer.fingerprint: .* \| "another"'
     with pytest.raises(rk.UserError, match=said):
         rk.compare("main/perfect", "reader-1024", outputs=outputs)
+    change_rows(path, digest="")
+    with pytest.raises(rk.UserError, match="carry no digest"):
+        rk.compare("main/perfect", "reader-1024", outputs=outputs)
     found = rk.compare("main/perfect", "reader-1024", by="index", outputs=outputs)
     assert found.verdict.word == WORSE
     assert any("8 of 48 pairs have prompts that differ" in note for note in found.notes)
@@ -279,7 +283,6 @@ def test_the_number_of_examples_it_would_take(made):
 
 
 # --- command --------------------------------------------------------------------------------------
-
 
 WORSE_BY = (
     "WORSE: all tasks at 2K -62.5 points (95 % CI -78.9 to -38.3); 0 of 6 cells\n\nB - A (poi"

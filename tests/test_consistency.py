@@ -12,7 +12,7 @@ from rulerkit.cli.many_models import _print_leaderboard
 from rulerkit.report.tables import footnotes
 from rulerkit.store.cells import read_cells
 from rulerkit.store.comparable import check_same
-from tests.records import change_record, predict
+from tests.records import change_record
 
 MODELS = ("perfect", "reader-1024")
 TASKS = ("vt", "niah_single_2")
@@ -23,13 +23,9 @@ LENGTHS = (1024, 2048)
 def made(tmp_path_factory):
     """Two models on two tasks at two lengths, in runs `main` and `other`."""
     root = tmp_path_factory.mktemp("consistency")
-    for run, models in (("main", MODELS), ("other", MODELS[:1])):
-        for model in map(rk.load_model, models):
-            for task in TASKS:
-                for length in LENGTHS:
-                    asked = rk.task(task).with_corpora("builtin")
-                    examples = rk.generate(asked, length, 2, 42, model.prompt_format)
-                    predict(model, examples, root / "predictions" / run, progress=False)
+    asked = {"tasks": TASKS, "lengths": LENGTHS, "num_examples": 2, "outputs": root}
+    rk.evaluate(list(MODELS), **asked, progress=False)
+    rk.evaluate(MODELS[0], **asked, run="other", progress=False)
     return root
 
 

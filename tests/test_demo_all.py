@@ -192,7 +192,7 @@ def test_copies_are_told_from_other_failures(outputs):
 def test_what_is_left_out_makes_a_model_worse(outputs):
     (path,) = (outputs / "tables/demo-all/13_compare_models").glob("*-verdicts.json")
     (found,) = json.loads(path.read_text(encoding="utf-8"))
-    assert found["verdict"].startswith("WORSE: ")
+    assert found["verdict"]["word"] == "worse"
     assert found["difference"]["low"] < -20 < found["difference"]["high"] < 0
 
 

@@ -15,7 +15,6 @@ from tests.conftest import needs_extras
 
 ROOT = Path(__file__).resolve().parent.parent
 
-
 PAGES = [
     (["README.md", "docs/student.md"], "mine", 13 * 2),
     (["docs/author.md"], "reader-4096", 3 * 2),

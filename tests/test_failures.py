@@ -73,6 +73,7 @@ HAND = [
     ("empty", "vt", lambda e: " \n\x00 ", ""),
     ("refused", "niah_single_2", lambda e: "It is not mentioned in the text.", "not mentioned"),
     ("copied demonstration", "cwe", shown_answer, ""),
+    ("copied demonstration", {"base": "cwe", "num_cw": 1}, shown_answer, ""),
     ("copied beginning", "cwe", lambda e: first_words(e) + " 1. 2. 3.", ""),
     ("function words", "cwe", lambda e: "1. the 2. an 3. a 4. of", "the an a of"),
     ("duplicated values", "niah_multivalue", lambda e: ", ".join([e.references[0]] * 4), ""),
@@ -151,7 +152,6 @@ def test_examples_that_cannot_be_generated_again():
 
 
 # --- planted --------------------------------------------------------------------------------------
-
 
 RATES = [
     ({"confuse": 0.4}, "niah_multikey_2", "near distractor", 0.4),

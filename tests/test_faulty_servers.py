@@ -51,7 +51,6 @@ def test_a_server_that_has_answered_may_refuse_once(server, status):
 
 # --- replies --------------------------------------------------------------------------------------
 
-
 BAD = [deep(100_000), '{"error": {"message": ' + deep(150) + ', "code": []}}', ""]
 
 

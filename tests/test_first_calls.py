@@ -53,6 +53,7 @@ def test_evaluate_takes_made_models_parameters_and_studies(home):
     assert len(evaluate(None, model="perfect", run="c")) == 4
     study = rk.study("perfect", **ASKED)
     assert len(rk.evaluate([study, study], progress=False)) == 8
+    assert len(rk.evaluate(iter([study]), progress=False)) == 4
 
 
 def test_what_is_no_model_is_one_line(home):
@@ -202,7 +203,6 @@ def test_a_corpus_that_is_another_or_gone_is_named(home, monkeypatch):
 
 
 # --- keys that nothing uses -----------------------------------------------------------------------
-
 
 UNUSED = {
     "evaluate perfect": "hops: 6",

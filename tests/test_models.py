@@ -228,6 +228,7 @@ def test_a_folder_is_identified_by_its_files_wherever_it_lies(folder, tmp_path):
     assert tiny(folder, **other).identity() == identity | other
     assert tiny(copy).identity() == identity
     assert tiny(copy, dtype="bfloat16").identity() != identity
+    assert tiny(folder).environment()["path"] == str(folder)
 
 
 def test_a_prompt_beyond_the_models_limit_is_refused_before_anything_is_answered(folder, words):
@@ -266,6 +267,8 @@ def test_folders_that_are_no_models(tmp_path, folder, words):
         answers(tiny(copied(folder, tmp_path / "deeper", config=deeper)), asked)
     with one_line("cannot be loaded: .*(CUDA|cuda|NVIDIA)"):
         answers(tiny(folder, device="cuda:99"), asked)
+    with one_line("is a folder, which has no revision abc"):
+        tiny(folder, revision="abc")
     with one_line("`tokenizer: builtin` mean nothing"):
         _ = tiny(folder, tokenizer="builtin").prompt_format
     small = json.loads((folder / "config.json").read_text()) | {"vocab_size": 300}
@@ -340,6 +343,9 @@ def test_a_cached_hub_model_needs_no_network(folder, words, tmp_path, monkeypatc
     one = rk.load_model({"path": "org/tiny", "device": "cpu"})
     identity = {"engine": "transformers", "path": "org/tiny", "revision": commit}
     assert one.identity() == identity | {"dtype": "float32"}
+    pinned = rk.load_model({"path": "org/tiny", "revision": commit, "device": "cpu"})
+    same = pinned.prompt_format.tokenizer.fingerprint
+    assert same == one.prompt_format.tokenizer.fingerprint
     asked = prompts(one, words, [40, 7])
     assert answers(one, asked) == answers(tiny(folder), asked)
     with one_line("no folder .*org/none; as a hub id: .*does not hold it: .*hf download org/none"):

@@ -66,7 +66,6 @@ ACCIDENTS = (
     (hung_up, -signal.SIGHUP),
 )
 
-
 WAITS = """\
 from pathlib import Path
 import time

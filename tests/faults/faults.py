@@ -43,6 +43,7 @@ def result_or_line(function, *arguments):
         with time_limit():
             return function(*arguments)
     except UserError as error:
-        assert "\n" not in str(error)
-        assert 10 < len(str(error)) < 2000, str(error)[:300]
-        return error
+        line = error
+    assert "\n" not in str(line)
+    assert 10 < len(str(line)) < 2000, str(line)[:300]
+    return line
