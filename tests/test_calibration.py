@@ -21,8 +21,7 @@ TOKENIZERS = (
 
 @pytest.mark.parametrize("tokenizer", TOKENIZERS)
 def test_readers_answer_exactly_what_is_inside_their_window(tokenizer):
-    """`perfect` and a window as long as the prompt score 100 in every task; half the window is
-    below the threshold."""
+    """All of the prompt scores 100 in every task; half of it is below the threshold."""
     folder = f"{os.environ['RULERKIT_DATA']}/tokenizers/{tokenizer}"
     specs = ({"engine": "reader"}, {"window": 4096}, {"window": 2048})
     models = [rk.load_model({**spec, "name": "reader", "tokenizer": folder}) for spec in specs]

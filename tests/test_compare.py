@@ -144,8 +144,7 @@ def test_the_verdict_follows_from_losses_and_the_mean():
 
 
 def test_a_loss_that_may_be_larger_than_the_margin_is_no_pass():
-    """Of 13 tasks at six lengths one cell of 500 lost 12: a loss for certain, and maybe more than a
-    point. The mean is within the margin."""
+    """Of 13 tasks at six lengths one cell of 500 lost 12: a loss, and maybe more than a point."""
     found = comparison_of(pairs(13, 6, 500, t0_3=12))
     assert found.mean["low"] > -1
     assert found.verdict.word == CANNOT_TELL

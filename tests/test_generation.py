@@ -33,8 +33,7 @@ def filled(example):
 
 
 def check_example(example, bos, tokenizer):
-    """Text and ids are their pieces, joined; ids are the whole text's; the budget holds; needles
-    are found where their pieces say."""
+    """Text and ids are their pieces, joined; the budget holds; needles are where pieces say."""
     pieces = example.pieces
     assert "".join(piece.text for piece in pieces) == example.prompt
     assert {piece.role for piece in pieces} <= set(ROLES)

@@ -178,7 +178,6 @@ def test_the_command_line_shows_names_and_errors_harmlessly(hostile, tmp_path, r
     (folder / "4096.jsonl").write_text(json.dumps(row) + "\n")
     for arguments in (
         ["report", str(folder / "4096.jsonl")],
-        ["report", str(folder / name)],
         ["status", str(tmp_path / name)],
         ["report", str(tmp_path / name)],
         ["show", "--tasks", hostile],

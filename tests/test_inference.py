@@ -328,7 +328,6 @@ def test_a_length_that_turns_out_too_long_leaves_no_empty_cell_and_loses_no_row(
 
 
 def test_each_example_is_made_once(tmp_path, monkeypatch):
-    """Though all are made below 4K, and at others the first one, to see that they fit."""
     made = Counter()
 
     def counted(seed, index, random):

@@ -82,7 +82,6 @@ def test_several_studies_are_joined_and_the_larger_number_counts(tmp_path):
     ("source", "parameters", "says"),
     [
         (STUDY, {"lenghts": [1024]}, "did you mean 'lengths'"),
-        (STUDY, {"tasks": 5}, "tasks: 5 is invalid"),
         ("1 / 0\n" + STUDY, {}, "ZeroDivisionError: division by zero"),
         ("study = absent\n", {}, "must not need other cells"),
         ("study = 5\n", {}, "must assign `study`, such as `study = rk.study("),
