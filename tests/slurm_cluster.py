@@ -21,9 +21,9 @@ BATCH = 2
 """The prompts of one call of a model: what it may be asked again when it was killed."""
 
 HELD = '''\
-"""Models by any name, `held:NAME`. Each process answers two calls, then holds on until the file `go`
-is there; one whose name begins with `never` does so for ever; `noisy` ones do not know every fifth
-prompt."""
+"""Models by any name, `held:NAME`. Each process answers two calls, then holds on until the file `go` is there; one whose
+name begins with `never` does so for ever; `noisy` ones do not know every fifth prompt. One
+that begins with `wide` first meets a process of another node."""
 
 import json, os, time
 from itertools import count
@@ -133,9 +133,10 @@ class Project:
 
     def call(self, *command, check=True, **more):
         """What a command says; it has to end well, and never with a traceback."""
-        where = {"env": self.environment | more, "cwd": self.root}
-        words = [*map(str, command)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=300, **where)
+        env, words = self.environment | more, [*map(str, command)]
+        done = subprocess.run(
+            words, capture_output=True, text=True, timeout=300, env=env, cwd=self.root
+        )
         assert not check or done.returncode == 0, done.stderr[-2000:] + done.stdout[-2000:]
         assert "Traceback" not in done.stderr
         return done.stdout if check else done.stdout + done.stderr
@@ -144,10 +145,12 @@ class Project:
         return self.call(sys.executable, "-m", "rulerkit", *arguments, check=check, **more)
 
     def submit(self):
-        """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, also by job."""
+        """`rulerkit batch --slurm`: how often it says `submitted` and `in queue`, by these words
+        and by job."""
         said = self.rulerkit("batch", self.file, "--slurm")
-        line = rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} "
-        lines = re.findall(line, said, re.MULTILINE)
+        lines = re.findall(
+            rf"^(submitted|in queue) \d+  rulerkit-{self.run}-(\S+)-\w{{6}} ", said, re.MULTILINE
+        )
         return Counter([word for word, _ in lines] + [f"{word} {name}" for word, name in lines])
 
     def status(self, **more):
@@ -184,7 +187,8 @@ class Project:
         return list(found.values())
 
     def holds(self, model, life=1):
-        """Whether a model's process of this number has answered all calls but the one it holds."""
+        """Whether a model's process of this number has answered two calls and is at its third (or
+        first, for ever)."""
         lives = self.lives(model)
         calls = sum(bool(row.asked) for row in lives[life - 1]) if len(lives) >= life else 0
         return calls >= (1 if model.startswith("never") else 3)
@@ -195,10 +199,10 @@ class Project:
 
     def indices(self, model):
         """The examples that a model's files hold, by task, as they stand there."""
-        found = {}
-        for file in (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl"):
-            found[file.parent.name] = [json.loads(line)["index"] for line in file.open()]
-        return found
+        files = (self.root / f"outputs/predictions/{self.run}/{model}").rglob("*.jsonl")
+        return {
+            file.parent.name: [json.loads(line)["index"] for line in file.open()] for file in files
+        }
 
     def out(self, subject, name=""):
         """What the jobs of a model have said, or others in this folder."""
@@ -216,8 +220,10 @@ class Project:
 
 
 def asked_in_vain(lives):
-    """The prompts that a process was asked though an earlier one had answered them."""
-    answered, again = set(), []
+    """The prompts that a process was asked though an earlier one had answered them: not in flight
+    when that was killed."""
+    answered = set()
+    again = []
     for rows in lives:
         calls = [row.asked for row in rows if row.asked]
         again += [prompt for call in calls for prompt in call if prompt in answered]
@@ -227,19 +233,22 @@ def asked_in_vain(lives):
 
 @contextmanager
 def slurm():
-    """The environment of users of a Slurm of two nodes with four pretended GPUs each."""
+    """A Slurm of two nodes with four pretended GPUs each: the environment of its users. Always torn
+    down."""
     state = Path(f"/tmp/rulerkit-slurm.{os.getpid()}")  # a short path: sockets have short names
     own = ("SLURM_", "SBATCH_", "SQUEUE_", "RULERKIT_", "CUDA_")
     environment = {k: v for k, v in os.environ.items() if not k.startswith(own)}
     # Once this process closes the line, or is killed.
     end = ["bash", "-c", 'read -r; "$@"', "bash", DOWN, "--state", state]
-    pipes = {"stdin": subprocess.PIPE, "stderr": subprocess.DEVNULL}
-    watcher = subprocess.Popen(end, start_new_session=True, **pipes)
+    watcher = subprocess.Popen(
+        end, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL, start_new_session=True
+    )
     try:
         command = [UP, "--state", state]
         up = subprocess.run(command, capture_output=True, text=True, timeout=300, env=environment)
         assert up.returncode == 0, f"no Slurm came up: {up.stderr[-2000:]}"
         yield environment | {"SLURM_CONF": up.stdout.strip().rpartition("SLURM_CONF=")[2]}
     finally:
+        assert watcher.stdin
         watcher.stdin.close()
         watcher.wait(120)

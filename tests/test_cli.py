@@ -28,7 +28,7 @@ ASKED = {
     "num_examples": 6,
     "seed": 3,
 }
-PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
+PROGRAM = [sys.executable, "-m", "rulerkit"]
 
 
 @pytest.fixture(scope="module")

@@ -51,13 +51,6 @@ def outputs(made, tmp_path):
     return Path(shutil.copytree(made, tmp_path / "outputs"))
 
 
-def record(path, section, **entries):
-    def how(content):
-        content["result"][section] |= entries
-
-    change_record(path.with_suffix(".jsonl"), how)
-
-
 # --- differences ----------------------------------------------------------------------------------
 
 
@@ -242,8 +235,12 @@ def test_a_baseline_of_the_same_name_and_files_of_other_programs(made, tmp_path)
 def test_other_prompts_are_refused_and_named(outputs):
     path = outputs / "predictions/main/reader-1024/vt/2048.jsonl"
     change_rows(path, digest="0" * 16)
-    record(path.with_suffix(".json"), "tokenizer", fingerprint="another")
-    record(path.with_suffix(".json"), "model", loaded="6109af76")
+
+    def differs(record):
+        record["result"]["tokenizer"]["fingerprint"] = "another"
+        record["result"]["model"]["loaded"] = "6109af76"
+
+    change_record(path, differs)
     said = r'not asked the same prompts in vt at 2K \(tokenizer.fingerprint: .* \| "another"'
     with pytest.raises(rk.UserError, match=said):
         rk.compare("main/perfect", "reader-1024", outputs=outputs)

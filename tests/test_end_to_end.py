@@ -18,7 +18,7 @@ from tests.batches import wait_until
 from tests.tiny_llama import save_llama
 
 LENGTH = 2048
-PROGRAM = [sys.executable, "-c", "from rulerkit.cli import main; main()"]
+PROGRAM = [sys.executable, "-m", "rulerkit"]
 
 
 class Place(NamedTuple):

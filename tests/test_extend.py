@@ -23,6 +23,16 @@ MODELS = ["perfect", {"engine": "numbers", "name": "near", "window": 600}]
 ASKED = {"tasks": ["boxes", "boxes_20", "vt"], "lengths": [1024, 2048], "num_examples": 10}
 
 
+def write_packages(folder):
+    """The files that the page shows, below a folder."""
+    shown = re.findall(r"`(\w+/[\w.]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
+    assert len(shown) == 4
+    for name, text in shown:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(text)
+    return folder
+
+
 def call(*arguments, cwd, path="", fails=False):
     places = [path, REPOSITORY, *REPOSITORY.glob("extras/*")]
     found = os.pathsep.join(str(place) for place in places if place)
@@ -41,12 +51,7 @@ def rulerkit(*arguments, **options):
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
     """A project whose answers come from the packages of the page, and where these are installed."""
-    root = tmp_path_factory.mktemp("extend")
-    shown = re.findall(r"`(\w+/[\w.]+)`:\n\n```\w+\n(.*?)```", PAGE, re.DOTALL)
-    assert len(shown) == 4
-    for name, text in shown:
-        (root / name).parent.mkdir(exist_ok=True)
-        (root / name).write_text(text)
+    root = write_packages(tmp_path_factory.mktemp("extend"))
     site, places = root / "site", (root / "boxes", root / "numbers_engine")
     pip = "-m pip install --quiet --no-deps --no-build-isolation --disable-pip-version-check"
     call(*pip.split(), "--target", site, *places, cwd=root)

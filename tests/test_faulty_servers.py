@@ -14,13 +14,6 @@ from tests.test_openai import PROBE, ask, ask_and_check, client, error, server, 
 
 __all__ = ["server"]
 
-EVALUATE = """if True:
-    import sys, json, rulerkit as rk
-    study = rk.study(json.loads(sys.argv[1]))
-    rk.evaluate(study, progress=False)
-    """
-
-
 # --- statuses -------------------------------------------------------------------------------------
 
 
@@ -131,7 +124,7 @@ def test_no_kind_of_faulty_reply_loses_or_doubles_a_row(server, tmp_path):
     model |= {"prompt_path": "text", "concurrency": 8, "timeout": 2, "max_retries": 2}
     study = {"model": model, "tasks": ["niah_single_1"], "lengths": [1024]}
     study |= {"num_examples": wanted, "outputs": str(tmp_path)}
-    command = [sys.executable, "-c", EVALUATE, json.dumps(study)]
+    command = [sys.executable, "-m", "rulerkit", "evaluate", "-y", json.dumps(study)]
 
     def rows():
         text = "".join(file.read_text() for file in tmp_path.rglob("1024.jsonl"))

@@ -18,7 +18,6 @@ MISTAKES = {
     "evaluate perfect|-y|lengths=4K": ("holds no `name: value`", "write it like -y"),
     "compare perfect mute": ("unknown model or folder of predictions", "predictions"),
     "modles": ("No such command 'modles'", "models"),
-    "evaluate perfect --task vt": ("No such option", "--tasks"),
     "evaluate perfect --tasks vt --lengths 200": ("not fit into 200 tokens",),
     "evaluate perfect --tasks|[vt, {base: cwe, name: vt}]": ("vt is another task's name",),
     "evaluate -f params/batches/demo.yaml": ("is a batch file: `rulerkit batch FILE` runs it",),

@@ -94,12 +94,12 @@ def report(model, rows, loading, seconds):
     """Print what a bug report needs."""
     import torch
 
-    packages = {**model.environment()["packages"], "CUDA": torch.version.cuda}
+    python = {"python": sys.version.split()[0], "CUDA": torch.version.cuda}
     prompt = sum(row["num_prompt_tokens"] for row in rows)
     cached = sum(row["usage"]["cached_tokens"] for row in rows)
     address = model.connection.address
     about = {
-        "versions": packages | {"python": sys.version.split()[0]},
+        "versions": model.environment()["packages"] | python,
         "GPUs": subprocess.getoutput("nvidia-smi -L"),
         "model": f"{MODEL} in {model.identity()['dtype']}, {json.dumps(model.checkpoint.config)}",
         "server": " ".join(model.command(address)).replace(address.key, "***"),
@@ -107,8 +107,7 @@ def report(model, rows, loading, seconds):
         "answers after the kill": f"{len(rows)} in {seconds:.1f} s",
         "prompt tokens": f"{prompt / seconds:.0f} a second, {cached / prompt:.1%} from the cache",
     }
-    lines = [f"{name}: {value}" for name, value in about.items()]
-    print("\n--- for a bug report ---", *lines, sep="\n")
+    print("\n--- for a bug report ---", *about.items(), sep="\n")
 
 
 def test_a_killed_run_is_resumed_and_agrees_with_transformers(tmp_path, monkeypatch):

@@ -45,11 +45,8 @@ class Outputs:
         claim = {"section": text, "claim": text, "kind": "above", "limit": 50}
         verdicts = rk.claims(scores[scores["task"] == "vt"].assign(task=text), listed=[claim])
         example = rk.generate("niah_single_1", 1024, 1)[0]
-        blocks = tuple(
-            replace(b, text=text, key=text, value=text) if b.role == "needle" else b
-            for b in example.blocks
-        )
-        example = replace(example, blocks=blocks, task=text, references=(text,))
+        blocks = [replace(block, text=text, key=text, value=text) for block in example.blocks]
+        example = replace(example, blocks=tuple(blocks), task=text, references=(text,))
         board = next(board for board in boards(scores) if board.number == "3")
         samples = rk.failures.samples(labels, width=500).assign(detail=text)
         samples = samples.rename(columns={"detail": text})

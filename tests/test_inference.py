@@ -82,8 +82,8 @@ class Silent(Parrot):
         raise AssertionError("asked to answer")
 
 
-def go(model, questions, folder, fresh=False):
-    return predict(model, questions, folder, fresh, progress=False)
+def go(model, questions, folder):
+    return predict(model, questions, folder, progress=False)
 
 
 def lines(path):
@@ -114,7 +114,7 @@ def start(folder, pause):
 
 def test_a_cell_is_rows_and_a_record(folder):
     model = Parrot()
-    cell = predict(model, Questions(3), folder, progress=False)
+    cell = go(model, Questions(3), folder)
     assert cell.path == folder / "parrot" / "vt" / "1024.jsonl"
     example = Questions()[1]
     row = {"index": 1, "pred": "answer 1 Ω", "outputs": list(example.references), "task": "vt"}
