@@ -164,8 +164,8 @@ RATES = [
 @pytest.mark.parametrize(("effects", "spec", "kind", "planted"), RATES)
 def test_planted_rates_are_found_again(effects, spec, kind, planted, tmp_path):
     model = rk.load_model({"engine": "planted", "name": "planted", **effects})
-    cell = predict(model, asked(spec, num_examples=120), tmp_path / "run", progress=False)
+    cell = predict(model, asked(spec, num_examples=80), tmp_path / "run", progress=False)
     labels = Counter(labels_of([cell]))
-    share = labels[kind] / 120
-    low, high = wilson(share, 120, 0.999)
+    share = labels[kind] / 80
+    low, high = wilson(share, 80, 0.999)
     assert low <= planted <= high, labels

@@ -29,7 +29,7 @@ def test_parts_joined_are_the_prompt(vocabulary, template):
     form = rk.PromptFormat(vocabulary, template=template)
     alone = {"base": "qa_1", "context": "none"}
     for spec in ("niah_multiquery", rk.task("vt", "paper"), "cwe", "qa_1", alone):
-        example = rk.generate(rk.task(spec).with_corpora("builtin"), 2048, 1, prompt_format=form)[0]
+        example = rk.generate(rk.task(spec).with_corpora("builtin"), 1024, 1, prompt_format=form)[0]
         parts = split_prompt(example, form)
         assert parts.context + parts.question == example.prompt
         joined = np.concatenate([parts.context_ids, parts.question_ids])
